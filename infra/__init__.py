@@ -1,0 +1,1 @@
+"""What stays in the account, as a Pulumi program. Read infra/__main__.py from the top."""

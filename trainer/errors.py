@@ -1,0 +1,96 @@
+"""The errors a user can meet, and the exit code of each. One tree; `trainer.cli.main` prints them and exits.
+
+TrainerError
+├── UsageError              2    misuse, bad input at the desk
+├── DataError               2    bad data (100 when the node finds it)
+├── TrainingFailed          100  a model or the job failed
+├── CapacityError           101  no capacity on any rung within the time given
+├── QuotaError              102
+├── ConfigError             103  settings, or a stack that does not fit
+│   ├── PermissionDenied    103  credentials or permission
+│   └── ConnectionFailed    103  network
+├── BudgetError             104  budget or deadline: refused before, or ended by it
+├── Interrupted             105  interrupted and not resumed
+├── TerminationUnconfirmed  110  an instance could not be seen to end
+└── Stopped                 130  Ctrl-C or `stop` ended the run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import ClassVar
+
+
+class TrainerError(Exception):
+    """Say what failed (with the value), why (with the AWS code), and what to do (a command or a setting)."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, why: str = "", do: str = "") -> None:
+        super().__init__(what)
+        self.what, self.why, self.do = what, why, do
+
+    def __str__(self) -> str:
+        reason = f" ({self.why})" if self.why else ""
+        remedy = f" {self.do}" if self.do else ""
+        ending = "" if self.what.endswith((".", "?", "!")) and not reason else "."
+        return f"{self.what.rstrip('.') if reason else self.what}{reason}{ending}{remedy}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the error as `--json` prints it: {"code", "what", "why", "do"}."""
+        return {"code": self.exit_code, "what": self.what, "why": self.why, "do": self.do}
+
+
+class UsageError(TrainerError):
+    exit_code = 2
+
+
+class DataError(TrainerError):
+    exit_code = 2
+
+
+class TrainingFailed(TrainerError):
+    exit_code = 100
+
+
+class CapacityError(TrainerError):
+    exit_code = 101
+
+
+class QuotaError(TrainerError):
+    exit_code = 102
+
+
+class ConfigError(TrainerError):
+    exit_code = 103
+
+
+class PermissionDenied(ConfigError):
+    pass
+
+
+class ConnectionFailed(ConfigError):
+    pass
+
+
+class BudgetError(TrainerError):
+    exit_code = 104
+
+
+class Interrupted(TrainerError):
+    exit_code = 105
+
+
+class TerminationUnconfirmed(TrainerError):
+    exit_code = 110
+
+
+class Stopped(TrainerError):
+    exit_code = 130
+
+
+def nearest(word: str, known: Iterable[str], *, count: int = 3) -> str:
+    """Return ' Did you mean a, b?' for the names of `known` closest to `word`, or '' when none is close."""
+    matches = get_close_matches(word.lower(), sorted(known), n=count, cutoff=0.5)
+    return f"Did you mean {', '.join(matches)}?" if matches else ""

@@ -1,0 +1,57 @@
+"""What the stack tells the launcher: the one SSM parameter that Pulumi writes and preflight reads. Standard library only.
+
+The names here are the program's exports; `tests/infra/test_program.py` holds both sides to this file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+PARAMETER_LIMIT_BYTES = 4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
+FORMAT = 1
+
+
+def parameter_name(project: str, stack: str) -> str:
+    """Return the SSM parameter's name, `/mayfly/<project>/<stack>`."""
+    return f"/mayfly/{project}/{stack}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackOutputs:
+    """Everything a launch needs to know about the account's standing resources."""
+
+    format: int
+    project: str
+    stack: str
+    owner: str
+    region: str
+    bucket: str
+    launch_templates: dict[str, str]  # image line -> launch template id
+    images: dict[str, str]  # image line -> SSM parameter that holds its image id
+    subnets: dict[str, str]  # availability zone -> subnet id
+    security_group: str
+    schedule_group: str
+    scheduler_role_arn: str
+    sweeper_arn: str
+    max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
+
+    def to_json(self) -> str:
+        """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        if len(text.encode()) > PARAMETER_LIMIT_BYTES:
+            raise ValueError(f"stack outputs take {len(text.encode())} bytes, an SSM parameter holds {PARAMETER_LIMIT_BYTES}")
+        return text
+
+    @classmethod
+    def from_json(cls, text: str) -> StackOutputs:
+        """Read the parameter's value. Raises ValueError naming what is missing or unknown."""
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError("stack outputs are not a JSON object")
+        names = {field.name for field in fields(cls)}
+        if missing := sorted(names - values.keys()):
+            raise ValueError(f"stack outputs lack {', '.join(missing)}")
+        if values["format"] != FORMAT:
+            raise ValueError(f"stack outputs have format {values['format']}, this version reads {FORMAT}")
+        return cls(**{name: values[name] for name in names})
