@@ -1,0 +1,171 @@
+"""Set up .venv: torch from the best source, everything else from requirements.lock, this checkout as an editable package.
+
+    scripts/setup              # finds a Python and runs this file; standard library only
+
+A second run sees the lock's hash in .venv and installs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds, for Linux x86_64 and aarch64
+NEEDED_GIB = 3.0  # .venv takes 1.9 GiB with the CPU build of torch (measured 2026-11-21), pip's cache some more
+NEEDED_CUDA_GIB = 9.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchSource:
+    """Where torch comes from: words for the user, and pip's arguments."""
+
+    name: str
+    size: str
+    pip_arguments: tuple[str, ...]
+    needed_gib: float = NEEDED_GIB
+
+
+def torch_source(
+    version: str, *, system: str, machine: str, wish: str, ready: Callable[[str], str | None], reachable: Callable[[str], bool]
+) -> TorchSource:
+    """Choose torch's source: a CPU build that lies ready for pip, else PyTorch's CPU index, else PyPI.
+
+    `ready(version)` returns the size of a build that pip finds without any index, or None. `wish` is MAYFLY_TORCH:
+    '' for this order, or 'pypi' for PyPI's build, which on Linux is the CUDA one.
+    """
+    if wish not in ("", "pypi"):
+        raise SystemExit(
+            f"error: MAYFLY_TORCH is '{wish}'. Leave it empty (CPU build) or set it to pypi (CUDA build on Linux)."
+        )
+    requirement = f"torch=={version}"
+    if not wish and (size := ready(version)):
+        return TorchSource(
+            name="the build that lies ready on this machine", size=size, pip_arguments=("--no-index", requirement)
+        )
+    if not wish and system == "Linux" and machine in ("x86_64", "aarch64") and reachable(CPU_INDEX):
+        return TorchSource(
+            name=f"PyTorch's CPU index ({CPU_INDEX})",
+            size="about 0.2 GB",
+            pip_arguments=("--index-url", CPU_INDEX, requirement),
+        )
+    if system == "Linux":
+        return TorchSource(
+            name="PyPI (the CUDA build)",
+            size="about 2.7 GB with CUDA",
+            pip_arguments=(requirement,),
+            needed_gib=NEEDED_CUDA_GIB,
+        )
+    return TorchSource(name="PyPI", size="about 0.1 GB", pip_arguments=(requirement,))
+
+
+def locked_version(lock_text: str, package: str) -> str:
+    """Return the version that the lock pins."""
+    match = re.search(rf"^{re.escape(package)}==([^\s;\\]+)", lock_text, re.MULTILINE)
+    if match is None:
+        raise SystemExit(f"error: requirements.lock does not pin {package}. Run scripts/lock.")
+    return match.group(1)
+
+
+def ready_build(python: Path, version: str) -> str | None:
+    """Return the size of the torch wheel that pip finds with --no-index, as text, or None."""
+    command = [str(python), "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "--ignore-installed", "--quiet"]
+    found = subprocess.run([*command, "--report", "-", f"torch=={version}"], capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        return None
+    url: str = json.loads(found.stdout)["install"][0]["download_info"]["url"]
+    wheel = Path(urllib.request.url2pathname(url.removeprefix("file://")))
+    return f"{wheel.stat().st_size / 1e9:.1f} GB" if wheel.is_file() else "size unknown"
+
+
+def index_reachable(url: str) -> bool:
+    """Say whether the index answers within five seconds."""
+    try:
+        with urllib.request.urlopen(f"{url}/torch/", timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def missing(*, venv_works: bool, free_gib: float, needed_gib: float, version: tuple[int, int]) -> str | None:
+    """Return the one line that names what this machine lacks and the remedy, or None."""
+    if not venv_works:
+        package = f"python{version[0]}.{version[1]}-venv"
+        return (
+            f"Python's venv module is missing. Install it (Debian, Ubuntu: sudo apt-get install {package}) and run make again."
+        )
+    if free_gib < needed_gib:
+        return f"{free_gib:.1f} GB are free here, .venv needs {needed_gib:.0f} GB. Free some, or clone to a larger disk."
+    return None
+
+
+def stop_if_missing(needed_gib: float) -> None:
+    """Exit 103 with one line when the venv module or the disk falls short."""
+    venv_works = (
+        subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
+    )
+    free_gib = shutil.disk_usage(ROOT).free / 2**30
+    line = missing(venv_works=venv_works, free_gib=free_gib, needed_gib=needed_gib, version=sys.version_info[:2])
+    if line:
+        print(f"error: {line}", file=sys.stderr)
+        raise SystemExit(103)
+
+
+def pip(python: Path, *arguments: str) -> None:
+    """Run pip install quietly; on failure its own words stand on stderr and we exit 103."""
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        print(result.stderr.strip(), file=sys.stderr)
+        print(
+            f"error: pip install {' '.join(arguments)} failed. Is the package index reachable? Then run make setup again.",
+            file=sys.stderr,
+        )
+        raise SystemExit(103)
+
+
+def main() -> None:
+    """Bring .venv to what the lock says."""
+    lock = ROOT / "requirements.lock"
+    wish = os.environ.get("MAYFLY_TORCH", "")
+    state = hashlib.sha256(lock.read_bytes() + (ROOT / "pyproject.toml").read_bytes() + str(VENV).encode()).hexdigest()
+    marker = VENV / "mayfly-setup"
+    if marker.is_file() and marker.read_text() == state:
+        return
+    stop_if_missing(NEEDED_GIB)
+    print(f"Setting up .venv with Python {platform.python_version()} (once, one to four minutes).", file=sys.stderr)
+    python = VENV / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    version = locked_version(lock.read_text(), "torch")
+    source = torch_source(
+        version,
+        system=platform.system(),
+        machine=platform.machine(),
+        wish=wish,
+        ready=lambda wanted: ready_build(python, wanted),
+        reachable=index_reachable,
+    )
+    stop_if_missing(source.needed_gib)
+    print(f"torch {version} from {source.name}: {source.size}.", file=sys.stderr)
+    pip(python, *source.pip_arguments)
+    print("Everything else from requirements.lock: about 0.3 GB.", file=sys.stderr)
+    pip(python, "--no-deps", "--require-hashes", "-r", str(lock))
+    pip(python, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    marker.write_text(state)
+
+
+if __name__ == "__main__":
+    main()
