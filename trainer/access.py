@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
@@ -35,3 +37,44 @@ class Access:
             aws_secret_access_key=self.secret_key,
             config=config,
         )
+
+
+PERMISSION_CODES = frozenset(
+    "AccessDenied AccessDeniedException UnauthorizedOperation AuthFailure UnrecognizedClientException InvalidClientTokenId "
+    "InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken ExpiredTokenException RequestExpired OptInRequired 403".split()
+)
+THROTTLING_CODES = frozenset("RequestLimitExceeded Throttling ThrottlingException TooManyRequestsException SlowDown".split())
+
+
+def error_code(error: BaseException) -> str:
+    """Return the AWS code of a botocore error ('NoSuchKey', '412'), or the class's name where AWS sent none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict) and "Error" in response:
+        return str(response["Error"].get("Code", "") or response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+    return type(error).__name__
+
+
+def aws_error(error: BaseException, doing: str) -> TrainerError:
+    """Turn a botocore error into ours, by code: no permission, no connection (worth another try), or a setting.
+
+    `doing` says what failed, with its value: "cannot read s3://bucket/key".
+    """
+    from botocore import exceptions  # late, like boto3 itself
+
+    code = error_code(error)
+    if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.TokenRetrievalError)):
+        do = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse."
+        return PermissionDenied(doing, why="no AWS credentials", do=do)
+    if isinstance(error, exceptions.NoRegionError):
+        return ConfigError(doing, why="no AWS region", do="Set AWS_REGION, such as us-east-1.")
+    if isinstance(error, exceptions.HTTPClientError):  # every connection and time-out error derives from it
+        return ConnectionFailed(doing, why=f"{code}: {error}", do="Check the network; AWS may be out of reach.")
+    if not isinstance(error, exceptions.ClientError):
+        return ConfigError(doing, why=f"{code}: {error}", do="Check region, credentials and settings.")
+    message = error.response.get("Error", {}).get("Message", "")
+    why = f"{code}: {message}" if message else code
+    if code in PERMISSION_CODES:
+        return PermissionDenied(doing, why=why, do="Ask for this permission, or check which credentials AWS_PROFILE names.")
+    if code in THROTTLING_CODES or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+        return ConnectionFailed(doing, why=why, do="Try again in a minute.")
+    return ConfigError(doing, why=why, do="Check the stack: pulumi up brings it in line with this version.")
