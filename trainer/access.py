@@ -40,10 +40,15 @@ class Access:
 
 
 PERMISSION_CODES = frozenset(
-    "AccessDenied AccessDeniedException UnauthorizedOperation AuthFailure UnrecognizedClientException InvalidClientTokenId "
-    "InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken ExpiredTokenException RequestExpired OptInRequired 403".split()
+    {
+        *("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthFailure", "OptInRequired", "403"),
+        *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
+        *("ExpiredToken", "ExpiredTokenException", "RequestExpired"),
+    }
 )
-THROTTLING_CODES = frozenset("RequestLimitExceeded Throttling ThrottlingException TooManyRequestsException SlowDown".split())
+THROTTLING_CODES = frozenset(
+    {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException", "SlowDown"}
+)
 
 
 def error_code(error: BaseException) -> str:
