@@ -5,7 +5,7 @@ TrainerError
 ├── DataError               2    bad data (100 when the node finds it)
 ├── TrainingFailed          100  a model or the job failed
 ├── CapacityError           101  no capacity on any rung within the time given
-├── QuotaError              102
+├── QuotaError              102  the account may not start that many vCPUs
 ├── ConfigError             103  settings, or a stack that does not fit
 │   ├── PermissionDenied    103  credentials or permission
 │   └── ConnectionFailed    103  network

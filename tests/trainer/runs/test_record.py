@@ -1,0 +1,78 @@
+"""The run record: ids that sort by time, tokens that stay the same, JSON that survives."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from trainer.runs.record import (
+    Attempt,
+    Launch,
+    Rung,
+    RunRecord,
+    client_token,
+    from_iso,
+    iso,
+    new_run_id,
+    record_from_json,
+    to_json,
+)
+
+NOW = datetime(2026, 11, 20, 23, 59, 12, tzinfo=timezone.utc)
+RUNG = Rung(
+    instance_type="g5.12xlarge",
+    availability_zone="us-east-1a",
+    subnet_id="subnet-1",
+    market="spot",
+    price_usd_per_hour=2.0,
+    on_demand_usd_per_hour=5.672,
+    gpu_count=4,
+    launch_template_id="lt-1",
+    image_id="ami-1",
+)
+
+
+def test_run_ids_sort_by_time_across_jobs():
+    ids = [new_run_id("zebra", NOW), new_run_id("apple", NOW + timedelta(seconds=1))]
+    assert ids == sorted(ids) and ids[0].startswith("20261120-235912-zebra-")
+    assert new_run_id("weekly", NOW, suffix="ab12") == "20261120-235912-weekly-ab12"
+
+
+def test_a_token_is_the_same_for_the_same_intent_only():
+    token = client_token("run", 1, 0, 0)
+    assert token == client_token("run", 1, 0, 0) and len(token) <= 64
+    assert len({token, client_token("run", 2, 0, 0), client_token("run", 1, 1, 0), client_token("run", 1, 0, 1)}) == 4
+
+
+def test_instants_keep_their_zone():
+    assert iso(NOW) == "2026-11-20T23:59:12Z" and from_iso("2026-11-20T23:59:12Z") == NOW
+    with pytest.raises(ValueError, match="no time zone"):
+        from_iso("2026-11-20T23:59:12")
+
+
+def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
+    record = RunRecord(
+        run_id="r",
+        project="mayfly",
+        stack="dev",
+        owner="me",
+        rehearsal=True,
+        bucket="b",
+        job={"epochs": 1},
+        ladder=(RUNG,),
+        bundle_key="code/x.whl",
+        bundle_sha256="x",
+        budget_usd=0.0,
+        estimated_usd=1.0,
+        estimated_seconds=60.0,
+        preflight_at=NOW,
+        created_at=NOW,
+        deadline=NOW + timedelta(hours=1),
+        attempts=(
+            Attempt(number=1, launches=(Launch(rung=0, token="t", deadline=NOW, intended_at=NOW, instance_ids=("i-1",)),)),
+        ),
+    )
+    text = to_json(record)
+    assert record_from_json(text) == record
+    assert record_from_json(text.replace('"owner": "me",', '"owner": "me", "later": 1,')) == record
+    with pytest.raises(ValueError, match="format 9"):
+        record_from_json(text.replace('"format": 1,', '"format": 9,', 1))
