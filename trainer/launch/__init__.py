@@ -1,0 +1,1 @@
+"""One start: preflight, plan, ladder, requests, bundle, manifest. `python -m trainer.launch` is `mayfly launch`."""

@@ -1,0 +1,73 @@
+"""The one entry point: parse, import the verb's module, run it, print what went wrong in one line, return the exit code.
+
+stdout is data, stderr is the story; under `--json` an error is data too: {"error": {"code", "what", "why", "do"}}.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from trainer.cli.parser import BadArguments, build_parser
+
+TYPE_CHECKING = False  # typing's own constant, without its import
+if TYPE_CHECKING:
+    from trainer.errors import TrainerError
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
+    """Run one command and return its exit code. `argv` starts with the verb."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
+    try:
+        arguments = build_parser(prog).parse_args(words if prog == "mayfly" else words[1:])
+    except BadArguments as error:
+        return _report({"code": 2, "what": str(error), "why": "", "do": ""}, f"{error}", as_json)
+    try:
+        # Late by design: only the verb that runs pays for its imports.
+        return int(import_module(f"trainer.cli.{arguments.verb}").run(arguments))
+    except KeyboardInterrupt:
+        stopped = {"code": 130, "what": "interrupted before anything was launched", "why": "Ctrl-C", "do": ""}
+        return _report(stopped, "interrupted before anything was launched.", as_json)
+    except BrokenPipeError:
+        # The reader of stdout is gone (`| head`): there is nobody left to tell.
+        sys.stdout = None  # or the interpreter flushes into the closed pipe at exit
+        return 0
+    except Exception as error:  # every error a user can meet becomes one line; the rest is our mistake and re-raised
+        problem = _problem(error)
+        if problem is None:
+            raise
+        return _report(problem.as_dict(), str(problem), as_json)
+
+
+def _problem(error: Exception) -> TrainerError | None:
+    """Return the user's error behind an exception: itself, or what botocore's means; None for a mistake of ours."""
+    from trainer.errors import TrainerError  # late, like everything here: --help needs none of it
+
+    if isinstance(error, TrainerError):
+        return error
+    if "botocore.exceptions" not in sys.modules:  # nothing spoke to AWS, so the error is none of botocore's
+        return None
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if not isinstance(error, (BotoCoreError, ClientError)):
+        return None
+    from trainer.access import aws_error
+
+    return aws_error(error, f"{getattr(error, 'operation_name', 'an AWS call')} failed")
+
+
+def _report(error: dict[str, object], line: str, as_json: bool) -> int:
+    """Print an error where its reader looks for it and return its exit code."""
+    if as_json:
+        import json
+
+        print(json.dumps({"error": error}, indent=2))
+    else:
+        print(f"error: {line}", file=sys.stderr)
+    return int(str(error["code"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
