@@ -1,0 +1,264 @@
+"""A node as a process group of this machine: started in a sandbox folder, watched, and ended with all of its descendants.
+
+Owns the sandbox's layout, its PATH of stubs, firing its timers, and the promise that nothing of it is left. Knows nothing
+of EC2: the server decides when an instance starts and ends, and says so here.
+
+    <sandbox>/.mayfly-sandbox        marks the folder; holds the record that `reap` reads
+    <sandbox>/bin                    the whole PATH of the node: the stubs, and links to a few harmless tools
+    <sandbox>/run                    user data, timers that are started, `poweroff` once it was called
+    <sandbox>/var/log/cloud-init-output.log
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+STUBS = Path(__file__).with_name("stubs")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+MARKER = ".mayfly-sandbox"
+# What bootstrap.sh and the libraries below it call. systemctl, poweroff and their like come from STUBS alone, so that no
+# process which finds its tools by PATH can reach this machine's own.
+TOOLS = (
+    *(
+        "bash",
+        "sh",
+        "env",
+        "basename",
+        "cat",
+        "chmod",
+        "cp",
+        "cut",
+        "date",
+        "df",
+        "dirname",
+        "find",
+        "grep",
+        "head",
+        "id",
+        "ln",
+    ),
+    *("ls", "mkdir", "mktemp", "mv", "nproc", "readlink", "rm", "sed", "sha256sum", "sleep", "sort", "tail", "tee", "timeout"),
+    *("touch", "tr", "uname", "wc"),
+)
+TOOL_FOLDERS = "/usr/bin:/bin"
+POLL_SECONDS = 0.02
+State = Literal["running", "poweroff", "exited"]
+
+
+def start_node(
+    *, sandbox: Path, instance_id: str, instance_type: str, user_data: bytes, environment: dict[str, str]
+) -> NodeProcess:
+    """Run user data as a node in `sandbox` and return the process; about 0.1 s.
+
+    `environment` is all that the node gets besides HOME, PATH and the sandbox's own variables. It has to hold
+    AWS_EC2_METADATA_SERVICE_ENDPOINT, AWS_ENDPOINT_URL and MAYFLY_REHEARSAL_GPUS (how many GPUs the type has).
+    """
+    sandbox = sandbox.resolve()
+    prepare_sandbox(sandbox)
+    script = sandbox / "run" / "user-data"
+    script.write_bytes(user_data)
+    script.chmod(0o700)
+    variables = {
+        "HOME": str(sandbox / "home"),
+        "TMPDIR": str(sandbox / "tmp"),
+        "LANG": "C.UTF-8",
+        "MAYFLY_DESK_PYTHON": sys.executable,
+        **environment,
+        "PATH": str(sandbox / "bin"),
+        "MAYFLY_ROOT": str(sandbox),
+        "MAYFLY_INSTANCE": instance_id,
+        "MAYFLY_INSTANCE_TYPE": instance_type,
+    }
+    supervisor = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(SUPERVISOR), str(script), str(sandbox / "var/log/cloud-init-output.log")],
+        cwd=sandbox / "home",
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert supervisor.stdout is not None
+    with supervisor.stdout:
+        first_line = supervisor.stdout.readline()
+    if not first_line.strip():
+        raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
+    record = {
+        "instance_id": instance_id,
+        "supervisor": supervisor.pid,
+        "started": _start_ticks(supervisor.pid),
+        "process_group": int(first_line),
+    }
+    (sandbox / MARKER).write_text(json.dumps(record))
+    return NodeProcess(instance_id=instance_id, sandbox=sandbox, process_group=int(first_line), supervisor=supervisor)
+
+
+def prepare_sandbox(sandbox: Path) -> None:
+    """Lay out an empty sandbox: folders, stubs, links to the tools that a node may call."""
+    for folder in ("bin", "etc/systemd/system", "home", "opt/mayfly", "run/timers", "tmp", "var/log"):
+        (sandbox / folder).mkdir(parents=True, exist_ok=True)
+    (sandbox / MARKER).write_text("{}")
+    for stub in STUBS.iterdir():
+        shutil.copyfile(stub, sandbox / "bin" / stub.name)
+        (sandbox / "bin" / stub.name).chmod(0o755)  # a wheel may have lost the bit
+    for tool in TOOLS:
+        found = shutil.which(tool, path=TOOL_FOLDERS)
+        if found and not (sandbox / "bin" / tool).exists():
+            (sandbox / "bin" / tool).symlink_to(found)
+
+
+@dataclass(kw_only=True)
+class NodeProcess:
+    """One running node."""
+
+    instance_id: str
+    sandbox: Path
+    process_group: int  # of the user data
+    supervisor: subprocess.Popen[bytes]
+
+    def poll(self) -> State:
+        """Say how the node is: `poweroff` once the stub was called, `exited` when user data ended without that."""
+        if (self.sandbox / "run/poweroff").exists():
+            return "poweroff"
+        if (self.sandbox / "run/user-data-exit").exists() or self.supervisor.poll() is not None:
+            return "exited"
+        return "running"
+
+    def tick(self, now: datetime) -> None:
+        """Fire every started timer that is due at `now`, this machine's own time, as systemd would: not in the node's group."""
+        for timer in sorted((self.sandbox / "run/timers").glob("*.timer")):
+            settings = _unit_settings(timer.read_text())
+            if parse_calendar(settings["OnCalendar"]) > now:
+                continue
+            timer.rename(timer.with_suffix(".fired"))
+            subprocess.run(
+                [str(self.sandbox / "bin/systemctl"), "start", settings.get("Unit", f"{timer.stem}.service")],
+                env={"PATH": str(self.sandbox / "bin")},
+                check=True,
+                timeout=30,
+            )
+
+    def terminate(self, *, grace_seconds: float) -> None:
+        """End every process of the node: SIGTERM (and SIGCONT, for stopped ones), then SIGKILL; return when none is left."""
+        _end(self._members, grace_seconds=grace_seconds)
+        self.supervisor.kill()
+        self.supervisor.wait()
+        _end(self._members, grace_seconds=0)  # what the subreaper's own end may have set free
+
+    def _members(self) -> set[int]:
+        return _members(self.instance_id, self.sandbox, self.supervisor.pid, self.process_group) - {self.supervisor.pid}
+
+
+def reap(root: Path) -> int:
+    """Kill what is left of nodes that an earlier server recorded below `root`; return how many processes that were.
+
+    Looks for sandboxes up to three folders deep.
+    """
+    killed = 0
+    for depth in ("*", "*/*", "*/*/*"):
+        for marker in root.glob(f"{depth}/{MARKER}"):
+            record = json.loads(marker.read_text() or "{}")
+            if not record:
+                continue
+            pid = record["supervisor"]
+            # A process id may belong to somebody else by now: its start time tells.
+            same = _start_ticks(pid) == record["started"]
+            supervisor, group = (pid, record["process_group"]) if same else (0, 0)
+            while members := _members(record["instance_id"], marker.parent.resolve(), supervisor, group):
+                killed += len(members)
+                _signal(members, signal.SIGKILL)
+                time.sleep(POLL_SECONDS)
+                supervisor, group = 0, 0
+    return killed
+
+
+def parse_calendar(text: str) -> datetime:
+    """Read an absolute systemd calendar expression in UTC, such as `2026-11-20 23:59:12 UTC`."""
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=timezone.utc)
+
+
+def _unit_settings(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+
+
+def _end(members: Callable[[], set[int]], *, grace_seconds: float) -> None:
+    deadline = time.monotonic() + grace_seconds
+    if grace_seconds > 0:
+        _signal(members(), signal.SIGTERM, signal.SIGCONT)
+        while time.monotonic() < deadline and members():
+            time.sleep(POLL_SECONDS)
+    while left := members():
+        _signal(left, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+
+
+def _signal(pids: set[int], *numbers: int) -> None:
+    for pid in pids:
+        for number in numbers:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                break
+
+
+def _members(instance_id: str, sandbox: Path, supervisor: int, group: int) -> set[int]:
+    """Return the live processes of a node: below its supervisor, in its group, or carrying its marks in their environment.
+
+    The tree is complete as long as the supervisor lives, since it is a subreaper; the marks find what is left after it.
+    """
+    processes = {process.pid: process for process in _processes()}
+    below = {supervisor} if supervisor else set()
+    grown = True
+    while grown:
+        more = {pid for pid, process in processes.items() if process.parent in below and pid not in below}
+        below |= more
+        grown = bool(more)
+    marks = {f"MAYFLY_INSTANCE={instance_id}".encode(), f"MAYFLY_ROOT={sandbox}".encode()}
+    return {
+        pid
+        for pid, process in processes.items()
+        if process.state not in "ZX" and (pid in below or (group and process.group == group) or marks <= process.variables())
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Process:
+    pid: int
+    state: str
+    parent: int
+    group: int
+
+    def variables(self) -> set[bytes]:
+        try:
+            return set(Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0"))
+        except OSError:  # ended meanwhile, or another user's
+            return set()
+
+
+def _processes() -> Iterator[_Process]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (stat := _stat(int(folder.name))):
+            yield _Process(pid=int(folder.name), state=stat[0], parent=int(stat[1]), group=int(stat[2]))
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the command's name: state, parent, group ...; empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _start_ticks(pid: int) -> str:
+    stat = _stat(pid)
+    return stat[19] if stat else ""

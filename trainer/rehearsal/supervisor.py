@@ -1,0 +1,110 @@
+"""The first process of a rehearsal's node: runs the user data and keeps every descendant in reach.
+
+Started by `instance.start_node` as a plain script (`python -I supervisor.py USER_DATA LOG`), never imported by the node.
+It is a child subreaper (Linux), so whatever double forks or calls setsid stays below it in the process tree and can be
+found and ended. It leaves when nothing is left to look after, and ends the node itself if its server is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 5.0
+
+
+def become_subreaper() -> None:
+    """Adopt every orphan among the descendants of this process."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def start_user_data(user_data: Path, log: Path) -> int:
+    """Run the user data in a session of its own, its output appended to `log`; return its process id, which is its group."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execv(user_data, [str(user_data)])
+    except OSError as error:
+        os.write(2, f"user data can't be run: {error}\n".encode())
+        os._exit(127)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the direct children of a process, in no order."""
+    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+
+
+def end_all() -> None:
+    """End every descendant: SIGTERM and SIGCONT, five seconds, SIGKILL until none is left."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    signal_all(signal.SIGTERM, signal.SIGCONT)
+    while reap() is not None:
+        if time.monotonic() > deadline:
+            signal_all(signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+
+
+def signal_all(*numbers: int) -> None:
+    """Send signals to every descendant."""
+    waiting = children_of(os.getpid())
+    while waiting:
+        pid = waiting.pop()
+        try:
+            waiting.extend(children_of(pid))
+            for number in numbers:
+                os.kill(pid, number)
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
+
+
+def reap() -> dict[int, int] | None:
+    """Collect ended children: their wait statuses by process id, or None when there is no child at all."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended or None
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+def main(user_data: Path, log: Path) -> None:
+    """Run the user data and stay until it and all its descendants have ended."""
+    server = os.getppid()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # it leaves last
+    become_subreaper()
+    user_data_pid = start_user_data(user_data, log)
+    print(user_data_pid, flush=True)
+    sys.stdout.close()
+    while (ended := reap()) is not None:
+        if user_data_pid in ended:
+            # Read by NodeProcess.poll; by rename, so that it is never seen half written.
+            note = user_data.parent / "user-data-exit"
+            note.with_suffix(".new").write_text(str(os.waitstatus_to_exitcode(ended[user_data_pid])))
+            note.with_suffix(".new").rename(note)
+        if os.getppid() != server:  # its AWS was killed: nothing may outlive it
+            end_all()
+            return
+        time.sleep(POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
