@@ -1,0 +1,85 @@
+"""What is known about AWS GPU instance types: GPUs, memory, list prices with their date, quota codes. Package data, no network.
+
+The table rots: whether a type is offered, and what spot costs, is asked of the account at run time (`launch/preflight`).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from trainer.errors import UsageError, nearest
+
+# Four-GPU machines that are offered today: what stands in for a retired type (list prices, 2026-07-20).
+REPLACEMENTS = {
+    1: ("g6.xlarge", "g5.xlarge", "g6e.xlarge"),
+    4: ("g6.12xlarge", "g5.12xlarge", "g6e.12xlarge"),
+    8: ("g6.48xlarge", "g5.48xlarge", "g6e.48xlarge"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceType:
+    """One EC2 instance type. `gpus` may be a fraction of a GPU; `num_workers` is how many processes that is."""
+
+    name: str
+    status: str  # current, previous_generation, legacy_limited or retired
+    gpus: float
+    gpu_model: str
+    gpu_memory_gib: float  # of one GPU
+    vcpus: int
+    memory_gib: float
+    price_usd_per_hour: float | None  # on demand, Linux, us-east-1; None where it is not sold there
+    price_date: str
+    on_demand_quota_code: str
+    spot_quota_code: str
+
+    @property
+    def num_workers(self) -> int:
+        """Return the GPUs that a node of this type shows: one worker process each."""
+        return max(1, math.floor(self.gpus))
+
+    @property
+    def launchable(self) -> bool:
+        """Return whether AWS still starts this type and current images run on it."""
+        return self.status in ("current", "previous_generation")
+
+
+@cache
+def catalogue() -> dict[str, InstanceType]:
+    """Return every known type by name, in the order of the table."""
+    with (files("trainer.cost") / "instances.csv").open(encoding="utf-8", newline="") as table:
+        return {row["instance_type"]: _from_row(row) for row in csv.DictReader(table)}
+
+
+def instance_type(name: str) -> InstanceType:
+    """Look a type up. Raises UsageError with the nearest names."""
+    known = catalogue()
+    if name not in known:
+        raise UsageError(f"unknown instance type '{name}'", do=nearest(name, known) or "docs/cost.md lists the known types.")
+    return known[name]
+
+
+def replacements(retired: InstanceType) -> tuple[InstanceType, ...]:
+    """Return the types to offer instead of a retired one: as many GPUs, cheapest first."""
+    return tuple(instance_type(name) for name in REPLACEMENTS.get(retired.num_workers, REPLACEMENTS[4]))
+
+
+def _from_row(row: dict[str, str]) -> InstanceType:
+    price = row["on_demand_usd_per_hour_us_east_1"]
+    return InstanceType(
+        name=row["instance_type"],
+        status=row["status"],
+        gpus=float(row["gpu_count"]),
+        gpu_model=row["gpu_model"],
+        gpu_memory_gib=float(row["vram_gib_per_gpu"]),
+        vcpus=int(row["vcpus"]),
+        memory_gib=float(row["memory_gib"]),
+        price_usd_per_hour=float(price) if price else None,
+        price_date=row["on_demand_price_as_of"],
+        on_demand_quota_code=row["on_demand_quota_code"],
+        spot_quota_code=row["spot_quota_code"],
+    )

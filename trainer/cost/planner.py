@@ -1,0 +1,128 @@
+"""How long a job takes on a machine and what that costs: arithmetic on bars, epochs and rates. Rough until there are measurements.
+
+    training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first
+
+It knows no cloud: prices come in, dollars come out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from trainer.config import Job
+from trainer.cost.instances import InstanceType
+
+# Windows a second of one process on one GPU: 2 layers, hidden 64, 60 bars, batch 256. Derived, not measured: one optimizer step of
+# such a model is bound by its 240 dependent kernels, about 1 to 3 ms (estimates of 2026-11-20). Real figures come with the tuner.
+WINDOWS_PER_SECOND = {
+    "NVIDIA T4": 90_000.0,
+    "NVIDIA L4": 150_000.0,
+    "NVIDIA A10G": 180_000.0,
+    "NVIDIA L40S": 220_000.0,
+    "NVIDIA V100": 150_000.0,
+    "NVIDIA A100": 220_000.0,
+    "NVIDIA RTX PRO": 230_000.0,
+    "NVIDIA H100": 240_000.0,
+    "NVIDIA H200": 250_000.0,
+    "NVIDIA B": 260_000.0,
+}
+# Of one core of a desk, the same model (AMD EPYC with AVX2, two processes of one thread, measured 2026-11-21).
+CPU_WINDOWS_PER_SECOND = 2_000.0
+REFERENCE_STEPS = 60 * 2  # bars x layers of the model that the rates are for
+REFERENCE_HIDDEN = 64
+SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
+SLOWER = 1.6  # P90 over P50, while nothing is measured
+# Seconds around the training, P50: boot, install and fetch; upload and shutdown. AWS figures are estimates of 2026-11-20.
+AROUND = {"aws": (150.0, 30.0), "rehearsal": (12.0, 6.0)}
+MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
+SHORTEST_DEADLINE, LONGEST_DEADLINE = timedelta(minutes=30), timedelta(hours=12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What a job asks of a machine: one entry a model, and what each window costs against the reference model."""
+
+    windows: dict[str, int]  # symbol -> training windows
+    scored: dict[str, int]  # symbol -> validation windows an epoch
+    epochs: int
+    window_cost_gpu: float
+    window_cost_cpu: float
+
+    @property
+    def window_epochs(self) -> int:
+        """Return how many windows are trained in all."""
+        return sum(self.windows.values()) * self.epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Seconds of a run, and of its instance: P50 and P90, both rough."""
+
+    seconds_p50: float
+    seconds_p90: float
+
+
+def workload(job: Job, bars: dict[str, int]) -> Workload:
+    """Return the work in a job over so many bars a symbol."""
+    training_share = 1.0 - job.validation_fraction - job.test_fraction
+    used = {symbol: min(count, job.bars) if job.bars else count for symbol, count in bars.items()}
+    # A GPU is bound by the number of dependent steps until the matrices are large; a CPU by the multiplications.
+    steps = job.lookback * job.layers / REFERENCE_STEPS
+    width = job.hidden / REFERENCE_HIDDEN
+    return Workload(
+        windows={symbol: max(0, int(count * training_share) - job.lookback) for symbol, count in used.items()},
+        scored={symbol: int(count * job.validation_fraction) for symbol, count in used.items()},
+        epochs=job.epochs,
+        window_cost_gpu=steps * max(1.0, width / 4),
+        window_cost_cpu=steps * width**1.5,
+    )
+
+
+def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: int | None = None) -> Estimate:
+    """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`."""
+    boot, after = AROUND["rehearsal" if rehearsal else "aws"]
+    workers = min(machine.num_workers, max(1, len(work.windows)))
+    if rehearsal:
+        lanes = min(workers, cores or os.cpu_count() or 1)
+        rate = CPU_WINDOWS_PER_SECOND / work.window_cost_cpu
+    else:
+        lanes = workers
+        rate = windows_per_second(machine) / work.window_cost_gpu
+    seconds = [
+        (count + SCORING_SHARE * work.scored.get(symbol, 0)) * work.epochs / rate for symbol, count in work.windows.items()
+    ]
+    training = longest_first(seconds, lanes)
+    return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)
+
+
+def windows_per_second(machine: InstanceType) -> float:
+    """Return the rough rate of one of the machine's GPUs for the reference model; a fraction of a GPU has that share."""
+    rates = [rate for chip, rate in WINDOWS_PER_SECOND.items() if machine.gpu_model.startswith(chip)]
+    rate = rates[0] if rates else min(WINDOWS_PER_SECOND.values())
+    return rate * min(1.0, machine.gpus)
+
+
+def longest_first(seconds: Sequence[float], lanes: int) -> float:
+    """Return when the last of these jobs ends, handed longest first to whichever lane is free."""
+    ends = [0.0] * max(1, lanes)
+    for job_seconds in sorted(seconds, reverse=True):
+        ends[ends.index(min(ends))] += job_seconds
+    return max(ends)
+
+
+def dollars(seconds: float, price_usd_per_hour: float) -> float:
+    """Return what an instance costs that runs for so long: by the second, sixty at least."""
+    return max(seconds, MINIMUM_BILLED_SECONDS) * price_usd_per_hour / 3600
+
+
+def default_max_duration(seconds_p90: float) -> timedelta:
+    """Return min(12 h, max(30 min, 3 x P90)): late enough for a slow run, early enough for a forgotten one."""
+    return min(LONGEST_DEADLINE, max(SHORTEST_DEADLINE, timedelta(seconds=round(3 * seconds_p90))))
+
+
+def budget_duration(budget_usd: float, price_usd_per_hour: float) -> timedelta:
+    """Return how long a budget lasts at a price."""
+    return timedelta(seconds=int(budget_usd / price_usd_per_hour * 3600))

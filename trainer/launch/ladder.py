@@ -1,0 +1,44 @@
+"""The capacity ladder: which pool is asked first, second, third. Pure; prices and zones come in.
+
+Order: the user's types as given, and within a type its zones, cheapest first where spot prices differ. The first pass never
+leaves a type for another before every zone of it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.cost.instances import InstanceType
+from trainer.runs.record import Rung
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pools:
+    """Where one type can be had: its zones, each with a subnet of ours and the price there."""
+
+    machine: InstanceType
+    market: str
+    on_demand_usd_per_hour: float
+    price_by_zone: Mapping[str, float]  # zone -> dollars an hour on this market
+
+
+def build_ladder(
+    pools: Sequence[Pools], *, subnets: Mapping[str, str], launch_template_id: str, image_id: str
+) -> tuple[Rung, ...]:
+    """Return the rungs in the order in which they are asked for capacity."""
+    return tuple(
+        Rung(
+            instance_type=pool.machine.name,
+            availability_zone=zone,
+            subnet_id=subnets[zone],
+            market=pool.market,
+            price_usd_per_hour=price,
+            on_demand_usd_per_hour=pool.on_demand_usd_per_hour,
+            gpu_count=pool.machine.num_workers,
+            launch_template_id=launch_template_id,
+            image_id=image_id,
+        )
+        for pool in pools
+        for zone, price in sorted(pool.price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))
+    )
