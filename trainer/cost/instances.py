@@ -51,8 +51,8 @@ class InstanceType:
 @cache
 def catalogue() -> dict[str, InstanceType]:
     """Return every known type by name, in the order of the table."""
-    with (files("trainer.cost") / "instances.csv").open(encoding="utf-8", newline="") as table:
-        return {row["instance_type"]: _from_row(row) for row in csv.DictReader(table)}
+    table = (files("trainer.cost") / "instances.csv").read_text(encoding="utf-8")
+    return {row["instance_type"]: _from_row(row) for row in csv.DictReader(table.splitlines())}
 
 
 def instance_type(name: str) -> InstanceType:

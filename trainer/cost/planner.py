@@ -1,4 +1,4 @@
-"""How long a job takes on a machine and what that costs: arithmetic on bars, epochs and rates. Rough until there are measurements.
+"""How long a job takes on a machine and what that costs: arithmetic on bars, epochs and rates. Rough until it is measured.
 
     training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first
 
@@ -15,8 +15,8 @@ from datetime import timedelta
 from trainer.config import Job
 from trainer.cost.instances import InstanceType
 
-# Windows a second of one process on one GPU: 2 layers, hidden 64, 60 bars, batch 256. Derived, not measured: one optimizer step of
-# such a model is bound by its 240 dependent kernels, about 1 to 3 ms (estimates of 2026-11-20). Real figures come with the tuner.
+# Windows a second of one process on one GPU: 2 layers, hidden 64, 60 bars, batch 256. Derived, not measured: one optimizer
+# step of such a model is bound by its 240 dependent kernels, about 1 to 3 ms (estimates of 2026-11-20).
 WINDOWS_PER_SECOND = {
     "NVIDIA T4": 90_000.0,
     "NVIDIA L4": 150_000.0,

@@ -1,7 +1,7 @@
-"""Candles between the desk and the bucket's raw/: upload what is not there yet, list what is. The one module of data with boto3.
+"""Candles between the desk and the bucket's raw/: upload what is not there yet, list what is. The only boto3 of `data`.
 
-An object's sha256 stands in its metadata; raw-index/<sha256>.json beside it says what the data check found in that file, so that
-a later launch plans without downloading anything.
+An object's sha256 stands in its metadata; raw-index/<sha256>.json beside it says what the data check found in that file,
+so that a later launch plans without downloading anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The code that a node runs: one wheel of the trainer package, byte for byte the same for the same sources, at code/<sha256>.whl.
+"""The code that a node runs: one wheel of the trainer package, the same bytes for the same sources, at code/<sha256>.whl.
 
 The node's lock file (trainer/node/requirements.lock) is in it. The wheel is made here and not by a build tool, so that it
 carries no time, no path and no order of the desk, and the same code is uploaded once and never again.
@@ -10,11 +10,12 @@ import base64
 import hashlib
 import io
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
-from trainer.access import Access, aws_error, error_code
+from trainer.runs.store import Conflict, Objects
 
 LOCK = "trainer/node/requirements.lock"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest instant that a zip can name
@@ -56,22 +57,10 @@ def build_bundle(package: Path | None = None) -> Bundle:
     )
 
 
-def upload_bundle(bundle: Bundle, access: Access, *, bucket: str) -> None:
-    """Put the wheel where its hash says, unless it is there. Raises ours for a failed call."""
-    from botocore.exceptions import BotoCoreError, ClientError  # late: planning needs no AWS library
-
-    try:
-        access.client("s3").put_object(
-            Bucket=bucket,
-            Key=bundle.key,
-            Body=bundle.content,
-            IfNoneMatch="*",
-            Metadata={"sha256": bundle.sha256},
-            ContentType="application/zip",
-        )
-    except (BotoCoreError, ClientError) as error:
-        if error_code(error) not in ("PreconditionFailed", "412"):  # it is there already, and its name is its hash
-            raise aws_error(error, f"cannot upload the code to s3://{bucket}/{bundle.key}") from error
+def upload_bundle(bundle: Bundle, objects: Objects) -> None:
+    """Put the wheel where its hash says, unless it is there: same name, same bytes."""
+    with suppress(Conflict):
+        objects.put(key=bundle.key, body=bundle.content, create=True)
 
 
 def _zipped(sources: dict[str, bytes]) -> bytes:

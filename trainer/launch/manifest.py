@@ -1,4 +1,4 @@
-"""manifest.json pins what a run depends on: code, lock, job, inputs by version and hash, image, seeds. Written once, before the launch.
+"""manifest.json pins what a run depends on: code, lock, job, inputs by version and hash, image, seeds. Written before launch.
 
 The node reads nothing else about its run. Two runs of one manifest are comparable.
 """
@@ -10,18 +10,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from trainer.access import Access, aws_error
 from trainer.config import Job
 from trainer.cost.instances import InstanceType
 from trainer.launch.bundle import Bundle
 from trainer.runs.record import iso
+from trainer.runs.store import Objects, manifest_key
 
 FORMAT = 1
-
-
-def manifest_key(run_id: str) -> str:
-    """Return where a run's manifest lies, by convention: the node knows only its run id."""
-    return f"runs/{run_id}/manifest.json"
 
 
 def build_manifest(
@@ -62,13 +57,6 @@ def build_manifest(
     }
 
 
-def write_manifest(manifest: dict[str, Any], access: Access, *, bucket: str) -> None:
-    """Create the manifest of a run; it never changes. Raises ours for a failed call, an existing one included."""
-    from botocore.exceptions import BotoCoreError, ClientError  # late: planning needs no AWS library
-
-    key = manifest_key(manifest["run_id"])
-    body = json.dumps(manifest, indent=1).encode()
-    try:
-        access.client("s3").put_object(Bucket=bucket, Key=key, Body=body, IfNoneMatch="*", ContentType="application/json")
-    except (BotoCoreError, ClientError) as error:
-        raise aws_error(error, f"cannot write s3://{bucket}/{key}") from error
+def write_manifest(manifest: dict[str, Any], objects: Objects) -> None:
+    """Create the manifest of a run; it never changes. Raises Conflict where there is one."""
+    objects.put(key=manifest_key(manifest["run_id"]), body=json.dumps(manifest, indent=1).encode(), create=True)
