@@ -1,0 +1,136 @@
+"""What stays in the account, read from top to bottom. Run it with `pulumi up`; rehearsals apply it to the embedded AWS.
+
+Instances are not here: a launch makes each by one CreateFleet call from the template below, and the safety net ends it.
+"""
+
+import pulumi
+import pulumi_aws as aws
+from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
+
+from infra.control import Sweeper, SweeperArgs
+from infra.identity import Identity, IdentityArgs
+from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
+from infra.network import Network, NetworkArgs
+from infra.schedule import Schedule, ScheduleArgs
+from infra.settings import look_up_account, read_settings
+from infra.storage import ModelStore, ModelStoreArgs
+
+settings = read_settings()
+account = look_up_account(settings)
+lines = (image_line(settings.image_line),)
+
+# Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
+bucket_name = f"{settings.prefix}-{account.id}-{account.region}"
+sweeper_name = f"{settings.prefix}-sweeper"
+sweeper_log_group = f"/aws/lambda/{sweeper_name}"
+schedule_group = settings.prefix
+
+store = ModelStore(
+    "store",
+    ModelStoreArgs(
+        bucket_name=bucket_name,
+        noncurrent_days=settings.noncurrent_days,
+        experiment_days=settings.experiment_days,
+        tags=settings.tags,
+    ),
+)
+
+network = Network(
+    "network",
+    NetworkArgs(
+        prefix=settings.prefix,
+        region=account.region,
+        vpc_cidr=settings.vpc_cidr,
+        availability_zones=account.availability_zones,
+        tags=settings.tags,
+    ),
+)
+
+identity = Identity(
+    "identity",
+    IdentityArgs(
+        account=account.id,
+        region=account.region,
+        project=settings.project,
+        stack=settings.stack,
+        bucket=bucket_name,
+        sweeper_name=sweeper_name,
+        sweeper_log_group=sweeper_log_group,
+        schedule_group=schedule_group,
+        tags=settings.tags,
+    ),
+)
+
+templates = LaunchTemplates(
+    "templates",
+    LaunchTemplatesArgs(
+        prefix=settings.prefix,
+        image_lines=lines,
+        user_data=render_user_data(
+            bootstrap_template(),
+            bucket=bucket_name,
+            region=account.region,
+            project=settings.project,
+            cap_minutes=settings.max_lifetime_minutes,
+        ),
+        instance_profile_arn=identity.instance_profile_arn,
+        security_group_id=network.security_group_id,
+        volume_gib=settings.volume_gib,
+        tags=settings.tags,
+    ),
+)
+
+sweeper = Sweeper(
+    "sweeper",
+    SweeperArgs(
+        function_name=sweeper_name,
+        log_group=sweeper_log_group,
+        log_days=settings.log_days,
+        role_arn=identity.sweeper_role_arn,
+        bucket=store.bucket,
+        project=settings.project,
+        stack=settings.stack,
+        schedule_group=schedule_group,
+        tags=settings.tags,
+    ),
+)
+
+schedule = Schedule(
+    "schedule",
+    ScheduleArgs(
+        group_name=schedule_group,
+        sweep_minutes=settings.sweep_minutes,
+        sweeper_arn=sweeper.arn,
+        scheduler_role_arn=identity.scheduler_role_arn,
+        tags=settings.tags,
+    ),
+)
+
+# What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that without Pulumi.
+outputs = {
+    "format": FORMAT,
+    "project": settings.project,
+    "stack": settings.stack,
+    "owner": settings.owner,
+    "region": account.region,
+    "bucket": store.bucket,
+    "launch_templates": templates.template_ids,
+    "images": {line.name: line.parameter for line in lines},
+    "subnets": network.subnet_ids,
+    "security_group": network.security_group_id,
+    "schedule_group": schedule.group,
+    "scheduler_role_arn": identity.scheduler_role_arn,
+    "sweeper_arn": sweeper.arn,
+    "max_lifetime_minutes": settings.max_lifetime_minutes,
+}
+aws.ssm.Parameter(
+    "outputs",
+    name=parameter_name(settings.project, settings.stack),
+    description="What mayfly launches with. Written by Pulumi.",
+    type="String",
+    tier="Standard",
+    value=pulumi.Output.from_input(outputs).apply(lambda values: StackOutputs(**values).to_json()),
+    tags=settings.tags,
+)
+for name, value in outputs.items():
+    pulumi.export(name, value)

@@ -1,0 +1,131 @@
+"""The roles: one for instances, one for the sweeper, one for schedules. What each may do stands in policies.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from infra import policies
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceRoleArgs:
+    role_name: str
+    description: str
+    trust: policies.Document
+    policy: policies.Document
+    tags: dict[str, str]
+
+
+class ServiceRole(pulumi.ComponentResource):
+    """A role that one AWS service takes on, with one inline policy, so that role and policy live and die together."""
+
+    role_name: pulumi.Output[str]
+    arn: pulumi.Output[str]
+
+    def __init__(self, name: str, args: ServiceRoleArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("mayfly:identity:ServiceRole", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        role = aws.iam.Role(
+            name,
+            name=args.role_name,
+            description=args.description,
+            assume_role_policy=json.dumps(args.trust),
+            tags=args.tags,
+            opts=child,
+        )
+        policy = aws.iam.RolePolicy(name, name=name, role=role.name, policy=json.dumps(args.policy), opts=child)
+        # Through the policy, so that whoever uses the role waits until it may do its work.
+        self.role_name = policy.role
+        self.arn = pulumi.Output.all(role.arn, policy.id).apply(lambda ready: str(ready[0]))
+        self.register_outputs({"role_name": self.role_name, "arn": self.arn})
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentityArgs:
+    account: str
+    region: str
+    project: str
+    stack: str
+    bucket: str
+    sweeper_name: str
+    sweeper_log_group: str
+    schedule_group: str
+    tags: dict[str, str]
+
+
+class Identity(pulumi.ComponentResource):
+    """The three roles of the stack. Names carry the region, since IAM is global and a stack is not."""
+
+    instance_profile_arn: pulumi.Output[str]
+    sweeper_role_arn: pulumi.Output[str]
+    scheduler_role_arn: pulumi.Output[str]
+
+    def __init__(self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("mayfly:identity:Identity", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        prefix = f"{args.project}-{args.stack}-{args.region}"
+
+        instance = ServiceRole(
+            "instance",
+            ServiceRoleArgs(
+                role_name=f"{prefix}-instance",
+                description="Training instances: read inputs, add results.",
+                trust=policies.trust("ec2.amazonaws.com"),
+                policy=policies.instance(bucket=args.bucket),
+                tags=args.tags,
+            ),
+            opts=child,
+        )
+        profile = aws.iam.InstanceProfile(
+            "instance", name=f"{prefix}-instance", role=instance.role_name, tags=args.tags, opts=child
+        )
+        sweeper = ServiceRole(
+            "sweeper",
+            ServiceRoleArgs(
+                role_name=f"{prefix}-sweeper",
+                description="The sweeper: see instances, end those of this stack.",
+                trust=policies.trust("lambda.amazonaws.com"),
+                policy=policies.sweeper(
+                    account=args.account,
+                    region=args.region,
+                    project=args.project,
+                    stack=args.stack,
+                    bucket=args.bucket,
+                    schedule_group=args.schedule_group,
+                    log_group=args.sweeper_log_group,
+                ),
+                tags=args.tags,
+            ),
+            opts=child,
+        )
+        scheduler = ServiceRole(
+            "scheduler",
+            ServiceRoleArgs(
+                role_name=f"{prefix}-scheduler",
+                description="Schedules: call the sweeper, end instances of this stack.",
+                trust=policies.trust_scheduler(account=args.account, region=args.region, schedule_group=args.schedule_group),
+                policy=policies.scheduler(
+                    account=args.account,
+                    region=args.region,
+                    project=args.project,
+                    stack=args.stack,
+                    sweeper_name=args.sweeper_name,
+                ),
+                tags=args.tags,
+            ),
+            opts=child,
+        )
+        self.instance_profile_arn = profile.arn
+        self.sweeper_role_arn = sweeper.arn
+        self.scheduler_role_arn = scheduler.arn
+        self.register_outputs(
+            {
+                "instance_profile_arn": self.instance_profile_arn,
+                "sweeper_role_arn": self.sweeper_role_arn,
+                "scheduler_role_arn": self.scheduler_role_arn,
+            }
+        )

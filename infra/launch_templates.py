@@ -1,0 +1,129 @@
+"""What an instance is made of, but for what a launch decides: type, zone, market, image id and the run's tags.
+
+User data stands here, since CreateFleet can't override it. It is the same for every run: what differs travels as instance tags.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pulumi
+import pulumi_aws as aws
+
+# EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). RunInstances refuses more; a template does so only then.
+USER_DATA_LIMIT_BYTES = 16 * 1024
+_DLAMI_PARAMETER = "/aws/service/deeplearning/ami/x86_64/{line}/latest/ami-id"
+_ROOT_DEVICES = {"ubuntu": "/dev/sda1", "amazon-linux": "/dev/xvda"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLine:
+    """A line of machine images that AWS keeps rebuilding."""
+
+    name: str
+    parameter: str  # SSM parameter that holds the newest image's id
+    root_device: str  # a wrong name would add a second volume and leave the root at its default size
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchTemplatesArgs:
+    prefix: str
+    image_lines: tuple[ImageLine, ...]
+    user_data: str
+    instance_profile_arn: pulumi.Input[str]
+    security_group_id: pulumi.Input[str]
+    volume_gib: int
+    tags: dict[str, str]
+
+
+class LaunchTemplates(pulumi.ComponentResource):
+    """One launch template for each line of images."""
+
+    template_ids: dict[str, pulumi.Output[str]]  # by image line
+
+    def __init__(self, name: str, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("mayfly:launch_templates:LaunchTemplates", name, None, opts)
+        self.template_ids = {
+            line.name: _template(line, args, pulumi.ResourceOptions(parent=self)).id for line in args.image_lines
+        }
+        self.register_outputs({"template_ids": self.template_ids})
+
+
+def _template(line: ImageLine, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions) -> aws.ec2.LaunchTemplate:
+    return aws.ec2.LaunchTemplate(
+        line.name,
+        name=f"{args.prefix}-{line.name}",
+        description=f"Training instances on {line.name}",
+        update_default_version=True,
+        user_data=base64.b64encode(args.user_data.encode()).decode(),
+        iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(arn=args.instance_profile_arn),
+        # A power-off from inside ends the instance, on spot too (which refuses only `stop`).
+        instance_initiated_shutdown_behavior="terminate",
+        metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
+            http_endpoint="enabled",
+            http_tokens="required",
+            http_put_response_hop_limit=1,
+            instance_metadata_tags="enabled",  # how the bootstrap learns run, attempt, deadline and bundle
+        ),
+        block_device_mappings=[
+            aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
+                device_name=line.root_device,
+                ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+                    volume_size=args.volume_gib, volume_type="gp3", encrypted="true", delete_on_termination="true"
+                ),
+            )
+        ],
+        network_interfaces=[
+            aws.ec2.LaunchTemplateNetworkInterfaceArgs(
+                device_index=0,
+                associate_public_ip_address="true",  # the way out of a public subnet; the group lets nobody in
+                delete_on_termination="true",
+                security_groups=[args.security_group_id],
+            )
+        ],
+        # A launch adds the run's tags to these. What is started by hand from this template is still found by the sweeper.
+        tag_specifications=[
+            aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=args.tags)
+            for kind in ("instance", "volume", "network-interface")
+        ],
+        tags=args.tags,
+        opts=opts,
+    )
+
+
+def image_line(name: str) -> ImageLine:
+    """Describe a line of Deep Learning AMIs by its name. Raises pulumi.RunError for an operating system not known here."""
+    for system, root_device in _ROOT_DEVICES.items():
+        if system in name:
+            return ImageLine(name=name, parameter=_DLAMI_PARAMETER.format(line=name), root_device=root_device)
+    raise pulumi.RunError(f"Setting 'image_line' is '{name}'; it must name its system: {' or '.join(_ROOT_DEVICES)}.")
+
+
+def bootstrap_template() -> str:
+    """Return the text of trainer/node/bootstrap.sh, from the checkout or the installed package, without importing either."""
+    package = importlib.util.find_spec("trainer")
+    if package is None or not package.submodule_search_locations:
+        raise pulumi.RunError("The package `trainer` is not installed. Run `pip install -e .` in the project's folder.")
+    return (Path(next(iter(package.submodule_search_locations))) / "node" / "bootstrap.sh").read_text(encoding="utf-8")
+
+
+def render_user_data(template: str, *, bucket: str, region: str, project: str, cap_minutes: int) -> str:
+    """Fill in the bootstrap's placeholders. Raises pulumi.RunError for one that is unknown or left, or above 16 KB."""
+    values = {"BUCKET": bucket, "REGION": region, "PROJECT": project, "CAP_MINUTES": str(cap_minutes)}
+    text = template
+    for key, value in values.items():
+        text = text.replace(f"@@{key}@@", value)
+    if left := _placeholders(text):
+        raise pulumi.RunError(f"bootstrap.sh has placeholders that nothing fills in: {', '.join(left)}.")
+    if (size := len(text.encode())) > USER_DATA_LIMIT_BYTES:
+        raise pulumi.RunError(f"User data takes {size} bytes; EC2 allows {USER_DATA_LIMIT_BYTES}. Shorten bootstrap.sh.")
+    return text
+
+
+def _placeholders(text: str) -> Iterable[str]:
+    return sorted(set(re.findall(r"@@\w*@?@?", text)))

@@ -1,0 +1,106 @@
+"""The network that instances live in: public subnets in several zones, S3 by a gateway, nobody let in.
+
+Public subnets and no NAT: an instance needs S3, EC2's own services and package indexes for minutes, and a NAT gateway bills
+every hour. What keeps the instance closed is the security group, which admits nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.settings import SUBNETS_PER_VPC
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkArgs:
+    prefix: str
+    region: str
+    vpc_cidr: str
+    availability_zones: tuple[str, ...]
+    tags: dict[str, str]
+
+
+class Network(pulumi.ComponentResource):
+    """A VPC of its own: subnets by zone, and the one security group."""
+
+    subnet_ids: dict[str, pulumi.Output[str]]  # by availability zone
+    security_group_id: pulumi.Output[str]
+
+    def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("mayfly:network:Network", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+
+        vpc = aws.ec2.Vpc(
+            "vpc",
+            cidr_block=args.vpc_cidr,
+            enable_dns_support=True,
+            enable_dns_hostnames=True,
+            tags={**args.tags, "Name": args.prefix},
+            opts=child,
+        )
+        gateway = aws.ec2.InternetGateway("internet", vpc_id=vpc.id, tags={**args.tags, "Name": args.prefix}, opts=child)
+        routes = aws.ec2.RouteTable(
+            "public",
+            vpc_id=vpc.id,
+            routes=[aws.ec2.RouteTableRouteArgs(cidr_block="0.0.0.0/0", gateway_id=gateway.id)],
+            tags={**args.tags, "Name": f"{args.prefix}-public"},
+            opts=child,
+        )
+        # Free, and it keeps candles and models off the internet. Its default policy stays: the images' own package and agent
+        # buckets are S3 too, and what this account's roles may touch is said in policies.py.
+        aws.ec2.VpcEndpoint(
+            "s3",
+            vpc_id=vpc.id,
+            service_name=f"com.amazonaws.{args.region}.s3",
+            vpc_endpoint_type="Gateway",
+            route_table_ids=[routes.id],
+            tags={**args.tags, "Name": f"{args.prefix}-s3"},
+            opts=child,
+        )
+
+        self.subnet_ids = {}
+        for zone, cidr in zip(args.availability_zones, subnet_ranges(args.vpc_cidr), strict=False):
+            subnet = aws.ec2.Subnet(
+                f"public-{zone}",
+                vpc_id=vpc.id,
+                cidr_block=cidr,
+                availability_zone=zone,
+                # The launch template asks for the public address, so nothing else that lands here gets one.
+                map_public_ip_on_launch=False,
+                tags={**args.tags, "Name": f"{args.prefix}-{zone}"},
+                opts=child,
+            )
+            aws.ec2.RouteTableAssociation(f"public-{zone}", subnet_id=subnet.id, route_table_id=routes.id, opts=child)
+            self.subnet_ids[zone] = subnet.id
+
+        # DNS, NTP and instance metadata inside a VPC pass no security group, so HTTPS is all that is needed.
+        group = aws.ec2.SecurityGroup(
+            "instances",
+            name=f"{args.prefix}-instances",
+            description="Training instances: nothing in, HTTPS out.",
+            vpc_id=vpc.id,
+            ingress=[],
+            egress=[
+                aws.ec2.SecurityGroupEgressArgs(
+                    description="S3, EC2 and package indexes",
+                    protocol="tcp",
+                    from_port=443,
+                    to_port=443,
+                    cidr_blocks=["0.0.0.0/0"],
+                )
+            ],
+            tags={**args.tags, "Name": f"{args.prefix}-instances"},
+            opts=child,
+        )
+        self.security_group_id = group.id
+        self.register_outputs({"subnet_ids": self.subnet_ids, "security_group_id": self.security_group_id})
+
+
+def subnet_ranges(vpc_cidr: str) -> list[str]:
+    """Cut a VPC's range into sixteen equal subnets."""
+    bits = (SUBNETS_PER_VPC - 1).bit_length()
+    return [str(subnet) for subnet in ipaddress.IPv4Network(vpc_cidr).subnets(prefixlen_diff=bits)]

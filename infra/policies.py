@@ -1,0 +1,152 @@
+"""Who may do what, as IAM documents: plain functions from names to dictionaries, tested as dictionaries.
+
+No statement allows a wildcard action, and none allows a resource that this stack doesn't own, save the few actions for which
+AWS takes no resource; those are alone in statements whose Sid ends in `HasNoResource`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+
+# What an instance may write: keys that carry its attempt, and no record that decides anything (run.json, receipts, production).
+INSTANCE_WRITES = ("runs/*/attempts/*", "runs/*/checkpoints/*", "live/*", "models/experiments/*")
+INSTANCE_READS = ("raw/*", "code/*", "jobs/*", "runs/*")
+
+
+def document(*statements: Document) -> Document:
+    """Return a policy of these statements."""
+    return {"Version": "2012-10-17", "Statement": list(statements)}
+
+
+def trust(service: str, condition: Document | None = None) -> Document:
+    """Return the trust policy of a role that an AWS service takes on, such as `ec2.amazonaws.com`."""
+    statement: Document = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+    return document({**statement, "Condition": condition} if condition else statement)
+
+
+def trust_scheduler(*, account: str, region: str, schedule_group: str) -> Document:
+    """Let EventBridge Scheduler take the role on, for this group of this account only.
+
+    Without the conditions another account's schedule could name our role and have Scheduler act on it (the confused deputy).
+    """
+    group = f"arn:aws:scheduler:{region}:{account}:schedule-group/{schedule_group}"
+    return trust("scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": group}})
+
+
+def instance(*, bucket: str) -> Document:
+    """What a training instance may do: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
+
+    Inputs are read by VersionId, which is an action of its own. The role stands in the launch template and can't know the
+    run's id, so one run may write another's attempt keys. Which attempt counts stands in run.json, and that it can't write.
+    """
+    return document(
+        {
+            "Sid": "ReadInputs",
+            "Effect": "Allow",
+            "Action": ["s3:GetObject", "s3:GetObjectVersion"],
+            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_READS],
+        },
+        {
+            "Sid": "AddResults",
+            "Effect": "Allow",
+            "Action": ["s3:PutObject", "s3:AbortMultipartUpload"],
+            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
+        },
+        {
+            "Sid": "ListThem",
+            "Effect": "Allow",
+            "Action": "s3:ListBucket",
+            "Resource": f"arn:aws:s3:::{bucket}",
+            "Condition": {"StringLike": {"s3:prefix": list(INSTANCE_READS)}},
+        },
+    )
+
+
+def sweeper(
+    *, account: str, region: str, project: str, stack: str, bucket: str, schedule_group: str, log_group: str
+) -> Document:
+    """What the sweeper may do: see instances, end those of this stack, read heartbeats, clear this group's schedules, log."""
+    return document(
+        {
+            "Sid": "SeeInstancesHasNoResource",
+            "Effect": "Allow",
+            "Action": "ec2:DescribeInstances",
+            "Resource": "*",
+        },
+        _terminate_own(account=account, region=region, project=project, stack=stack),
+        {
+            "Sid": "ReadHeartbeats",
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": _objects(bucket, "live/*"),
+        },
+        {
+            "Sid": "ListHeartbeats",
+            "Effect": "Allow",
+            "Action": "s3:ListBucket",
+            "Resource": f"arn:aws:s3:::{bucket}",
+            "Condition": {"StringLike": {"s3:prefix": "live/*"}},
+        },
+        {
+            "Sid": "SeeSchedulesHasNoResource",
+            "Effect": "Allow",
+            "Action": "scheduler:ListSchedules",
+            "Resource": "*",
+        },
+        {
+            "Sid": "ClearOwnSchedules",
+            "Effect": "Allow",
+            "Action": "scheduler:DeleteSchedule",
+            "Resource": f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
+        },
+        {
+            "Sid": "WriteOwnLog",
+            "Effect": "Allow",
+            "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
+            "Resource": f"arn:aws:logs:{region}:{account}:log-group:{log_group}:*",
+        },
+    )
+
+
+def scheduler(*, account: str, region: str, project: str, stack: str, sweeper_name: str) -> Document:
+    """What a schedule may do: call the sweeper, and end instances of this stack by itself when the sweeper is broken."""
+    return document(
+        {
+            "Sid": "CallSweeper",
+            "Effect": "Allow",
+            "Action": "lambda:InvokeFunction",
+            "Resource": f"arn:aws:lambda:{region}:{account}:function:{sweeper_name}",
+        },
+        _terminate_own(account=account, region=region, project=project, stack=stack),
+    )
+
+
+def tls_only(bucket: str) -> Document:
+    """Refuse every request to the bucket that isn't encrypted on the wire, whoever makes it."""
+    return document(
+        {
+            "Sid": "TlsOnly",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "s3:*",
+            "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        }
+    )
+
+
+def _terminate_own(*, account: str, region: str, project: str, stack: str) -> Document:
+    """Allow the end of instances that carry this stack's tags, and of no other."""
+    return {
+        "Sid": "EndOwnInstances",
+        "Effect": "Allow",
+        "Action": "ec2:TerminateInstances",
+        "Resource": f"arn:aws:ec2:{region}:{account}:instance/*",
+        "Condition": {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
+    }
+
+
+def _objects(bucket: str, pattern: str) -> str:
+    return f"arn:aws:s3:::{bucket}/{pattern}"

@@ -1,0 +1,57 @@
+"""The schedules: a group that holds all of the stack's, and the one that stands in it: the sweep every few minutes.
+
+Launches add two one-time schedules a run to the group, with the scheduler role of identity.py, and the sweeper clears them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleArgs:
+    group_name: str
+    sweep_minutes: int
+    sweeper_arn: pulumi.Input[str]
+    scheduler_role_arn: pulumi.Input[str]
+    tags: dict[str, str]
+
+
+class Schedule(pulumi.ComponentResource):
+    """The schedule group and the standing sweep."""
+
+    group: pulumi.Output[str]
+
+    def __init__(self, name: str, args: ScheduleArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("mayfly:schedule:Schedule", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = aws.scheduler.ScheduleGroup("group", name=args.group_name, tags=args.tags, opts=child)
+        aws.scheduler.Schedule(
+            "standing-sweep",
+            name="standing-sweep",
+            description="Sweeps everything: ends what is past its deadline, whoever forgot it.",
+            group_name=group.name,
+            schedule_expression=rate(args.sweep_minutes),
+            flexible_time_window=aws.scheduler.ScheduleFlexibleTimeWindowArgs(mode="OFF"),
+            state="ENABLED",
+            target=aws.scheduler.ScheduleTargetArgs(
+                arn=args.sweeper_arn,
+                role_arn=args.scheduler_role_arn,
+                input="{}",  # no run id: sweep them all
+                # A sweep that can't be delivered for a minute is dropped; the next one is due by then.
+                retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
+                    maximum_retry_attempts=2, maximum_event_age_in_seconds=60
+                ),
+            ),
+            opts=child,
+        )
+        self.group = group.name
+        self.register_outputs({"group": self.group})
+
+
+def rate(minutes: int) -> str:
+    """Write a rate expression. EventBridge takes `1 minute`, and refuses `1 minutes`."""
+    return f"rate({minutes} minute{'' if minutes == 1 else 's'})"

@@ -1,0 +1,132 @@
+"""What the program is told: the stack's settings, checked, and the account and region that it runs in.
+
+Types, defaults and descriptions stand in Pulumi.yaml and nowhere else; which values make sense stands here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+# CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
+LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
+SUBNETS_PER_VPC = 16  # the VPC's range is cut in sixteenths, one a zone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The stack's settings. Every field but the first two is a key of Pulumi.yaml."""
+
+    project: str
+    stack: str
+    owner: str
+    max_lifetime_minutes: int
+    sweep_minutes: int
+    image_line: str
+    volume_gib: int
+    max_availability_zones: int
+    vpc_cidr: str
+    noncurrent_days: int
+    experiment_days: int
+    log_days: int
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def prefix(self) -> str:
+        """Return what physical names begin with, such as `mayfly-dev`."""
+        return f"{self.project}-{self.stack}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Return the tags that every resource carries. The sweeper and its permissions go by the first two."""
+        return {"project": self.project, "stack": self.stack, "owner": self.owner}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """Where the program runs."""
+
+    id: str
+    region: str
+    availability_zones: tuple[str, ...]
+
+
+def read_settings() -> Settings:
+    """Read the stack's settings. Raises pulumi.RunError, which Pulumi prints without a stack trace, for a senseless one."""
+    config = pulumi.Config()
+    try:
+        return Settings(
+            project=pulumi.get_project(),
+            stack=pulumi.get_stack(),
+            owner=config.require("owner"),
+            max_lifetime_minutes=config.require_int("max_lifetime_minutes"),
+            sweep_minutes=config.require_int("sweep_minutes"),
+            image_line=config.require("image_line"),
+            volume_gib=config.require_int("volume_gib"),
+            max_availability_zones=config.require_int("max_availability_zones"),
+            vpc_cidr=config.require("vpc_cidr"),
+            noncurrent_days=config.require_int("noncurrent_days"),
+            experiment_days=config.require_int("experiment_days"),
+            log_days=config.require_int("log_days"),
+        )
+    except (pulumi.ConfigTypeError, ValueError) as error:
+        raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
+
+
+def look_up_account(settings: Settings) -> Account:
+    """Ask AWS for the account, the region and its zones (real ones: no Local or Wavelength zone, which sell few GPUs)."""
+    zones = aws.get_availability_zones(
+        state="available", filters=[aws.GetAvailabilityZonesFilterArgs(name="zone-type", values=["availability-zone"])]
+    )
+    return Account(
+        id=aws.get_caller_identity().account_id,
+        region=aws.get_region().region,
+        availability_zones=tuple(sorted(zones.names)[: settings.max_availability_zones]),
+    )
+
+
+def check(settings: Settings) -> None:
+    """Raise ValueError for the first setting that makes no sense."""
+
+    def require(condition: bool, key: str, expected: str) -> None:
+        if not condition:
+            raise ValueError(f"Setting '{key}' is {getattr(settings, key)!r}; it must be {expected}.")
+
+    # Both go into the bucket's name, which S3 limits to 63 characters with account and region.
+    for key in ("project", "stack"):
+        require(
+            re.fullmatch(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", getattr(settings, key)) is not None,
+            key,
+            "2 to 16 lower case letters, digits and dashes, beginning with a letter",
+        )
+    require(
+        re.fullmatch(r"[\w.:/=+@-]{1,128}", settings.owner) is not None,
+        "owner",
+        "a tag value: 1 to 128 letters, digits or ._:/=+@-",
+    )
+    ranges = {
+        "max_lifetime_minutes": (10, 7 * 24 * 60),
+        "sweep_minutes": (1, 15),
+        "volume_gib": (75, 16384),
+        "max_availability_zones": (1, SUBNETS_PER_VPC),
+        "noncurrent_days": (1, 3650),
+        "experiment_days": (1, 3650),
+    }
+    for key, (low, high) in ranges.items():
+        require(low <= getattr(settings, key) <= high, key, f"between {low} and {high}")
+    require(settings.log_days in LOG_RETENTION_DAYS, "log_days", "one of " + ", ".join(map(str, LOG_RETENTION_DAYS)))
+    require(_is_private_range(settings.vpc_cidr), "vpc_cidr", "a private IPv4 range of /16 to /24, such as 10.86.0.0/16")
+
+
+def _is_private_range(cidr: str) -> bool:
+    try:
+        network = ipaddress.IPv4Network(cidr)
+    except ValueError:
+        return False
+    return network.is_private and 16 <= network.prefixlen <= 24
