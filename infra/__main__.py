@@ -3,9 +3,10 @@
 Instances are not here: a launch makes each by one CreateFleet call from the template below, and the safety net ends it.
 """
 
+from typing import Any
+
 import pulumi
 import pulumi_aws as aws
-from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
 
 from infra.control import Sweeper, SweeperArgs
 from infra.identity import Identity, IdentityArgs
@@ -14,6 +15,7 @@ from infra.network import Network, NetworkArgs
 from infra.schedule import Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs
+from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
 
 settings = read_settings()
 account = look_up_account(settings)
@@ -107,7 +109,7 @@ schedule = Schedule(
 )
 
 # What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that without Pulumi.
-outputs = {
+outputs: dict[str, Any] = {
     "format": FORMAT,
     "project": settings.project,
     "stack": settings.stack,

@@ -1,7 +1,7 @@
 """The sweeper: a function that ends whatever is past its deadline. This file packs it; trainer/control/sweep.py is its code.
 
-The zip holds the sweeper's own few modules and the boto3 of the lock, and nothing else: the Lambda runtime's boto3 is older than
-ours, and what isn't in the zip can't break the one thing that always has to work.
+The zip holds the sweeper's own few modules and the boto3 of the lock, and nothing else: the Lambda runtime's boto3 is older
+than ours, and what isn't in the zip can't break the one thing that always has to work.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def sweeper_files() -> dict[str, Path]:
 
 
 def check_versions() -> None:
-    """Refuse libraries other than those in requirements.lock. An installed wheel has no lock beside it, and pins them itself."""
+    """Refuse libraries other than those in requirements.lock. An installed wheel has no lock beside it."""
     lock = Path(__file__).resolve().parent.parent / "requirements.lock"
     if not lock.is_file():
         return

@@ -15,7 +15,7 @@ from pathlib import Path
 import pulumi
 import pulumi_aws as aws
 
-# EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). RunInstances refuses more; a template does so only then.
+# EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, and then no launch works.
 USER_DATA_LIMIT_BYTES = 16 * 1024
 _DLAMI_PARAMETER = "/aws/service/deeplearning/ami/x86_64/{line}/latest/ami-id"
 _ROOT_DEVICES = {"ubuntu": "/dev/sda1", "amazon-linux": "/dev/xvda"}
