@@ -1,0 +1,234 @@
+#!/bin/bash
+# Mayfly's user data: arm the machine's own end, fetch the code that its tags name, hand over to the agent, power off.
+#
+# One static file for AWS (Ubuntu Deep Learning AMI, run as root by cloud-init) and for rehearsals (run in a sandbox folder
+# of a desk, MAYFLY_ROOT). Pulumi fills in the @@NAMES@@. User data is readable by every process of the instance: no secrets.
+set -euo pipefail
+
+bucket='@@BUCKET@@'
+region='@@REGION@@'
+project='@@PROJECT@@'
+cap_minutes='@@CAP_MINUTES@@'
+
+root=${MAYFLY_ROOT:-}
+timer=mayfly-deadline
+agent=
+log_key=
+declare -A tag=()
+
+refuse() {
+  echo "bootstrap: refused, nothing was touched: $1" >&2
+  exit 78
+}
+
+# A desk runs this file too, perhaps as root: it goes on only where powering off ends a sandbox or an EC2 instance of ours.
+check_where_we_are() {
+  if [[ -n ${MAYFLY_ROOT+set} ]]; then
+    [[ $root == /?* && -f $root/.mayfly-sandbox && $(cd "$root" && pwd -P) == "$root" ]] \
+      || refuse "MAYFLY_ROOT '$root' is no sandbox of a rehearsal"
+    [[ $(cd "$root/etc/systemd/system" && pwd -P) == "$root/etc/systemd/system" ]] \
+      || refuse "$root/etc/systemd/system leads out of the sandbox"
+    local tool found mark
+    for tool in systemctl poweroff shutdown reboot halt nvidia-smi; do
+      found=$(type -P "$tool") || refuse "there is no $tool stub on PATH"
+      [[ $found == "$root/bin/$tool" && -f $found && ! -L $found ]] || refuse "$tool on PATH is $found, not the sandbox's stub"
+      mark=
+      { read -r && read -r mark; } < "$found" || true
+      [[ $mark == "# mayfly-stub: "* ]] || refuse "$found does not say that it is a stub"
+    done
+    systemctl=$root/bin/systemctl poweroff=$root/bin/poweroff
+    python=${MAYFLY_DESK_PYTHON:?}
+  else
+    # cloud-init runs user data from its own folder; a copy started by hand on somebody's EC2 desk lies elsewhere.
+    [[ $EUID == 0 && $(readlink -f "$0") == /var/lib/cloud/instances/*/scripts/* ]] || refuse "not started by cloud-init"
+    [[ $(cat /sys/class/dmi/id/sys_vendor) == "Amazon EC2" ]] || refuse "this machine is no EC2 instance"
+    systemctl=$(type -P systemctl) poweroff=$(type -P poweroff)
+    python=/opt/pytorch/bin/python
+  fi
+}
+
+# L2 of the safety net: a unit on disk, so that it holds across a reboot, when user data does not run again.
+arm() { # epoch seconds
+  local units=$root/etc/systemd/system
+  cat > "$units/$timer.service.new" <<UNIT
+[Unit]
+Description=End this machine: its deadline is over
+
+[Service]
+Type=oneshot
+ExecStart=$systemctl poweroff
+UNIT
+  cat > "$units/$timer.timer.new" <<UNIT
+[Unit]
+Description=The latest end of this machine
+
+[Timer]
+OnCalendar=$(date -u -d "@$1" '+%Y-%m-%d %H:%M:%S UTC')
+AccuracySec=1s
+Persistent=true
+Unit=$timer.service
+
+[Install]
+WantedBy=timers.target
+UNIT
+  mv "$units/$timer.service.new" "$units/$timer.service"
+  mv "$units/$timer.timer.new" "$units/$timer.timer"
+  "$systemctl" daemon-reload
+  "$systemctl" enable --now "$timer.timer"
+  "$systemctl" restart "$timer.timer" # enable --now leaves a timer that runs already as it was
+  # systemd never fires a timer whose only instant was past when it was started.
+  (($(date +%s) < $1)) || { echo "bootstrap: the deadline is over" >&2; exit 104; }
+}
+
+# L1: whatever happens from here on, the machine ends.
+power_off() {
+  local code=$?
+  trap '' TERM INT
+  set +e
+  echo "bootstrap: powering off, exit code $code"
+  if [[ -n $log_key ]]; then
+    timeout 20 "$python" -I -c "$s3" put "$log_key" "$root/var/log/cloud-init-output.log"
+  fi
+  "$systemctl" poweroff || "$poweroff" --force
+}
+
+on_signal() { # the operating system is shutting down: the agent reports, and power_off follows
+  if [[ -n $agent ]]; then kill -TERM "$agent" 2> /dev/null || true; else exit 143; fi
+}
+
+# The standard library is all that is sure to be there before the first download.
+s3=$(cat <<'PYTHON'
+import datetime, hashlib, hmac, json, os, sys, time, urllib.error, urllib.parse, urllib.request
+
+IMDS = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
+BUCKET, REGION = os.environ["MAYFLY_BUCKET"], os.environ["AWS_REGION"]
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def call(request, attempts=6):
+    for attempt in range(attempts):
+        try:
+            return opener.open(request(), timeout=60)
+        except urllib.error.URLError as error:  # HTTPError too; a tag may take a moment to appear
+            if attempt == attempts - 1 or getattr(error, "code", 500) in (401, 403):
+                raise
+            print(f"bootstrap: try {attempt + 1}: {error}", file=sys.stderr)
+            time.sleep(0.2 * 2**attempt)
+
+
+def metadata(path):
+    def with_token():
+        put = urllib.request.Request(f"{IMDS}/latest/api/token", method="PUT",
+                                     headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"})
+        token = opener.open(put, timeout=5).read().decode()
+        return urllib.request.Request(f"{IMDS}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token})
+
+    return call(with_token).read().decode()
+
+
+def s3(method, key, body=None):  # AWS Signature Version 4
+    role = metadata("iam/security-credentials/").split()[0]
+    credentials = json.loads(metadata(f"iam/security-credentials/{role}"))
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/")
+    base = f"{endpoint}/{BUCKET}" if endpoint else f"https://{BUCKET}.s3.{REGION}.amazonaws.com"
+    url = urllib.parse.urlsplit(f"{base}/{urllib.parse.quote(key)}")
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    headers = {"host": url.netloc, "x-amz-content-sha256": hashlib.sha256(body or b"").hexdigest(), "x-amz-date": now,
+               "x-amz-security-token": credentials["Token"]}
+    names = ";".join(sorted(headers))
+    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    canonical = f"{method}\n{url.path}\n\n{lines}\n{names}\n{headers['x-amz-content-sha256']}"
+    scope = f"{now[:8]}/{REGION}/s3/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    signing = ("AWS4" + credentials["SecretAccessKey"]).encode()
+    for part in (*scope.split("/"), text):
+        signing = hmac.new(signing, part.encode(), hashlib.sha256).digest()
+    headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
+                                f"SignedHeaders={names}, Signature={signing.hex()}")
+    return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method))
+
+
+if sys.argv[1] == "tags":
+    for name in sys.argv[2:]:
+        print(f"{name}={metadata(f'tags/instance/{name}')}")
+elif sys.argv[1] == "get":
+    digest = hashlib.sha256()
+    with s3("GET", sys.argv[2]) as source, open(sys.argv[3], "wb") as target:
+        while block := source.read(1 << 20):
+            digest.update(block)
+            target.write(block)
+    if digest.hexdigest() != sys.argv[4]:
+        sys.exit(f"bootstrap: {sys.argv[2]} has sha256 {digest.hexdigest()}, the tag says {sys.argv[4]}")
+elif sys.argv[1] == "put":
+    with open(sys.argv[3], "rb") as source:
+        s3("PUT", sys.argv[2], source.read())
+PYTHON
+)
+
+read_tags() {
+  local name value
+  while IFS='=' read -r name value; do tag[$name]=$value; done \
+    < <("$python" -I -c "$s3" tags project run_id attempt node deadline bundle_key bundle_sha256)
+  local -A shape=([project]='[a-z0-9-]+' [run_id]='[a-z0-9-]+' [attempt]='[0-9]+' [node]='[0-9]+'
+    [deadline]='[0-9T:Z-]+' [bundle_key]='[A-Za-z0-9/._-]+' [bundle_sha256]='[0-9a-f]{64}')
+  for name in "${!shape[@]}"; do
+    [[ ${tag[$name]:-} =~ ^${shape[$name]}$ ]] || { echo "bootstrap: tag $name is '${tag[$name]:-}'" >&2; exit 103; }
+  done
+  [[ ${tag[project]} == "$project" ]] || { echo "bootstrap: project is ${tag[project]}, not $project" >&2; exit 103; }
+  log_key=runs/${tag[run_id]}/attempts/${tag[attempt]}/nodes/${tag[node]}/bootstrap.log
+}
+
+fetch_code() {
+  "$python" -I -c "$s3" get "${tag[bundle_key]}" "$home/bundle.zip" "${tag[bundle_sha256]}"
+  rm -rf "$home/code"
+  "$python" -I -m zipfile -e "$home/bundle.zip" "$home/code"
+}
+
+# A venv of our own beside the image's packages (or the desk's): ours come first, theirs by one .pth line a folder. Not
+# --system-site-packages: from a python that is itself in a venv, as /opt/pytorch is, that shows the system's packages
+# and not its own. Nested .pth files are not read, so an editable install of a checkout stays invisible.
+make_venv() {
+  "$python" -m venv --without-pip "$home/venv"
+  if [[ -z $root ]]; then
+    "$python" -m pip --python "$home/venv/bin/python" install --quiet --disable-pip-version-check --no-cache-dir \
+      --only-binary :all: --require-hashes --no-deps -r "$home/code/trainer/node/requirements.lock"
+  fi
+  "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+    > "$("$home/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+}
+
+scratch_folder() { # the image mounts local NVMe here, where the type has it
+  if [[ -z $root ]] && mountpoint -q /opt/dlami/nvme; then echo /opt/dlami/nvme/mayfly; else echo "$home/work"; fi
+}
+
+main() {
+  check_where_we_are
+  booted_at=$(date +%s)
+  trap power_off EXIT
+  trap on_signal TERM INT
+  cap=$((booted_at + cap_minutes * 60))
+  arm "$cap"
+
+  export MAYFLY_BUCKET=$bucket AWS_REGION=$region AWS_DEFAULT_REGION=$region HOME=${HOME:-/root}
+  export AWS_METADATA_SERVICE_TIMEOUT=5 AWS_METADATA_SERVICE_NUM_ATTEMPTS=5
+  home=$root/opt/mayfly
+  mkdir -p "$home"
+  read_tags
+  deadline=$(date -u -d "${tag[deadline]}" +%s)
+  arm "$((deadline < cap ? deadline : cap))"
+
+  fetch_code
+  make_venv
+  MAYFLY_WORK=$(scratch_folder)
+  mkdir -p "$MAYFLY_WORK"
+  cd "$MAYFLY_WORK"
+  export MAYFLY_WORK MAYFLY_BOOTED_AT=$booted_at PYTHONPATH=$home/code PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+  "$home/venv/bin/python" -m trainer.node.agent &
+  agent=$!
+  local code=0
+  # A trapped signal ends `wait` early: wait until the agent is really gone.
+  while kill -0 "$agent" 2> /dev/null; do wait "$agent" && code=0 || code=$?; done
+  exit "$code"
+}
+
+main
