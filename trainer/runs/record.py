@@ -72,6 +72,9 @@ class Launch:
     instance_ids: tuple[str, ...] = ()
     error_code: str = ""
     error_message: str = ""
+    error_class: str = ""  # what kind of refusal: capacity, quota, permission, config ...
+    error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of the refusal, should it end the run
+    kill_armed_at: datetime | None = None  # the second schedule, which names the ids and needs no code of ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +101,7 @@ class InstanceSeen:
     running_seen_at: datetime | None = None
     terminated_at: datetime | None = None  # first seen as terminated or shutting-down
     proof: str = ""  # "described terminated" or "not found, deadline an hour past"
+    reason: str = ""  # EC2's state reason once it ended, such as Server.SpotInstanceTermination
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,200 @@
+"""The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Pure; docs/receipt.md has its schema.
+
+A bill is a low and a high bound from what was observed: AWS shows neither the instant at which `running` began nor the one
+at which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the first look
+that found the instance ended; both with the 60 seconds that a start costs at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
+from trainer.runs.verdict import exit_code
+from trainer.runs.world import ModelSeen, World
+
+FORMAT = 1
+PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
+SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
+REHEARSAL_NOTE = (
+    "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these CPU seconds at the "
+    "type's list price, no forecast."
+)
+
+Receipt = dict[str, Any]
+
+
+def make_receipt(record: RunRecord, world: World, *, outcome: Outcome | None = None, error: Any = None) -> Receipt:
+    """Return the receipt of a run as `--json` prints it; `outcome` and `error` replace the record's (an unconfirmed end)."""
+    state = outcome or record.outcome or "unconfirmed"
+    reason = error if outcome else record.error
+    low, high = spent(record, world, record.closed_at)
+    result = world.result
+    models = models_of(record, world)
+    return {
+        "format": FORMAT,
+        "run_id": record.run_id,
+        "state": state,
+        "exit_code": exit_code(state, reason),
+        "error": reason,
+        "job": record.job,
+        "created_at": iso(record.created_at),
+        "deadline": iso(record.deadline),
+        "closed_at": iso(record.closed_at) if record.closed_at else None,
+        "instances": [_instance(seen) for seen in record.instances],
+        "models": models,
+        "failed": _failed(record, world, {model["symbol"] for model in models}, state),
+        "retries": result.retries if result else 0,
+        "seconds": seconds(record, world),
+        "dollars": {
+            "estimated": round(record.estimated_usd, 6),
+            "spent_low": round(low, 6),
+            "spent_high": round(high, 6),
+        },
+        "data": _data(result.data if result else {}),
+        "devices": dict(result.devices) if result else {},
+        "rehearsal": record.rehearsal,
+        "note": REHEARSAL_NOTE if record.rehearsal else "",
+        "python_packages": result.python_packages if result else "",
+    }
+
+
+def models_of(record: RunRecord, world: World) -> list[dict[str, Any]]:
+    """Return the run's models: those the node reported and, where it could not report any more, those that lie in S3."""
+    if world.result is not None:
+        return [
+            {
+                "symbol": model["symbol"],
+                "family": model["family"],
+                "key": model["key"],
+                "version_id": model["version_id"],
+                "sha256": model["sha256"],
+                "metrics": dict(model.get("metrics") or {}),
+            }
+            for model in world.result.models
+        ]
+    return [_found(model) for model in world.models or ()]
+
+
+def seconds(record: RunRecord, world: World) -> dict[str, float]:
+    """Return the seconds of each phase and their total, to the millisecond; a phase that never began took none.
+
+    A phase lasts until the next one that is known to have begun, so that the phases always sum to the total.
+    """
+    ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
+    finished = max(ends, default=None) or record.closed_at or record.ending_at or record.created_at
+    told = _phases_told(world)
+    attempt = record.attempt
+    starts: dict[str, datetime | None] = {
+        "preflight": record.preflight_at,
+        "capacity": record.created_at,
+        "boot": attempt.created_at if attempt else None,
+        "stage": told.get("stage"),
+        "train": told.get("train"),
+        "upload": told.get("upload"),
+        "terminate": told.get("end") or (record.ending_at if attempt and attempt.created_at else None),
+    }
+    milliseconds = dict.fromkeys(PHASES, 0)
+    current, since = "preflight", record.preflight_at
+    for phase in PHASES[1:]:
+        began = starts[phase]
+        if began is not None:
+            began = min(max(began, since), max(finished, since))  # the node's clock is another one
+            milliseconds[current] += round((began - since).total_seconds() * 1000)
+            current, since = phase, began
+    milliseconds[current] += round((max(finished, since) - since).total_seconds() * 1000)
+    return {phase: value / 1000 for phase, value in milliseconds.items()} | {"total": sum(milliseconds.values()) / 1000}
+
+
+def spent(record: RunRecord, world: World, now: datetime | None) -> tuple[float, float]:
+    """Return the low and the high bound, in dollars, of what the run's instances cost until `now`."""
+    low = high = 0.0
+    for seen in record.instances:
+        price = _price(record, seen)
+        least, most = _billed_seconds(seen, world, now)
+        low, high = low + least / 3600 * price, high + most / 3600 * price
+    return low, high
+
+
+def _billed_seconds(seen: InstanceSeen, world: World, now: datetime | None) -> tuple[float, float]:
+    ended = seen.terminated_at or now or seen.launched_at
+    most = max((ended - seen.launched_at).total_seconds(), SHORTEST_BILL_SECONDS)
+    signs = [instant for instant in _signs_of_life(seen, world) if seen.launched_at <= instant <= ended]
+    if not signs:
+        return 0.0, most  # never seen running: perhaps it never billed
+    if seen.terminated_at is None and seen.running_seen_at is not None:
+        signs.append(ended)  # it runs at this moment
+    least = max((max(signs) - min(signs)).total_seconds(), SHORTEST_BILL_SECONDS)
+    return least, max(least, most)
+
+
+def _signs_of_life(seen: InstanceSeen, world: World) -> list[datetime]:
+    signs = [seen.running_seen_at] if seen.running_seen_at else []
+    heartbeat = world.heartbeat
+    if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
+        signs += [heartbeat.at, *heartbeat.phases.values()]
+    if world.result is not None:
+        signs += world.result.phases.values()
+    return signs
+
+
+def _price(record: RunRecord, seen: InstanceSeen) -> float:
+    for rung in record.ladder:
+        same_pool = (rung.instance_type, rung.market) == (seen.instance_type, seen.market)
+        if same_pool and rung.availability_zone == seen.availability_zone:
+            return rung.price_usd_per_hour
+    return max((rung.on_demand_usd_per_hour for rung in record.ladder), default=0.0)
+
+
+def _phases_told(world: World) -> Mapping[str, datetime]:
+    """Return when each phase began by the node's last word: its result, else its last heartbeat."""
+    if world.result is not None and world.result.phases:
+        return world.result.phases
+    return world.heartbeat.phases if world.heartbeat else {}
+
+
+def _instance(seen: InstanceSeen) -> dict[str, Any]:
+    return {
+        "instance_id": seen.instance_id,
+        "instance_type": seen.instance_type,
+        "market": seen.market,
+        "availability_zone": seen.availability_zone,
+        "state": seen.state,
+        "proof": seen.proof,
+        "launched_at": iso(seen.launched_at),
+        "terminated_at": iso(seen.terminated_at) if seen.terminated_at else None,
+    }
+
+
+def _found(model: ModelSeen) -> dict[str, Any]:
+    family, _, rest = model.key.rsplit("/", 1)[-1].removesuffix(".safetensors").partition("_")
+    return {
+        "symbol": rest.rpartition("_")[0] or rest,
+        "family": family,
+        "key": model.key,
+        "version_id": model.version_id,
+        "sha256": model.sha256,
+        "metrics": dict(model.metrics),
+    }
+
+
+def _failed(record: RunRecord, world: World, made: set[str], state: str) -> list[dict[str, str]]:
+    """Return what failed by the node's word, and every symbol of the job that ended without a model."""
+    failed = [
+        {"symbol": str(item.get("symbol", "")), "reason": str(item.get("reason", ""))}
+        for item in (world.result.failed if world.result else ())
+    ]
+    known = made | {item["symbol"] for item in failed}
+    missing = [symbol for symbol in record.job.get("symbols", ()) if symbol not in known]
+    return failed + [{"symbol": symbol, "reason": f"not finished, the run ended {state}"} for symbol in missing]
+
+
+def _data(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "files": list(data.get("files") or ()),
+        "bars": data.get("bars", 0),
+        "holes": data.get("holes", 0),
+        "synthetic": data.get("synthetic"),
+    }

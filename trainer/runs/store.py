@@ -1,0 +1,205 @@
+"""What a run keeps in S3: its keys, and the run record by compare-and-swap.
+
+Owns the names under `runs/` and the few object calls that the control plane needs (`Objects`, which S3 implements here and
+the tests in memory). Does not own what stands in a record (`record`) nor what is decided about it (`reconcile`).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from trainer.access import Access, aws_error, error_code
+from trainer.errors import UsageError, nearest
+from trainer.runs.record import RunRecord, record_from_json, to_json
+
+NOT_FOUND = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
+LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
+
+
+class Conflict(Exception):
+    """Another writer was first: read again and decide again. Never reaches a user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One object as S3 describes it; `body` is empty where only its head was asked for."""
+
+    key: str
+    etag: str
+    version_id: str = ""
+    size: int = 0
+    modified_at: datetime
+    sha256: str = ""  # S3's own checksum where the writer asked for one, else what the writer said
+    metadata: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Objects(Protocol):
+    """The objects of one bucket."""
+
+    def get(self, *, key: str, version_id: str = "") -> Stored | None: ...
+
+    def head(self, *, key: str, version_id: str = "") -> Stored | None: ...
+
+    def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str: ...
+
+    def list(self, *, prefix: str) -> tuple[Stored, ...]: ...
+
+    def folders(self, *, prefix: str) -> tuple[str, ...]: ...
+
+
+class S3Objects:
+    """`Objects` by boto3. Every botocore error leaves here as one of ours."""
+
+    def __init__(self, s3: Any, bucket: str) -> None:
+        self._s3, self._bucket = s3, bucket
+
+    def get(self, *, key: str, version_id: str = "") -> Stored | None:
+        """Return the object with its bytes, or None where there is none."""
+        response = self._ask("get_object", "read", key, version_id)
+        if response is None:
+            return None
+        return _stored(key, response, body=response["Body"].read())
+
+    def head(self, *, key: str, version_id: str = "") -> Stored | None:
+        """Return the object without its bytes, or None where there is none."""
+        response = self._ask("head_object", "read", key, version_id, ChecksumMode="ENABLED")
+        return None if response is None else _stored(key, response)
+
+    def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        """Write an object and return its ETag. Raises Conflict where `if_match` or `create` finds another writer's."""
+        condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            response = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition)
+        except (BotoCoreError, ClientError) as error:
+            if condition and error_code(error) in LOST_RACE | NOT_FOUND:
+                raise Conflict(key) from error
+            raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
+        return str(response["ETag"])
+
+    def list(self, *, prefix: str) -> tuple[Stored, ...]:
+        """Return every object under a prefix, by key, without bytes."""
+        return tuple(
+            Stored(key=item["Key"], etag=item["ETag"], size=int(item["Size"]), modified_at=_utc(item["LastModified"]))
+            for page in self._pages(prefix)
+            for item in page.get("Contents", [])
+        )
+
+    def folders(self, *, prefix: str) -> tuple[str, ...]:
+        """Return the names right under a prefix that have something below them."""
+        return tuple(
+            item["Prefix"][len(prefix) :].rstrip("/")
+            for page in self._pages(prefix, Delimiter="/")
+            for item in page.get("CommonPrefixes", [])
+        )
+
+    def _pages(self, prefix: str, **more: str) -> Iterator[Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield from self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more)
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot list s3://{self._bucket}/{prefix}") from error
+
+    def _ask(self, operation: str, verb: str, key: str, version_id: str, **more: str) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if version_id:
+            more["VersionId"] = version_id
+        try:
+            return getattr(self._s3, operation)(Bucket=self._bucket, Key=key, **more)
+        except (BotoCoreError, ClientError) as error:
+            if error_code(error) in NOT_FOUND:
+                return None
+            raise aws_error(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
+
+
+def open_objects(access: Access, bucket: str) -> S3Objects:
+    """Return the objects of a bucket."""
+    return S3Objects(access.client("s3"), bucket)
+
+
+def record_key(run_id: str) -> str:
+    return f"runs/{run_id}/run.json"
+
+
+def manifest_key(run_id: str) -> str:
+    return f"runs/{run_id}/manifest.json"
+
+
+def receipt_key(run_id: str) -> str:
+    return f"runs/{run_id}/receipt.json"
+
+
+def stop_key(run_id: str, attempt: int) -> str:
+    return f"runs/{run_id}/attempts/{attempt}/stop.json"
+
+
+def node_prefix(run_id: str, attempt: int, node: int = 0) -> str:
+    return f"runs/{run_id}/attempts/{attempt}/nodes/{node}/"
+
+
+def result_key(run_id: str, attempt: int, node: int = 0) -> str:
+    return node_prefix(run_id, attempt, node) + "result.json"
+
+
+def log_prefix(run_id: str, attempt: int, node: int = 0) -> str:
+    return node_prefix(run_id, attempt, node) + "log/"
+
+
+def models_prefix(run_id: str, attempt: int) -> str:
+    return f"models/experiments/{run_id}/{attempt}/"
+
+
+def create_record(objects: Objects, record: RunRecord) -> str:
+    """Write a new run's record and return its ETag. Raises Conflict where the run exists."""
+    return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), create=True)
+
+
+def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
+    """Replace the record that was read with `etag`, and return the new ETag. Raises Conflict where another was first."""
+    return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), if_match=etag)
+
+
+def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
+    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, where there is no such run."""
+    stored = objects.get(key=record_key(run_id))
+    if stored is None:
+        runs = run_ids(objects)
+        hint = nearest(run_id, runs) or (f"The latest run is {runs[-1]}." if runs else "There is no run yet.")
+        raise UsageError(f"no run '{run_id}'", do=hint)
+    return record_from_json(stored.body.decode()), stored.etag
+
+
+def run_ids(objects: Objects) -> tuple[str, ...]:
+    """Return the ids of every run, oldest first (ids begin with their time)."""
+    return tuple(sorted(objects.folders(prefix="runs/")))
+
+
+def _stored(key: str, response: Any, body: bytes = b"") -> Stored:
+    metadata = {name.lower(): value for name, value in response.get("Metadata", {}).items()}
+    checksum = response.get("ChecksumSHA256", "")
+    if checksum and "-" not in checksum:  # "<hash>-<parts>" is a multipart upload's hash of hashes: of no use here
+        sha256 = base64.b64decode(checksum).hex()
+    else:
+        sha256 = metadata.get("sha256", "")
+    return Stored(
+        key=key,
+        etag=response["ETag"],
+        version_id=response.get("VersionId", ""),
+        size=int(response.get("ContentLength", len(body))),
+        modified_at=_utc(response["LastModified"]),
+        sha256=sha256,
+        metadata=metadata,
+        body=body,
+    )
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant.astimezone(timezone.utc)
