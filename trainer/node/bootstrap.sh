@@ -2,7 +2,7 @@
 # Mayfly's user data: arm the machine's own end, fetch the code that its tags name, hand over to the agent, power off.
 #
 # One static file for AWS (Ubuntu Deep Learning AMI, run as root by cloud-init) and for rehearsals (run in a sandbox folder
-# of a desk, MAYFLY_ROOT). Pulumi fills in the @@NAMES@@. User data is readable by every process of the instance: no secrets.
+# of a desk, MAYFLY_ROOT). Pulumi fills in its placeholders. User data is readable by every process of the instance: no secrets.
 set -euo pipefail
 
 bucket='@@BUCKET@@'
@@ -226,8 +226,10 @@ main() {
   "$home/venv/bin/python" -m trainer.node.agent &
   agent=$!
   local code=0
-  # A trapped signal ends `wait` early: wait until the agent is really gone.
-  while kill -0 "$agent" 2> /dev/null; do wait "$agent" && code=0 || code=$?; done
+  while :; do
+    wait "$agent" && code=0 || code=$?
+    kill -0 "$agent" 2> /dev/null || break # a trapped signal ends `wait` early
+  done
   exit "$code"
 }
 

@@ -1,0 +1,83 @@
+"""The GPUs of this node: found by nvidia-smi, compared with what its type should have, tried out. Never imports torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import TrainingFailed
+
+QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
+SMOKE_TEST_SECONDS = 180  # the first import of torch on a fresh volume is slow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """What was found, and what the type should have."""
+
+    expected: int
+    found: int
+    kind: str  # "cuda" or "cpu"
+    note: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the devices to try out, as torch names them."""
+        return tuple(f"cuda:{index}" for index in range(self.found)) if self.kind == "cuda" else ("cpu",)
+
+
+def find_devices(*, expected: int, rehearsal: bool) -> Devices:
+    """Ask nvidia-smi. Raises TrainingFailed when it fails or shows another number of GPUs than `expected`."""
+    try:
+        answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise TrainingFailed(
+            "nvidia-smi shows no GPU", why=said[-1] if said else "", do="Launch again: it will be another machine."
+        ) from error
+    return compare(answer.stdout, expected=expected, rehearsal=rehearsal)
+
+
+def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
+    """Read nvidia-smi's CSV and compare. Raises TrainingFailed when the numbers differ: eight GPUs are paid, one would work."""
+    models = [line.split(",")[1].strip() for line in listing.splitlines() if line.count(",") >= 2]
+    if len(models) != expected:
+        raise TrainingFailed(
+            f"found {len(models)} GPUs, this instance type has {expected}",
+            why=", ".join(sorted(set(models))) or "nvidia-smi lists none",
+            do="Nothing was trained. Launch again: it will be another machine.",
+        )
+    note = "GPUs are CPU processes in a rehearsal" if rehearsal else ", ".join(sorted(set(models)))
+    return Devices(expected=expected, found=len(models), kind="cpu" if rehearsal else "cuda", note=note)
+
+
+def smoke_test(devices: Devices, *, folder: Path) -> None:
+    """Run a few training steps on every device, all at once. Raises TrainingFailed naming the first that can't."""
+    children = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "trainer.train.smoke", "--device", name],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in devices.names
+    }
+    try:
+        for name, child in children.items():
+            output, _ = child.communicate(timeout=SMOKE_TEST_SECONDS)
+            if child.returncode != 0:
+                last_line = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+                raise TrainingFailed(
+                    f"the smoke test failed on {name}", why=last_line, do="Launch again: it will be another machine."
+                )
+    except subprocess.TimeoutExpired as error:
+        raise TrainingFailed(
+            f"the smoke test hangs (no answer within {SMOKE_TEST_SECONDS} s)", do="Launch again: it will be another machine."
+        ) from error
+    finally:
+        for child in children.values():
+            child.kill()
+            child.wait()

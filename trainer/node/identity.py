@@ -1,0 +1,51 @@
+"""Who this node is: its instance and the tags that its launch gave it, from instance metadata (IMDSv2), by the standard library."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainer.runs.record import from_iso
+
+METADATA_ENDPOINT = "http://169.254.169.254"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """One node of one attempt of one run."""
+
+    run_id: str
+    attempt: int
+    node: int
+    deadline: datetime
+    instance_id: str
+    instance_type: str
+
+
+def read_identity(endpoint: str = METADATA_ENDPOINT) -> Identity:
+    """Ask the metadata service at `endpoint`. Raises OSError when it does not answer."""
+    ask = _session(endpoint.rstrip("/"))
+    return Identity(
+        run_id=ask("tags/instance/run_id"),
+        attempt=int(ask("tags/instance/attempt")),
+        node=int(ask("tags/instance/node")),
+        deadline=from_iso(ask("tags/instance/deadline")),
+        instance_id=ask("instance-id"),
+        instance_type=ask("instance-type"),
+    )
+
+
+def _session(endpoint: str) -> Callable[[str], str]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # link-local: never through a proxy
+    put = urllib.request.Request(
+        f"{endpoint}/latest/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"}
+    )
+    token = opener.open(put, timeout=5).read().decode()
+
+    def ask(path: str) -> str:
+        get = urllib.request.Request(f"{endpoint}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token})
+        return opener.open(get, timeout=5).read().decode()
+
+    return ask

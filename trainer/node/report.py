@@ -1,0 +1,122 @@
+"""What a node says about itself: the heartbeat while it works and the result at the end. Pure: values in, JSON values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from trainer.errors import BudgetError, Stopped, TrainerError, TrainingFailed
+from trainer.node.devices import Devices
+from trainer.node.identity import Identity
+from trainer.node.progress import Progress
+from trainer.runs.lease import LEASE
+from trainer.runs.record import iso
+
+FORMAT = 1
+Phase = Literal["boot", "stage", "train", "upload", "end"]
+State = Literal["done", "failed", "stopped", "expired"]
+
+
+@dataclass(kw_only=True)
+class Status:
+    """What the node has to tell at this moment. The agent's main thread writes it, the heartbeat's thread reads it."""
+
+    identity: Identity
+    phase: Phase = "boot"
+    phases: dict[str, datetime] = field(default_factory=dict)  # when each began
+    progress: Progress = field(default_factory=Progress)
+    models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
+    failed: list[dict[str, str]] = field(default_factory=list)  # trained, yet not to be uploaded
+    devices: Devices | None = None
+    message: str = ""
+
+    def enter(self, phase: Phase, at: datetime) -> None:
+        """Begin a phase."""
+        self.phases = {**self.phases, phase: at}  # a new dictionary: the other thread may be reading the old one
+        self.phase = phase
+
+
+def heartbeat(status: Status, now: datetime) -> dict[str, Any]:
+    """Return what stands in live/<run>/<attempt>/<node>.json."""
+    progress = status.progress
+    return {
+        **_header(status.identity),
+        "at": iso(now),
+        "lease_until": iso(now + LEASE),
+        "phase": status.phase,
+        "phases": {name: iso(at) for name, at in status.phases.items()},
+        "progress": progress.symbols,
+        "models_total": len(progress.models),
+        "models_done": len(status.models),
+        "windows_per_second": progress.windows_per_second,
+        "message": status.message,
+    }
+
+
+def ending(
+    *, status: Status, stop_reason: str, error: TrainerError | None, trainer_exit: int | None, now: datetime
+) -> tuple[State, int, dict[str, Any] | None]:
+    """Decide how the node's work ended: (state, exit code, error). A wish to stop beats what the trainer said after it."""
+    if stop_reason and now >= status.identity.deadline:
+        expired = BudgetError(
+            f"the deadline {iso(status.identity.deadline)} was reached", do="Raise --max-duration or --budget."
+        )
+        return "expired", expired.exit_code, expired.as_dict()
+    if stop_reason:
+        return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
+    if error is not None:
+        return "failed", TrainingFailed.exit_code, _on_the_node(error.as_dict())
+    failed = failed_symbols(status, "")
+    if status.progress.error is not None:
+        return "failed", TrainingFailed.exit_code, _on_the_node(dict(status.progress.error))
+    if trainer_exit == 0 and not failed:
+        return "done", 0, None
+    why = "; ".join(f"{entry['symbol']}: {entry['reason']}" for entry in failed if entry["reason"])
+    what = f"{len(failed)} of {len(status.progress.models)} models failed" if failed else "the trainer failed"
+    ended = TrainingFailed(what, why=why or f"it ended with exit code {trainer_exit}", do="Read `mayfly logs`.")
+    return "failed", ended.exit_code, ended.as_dict()
+
+
+def result(
+    status: Status, *, ended: tuple[State, int, dict[str, Any] | None], unfinished: str, python_packages: str
+) -> dict[str, Any]:
+    """Return what stands in result.json; `unfinished` is the reason given for models that were neither done nor failed."""
+    state, exit_code, error = ended
+    return {
+        **_header(status.identity),
+        "state": state,
+        "exit_code": exit_code,
+        "error": error,
+        "models": status.models,
+        "failed": failed_symbols(status, unfinished),
+        "retries": status.progress.retries,
+        "phases": {name: iso(at) for name, at in status.phases.items()},
+        "data": dict(status.progress.data),
+        "devices": asdict(status.devices) if status.devices else {},
+        "python_packages": python_packages,
+    }
+
+
+def failed_symbols(status: Status, unfinished: str) -> list[dict[str, str]]:
+    """Return every symbol without a model in S3, with the reason."""
+    told: Sequence[Mapping[str, str]] = (*status.progress.failed, *status.failed)
+    settled = {entry["symbol"] for entry in (*told, *status.models)}
+    left = [{"symbol": symbol, "reason": unfinished} for symbol in status.progress.models.values() if symbol not in settled]
+    return [*(dict(entry) for entry in told), *left]
+
+
+def _header(identity: Identity) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "run_id": identity.run_id,
+        "attempt": identity.attempt,
+        "node": identity.node,
+        "instance_id": identity.instance_id,
+    }
+
+
+def _on_the_node(error: dict[str, Any]) -> dict[str, Any]:
+    """Bad data is code 2 at a desk, and 100 once a machine was paid for it."""
+    return {**error, "code": TrainingFailed.exit_code}
