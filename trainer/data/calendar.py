@@ -1,0 +1,96 @@
+"""Calendars: what counts as a hole in a series of bars. Knows timestamps only; what to do about a hole is `windows`' work.
+
+`24x7` (coins): any missing bar is a hole. `sessions` (equities, futures): a bar missing inside a day of the exchange is one,
+and a break of more than five days; nights, weekends and holidays are none. `events` (tick bars): only a break of more than
+five days.
+
+The day of the exchange is read from the series itself, week by week, so that summer time needs no table: within a week it
+turns at the middle of the longest stretch of the clock in which no bar falls. Weeks begin on Saturday, when clocks have not
+yet changed (they do on Sundays) and no exchange trades. A stretch of the clock that never holds a bar (a lunch break) is no
+part of the day.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.data.timeframes import DAY, SECOND, step_of
+
+MINUTE = 60 * SECOND
+LONGEST_BREAK = 5 * DAY  # Thursday to Tuesday over Easter or Christmas is exactly this
+_WEEK = 7 * DAY
+_FIRST_SATURDAY = 2 * DAY  # 1970-01-03
+_DAYS_TO_KNOW_A_LUNCH = 5
+
+
+def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
+    """Guess the calendar of a series: event bars by timeframe, coins by bars on Saturdays (UTC), else sessions.
+
+    A series too short to hold a whole Saturday counts as 24x7, the strictest, when bars fill more than half of its span.
+    """
+    step = step_of(timeframe)
+    if not step:
+        return "events"
+    if len(timestamps) < 2:
+        return "24x7"
+    in_week = (timestamps - _FIRST_SATURDAY) % _WEEK
+    saturdays = (timestamps[in_week < DAY] - _FIRST_SATURDAY) // _WEEK
+    if len(saturdays) and np.unique(saturdays, return_counts=True)[1].max() * min(step, DAY) * 2 >= DAY:
+        return "24x7"
+    first, last = int(timestamps[0]), int(timestamps[-1])
+    next_saturday = first + (-(first - _FIRST_SATURDAY)) % _WEEK
+    holds_saturday = next_saturday + DAY <= last
+    covered = len(timestamps) * step / (last - first + step)
+    return "24x7" if covered > 0.5 and not holds_saturday else "sessions"
+
+
+def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
+    """Return a (N,) bool array: True at t where a hole lies between bar t-1 and bar t. `calendar` is not 'auto'."""
+    found = np.zeros(len(timestamps), dtype=bool)
+    steps = np.diff(timestamps)
+    step = step_of(timeframe)
+    found[1:] = steps > LONGEST_BREAK if step < LONGEST_BREAK else steps > 2 * step  # weekly bars: one may fall on a holiday
+    if calendar == "24x7":
+        found[1:] = steps > step
+    elif calendar == "sessions" and 0 < step < DAY:
+        gaps = np.flatnonzero((steps > step) & ~found[1:]) + 1
+        found[gaps[_inside_a_day(timestamps, gaps, step)]] = True
+    return found
+
+
+def _inside_a_day(timestamps: np.ndarray, gaps: np.ndarray, step: int) -> np.ndarray:
+    """Tell of each gap (between bars t-1 and t) whether a bar of the exchange's day is missing in it."""
+    before, after = timestamps[gaps - 1], timestamps[gaps]
+    turn = _day_turns(timestamps, step)[_week_of(before) - _week_of(timestamps[0])]
+    same_day = (before - turn) // DAY == (after - turn) // DAY
+    slots = -(-DAY // step)
+    trades = np.zeros(slots, dtype=bool)
+    trades[(timestamps % DAY) // step] = True
+    if len(np.unique(timestamps // DAY)) < _DAYS_TO_KNOW_A_LUNCH:
+        trades[:] = True  # too few days to tell a lunch break from missing bars: the strict reading
+    # How many trading slots lie before a moment, counted through two days since a gap may pass midnight.
+    passed = np.concatenate([[0], np.cumsum(np.tile(trades, 2))])
+    from_slot = (before % DAY) // step + 1
+    to_slot = from_slot + (after - before) // step - 1
+    missing = passed[np.minimum(to_slot, 2 * slots)] - passed[np.minimum(from_slot, 2 * slots)]
+    return np.asarray(same_day & (missing > 0))
+
+
+def _week_of(timestamps: np.ndarray | np.integer) -> np.ndarray:
+    return np.asarray((timestamps - _FIRST_SATURDAY) // _WEEK)
+
+
+def _day_turns(timestamps: np.ndarray, step: int) -> np.ndarray:
+    """Return for each week of the series the time of day (ns after midnight UTC) at which its exchange's day turns."""
+    step = max(step, MINUTE)  # bars of seconds need no finer clock to tell day from night
+    slots = -(-DAY // step)
+    week = _week_of(timestamps) - _week_of(timestamps[0])
+    occupied = np.zeros((int(week[-1]) + 1, slots), dtype=bool)
+    occupied[week, (timestamps % DAY) // step] = True
+    slot = np.arange(2 * slots)  # twice round the clock, so that a night over midnight is one stretch
+    round_twice = np.tile(occupied, (1, 2))
+    last_bar = np.maximum.accumulate(np.where(round_twice, slot, -1), axis=1)
+    empty_run = np.where(last_bar >= 0, slot - last_bar, 0)  # empty slots up to here, since the last bar
+    end = empty_run.argmax(axis=1)
+    middle = end - empty_run[np.arange(len(end)), end] // 2
+    return np.asarray((middle % slots) * step)

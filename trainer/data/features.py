@@ -1,0 +1,129 @@
+"""Features of a symbol's bars, computed with torch on the device that trains. Owns the formulas; the names stand in
+`feature_names`.
+
+The promise: row t uses bars t-WARMUP to t only, bit by bit. It does not change when later bars are added, taken away or
+altered, nor when the series begins earlier or later (from WARMUP bars before t on), so that a prediction reproduces the
+card's metrics exactly.
+
+Holes are not known here: a return over a hole is a return, and `log_seconds_since_last_bar` says how long it took.
+
+Shapes: N bars, F features.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from trainer.data.candles import Candles
+from trainer.data.feature_names import FEATURES, FEATURES_VERSION, WARMUP
+from trainer.data.rolling import exponential_mean, rolling_extremes, rolling_moments, rolling_sum, shift
+from trainer.data.timeframes import DAY, SECOND
+
+__all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_features"]
+
+_SMALLEST_MOVE = 1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite where nothing moved
+_WEEK = 7 * DAY
+
+
+def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:
+    """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite everywhere, meaningful from row WARMUP on."""
+    columns: dict[str, Tensor] = {}
+    with torch.no_grad():
+        prices = {
+            name: torch.from_numpy(getattr(candles, name)).to(device, torch.float64).log()
+            for name in ("open", "high", "low", "close")
+        }
+        volume_N = torch.from_numpy(candles.volume).to(device, torch.float64)
+        timestamp_N = torch.from_numpy(candles.timestamp).to(device)
+        return_N = prices["close"] - shift(prices["close"], 1)
+        _returns(columns, prices["close"], return_N)
+        _levels(columns, prices, volume_N)
+        _bars(columns, prices, return_N)
+        _flows(columns, return_N, volume_N)
+        _clock(columns, timestamp_N)
+        return _stacked(columns, len(candles), device)
+
+
+def _stacked(columns: dict[str, Tensor], num_bars: int, device: str | torch.device) -> Tensor:
+    """Cast every column into one (F, N) block, then transpose once: writing columns into rows one by one is twice as slow."""
+    rows_FN = torch.empty(len(FEATURES), num_bars, dtype=torch.float32, device=device)
+    for index, name in enumerate(FEATURES):
+        rows_FN[index] = columns[name]
+    return rows_FN.t().contiguous()
+
+
+def _returns(columns: dict[str, Tensor], close_N: Tensor, return_N: Tensor) -> None:
+    """Add log returns over several spans, their volatility, and return by volatility."""
+    spans = (5, 15, 60, 240)
+    columns["log_return_1"] = return_N
+    for span in spans:
+        columns[f"log_return_{span}"] = close_N - shift(close_N, span)
+    for span, (_, deviation_N) in rolling_moments(return_N, spans).items():
+        columns[f"log_volatility_{span}"] = (deviation_N + _SMALLEST_MOVE).log()
+        if span >= 60:
+            expected_N = (deviation_N + _SMALLEST_MOVE) * math.sqrt(span)
+            columns[f"momentum_{span}"] = columns[f"log_return_{span}"] / expected_N
+
+
+def _levels(columns: dict[str, Tensor], prices: dict[str, Tensor], volume_N: Tensor) -> None:
+    """Add where price and volume stand within their last bars: z-scores and the stochastic oscillator (centred on zero)."""
+    spans = (15, 60, 240)
+    close_N = prices["close"]
+    for span, (mean_N, deviation_N) in rolling_moments(close_N, spans).items():
+        columns[f"price_zscore_{span}"] = (close_N - mean_N) / (deviation_N + _SMALLEST_MOVE)
+    for span, (mean_N, deviation_N) in rolling_moments(volume_N, spans).items():
+        columns[f"volume_zscore_{span}"] = _ratio(volume_N - mean_N, deviation_N, smallest_N=1e-9 * mean_N)
+    for span, (low_N, high_N) in rolling_extremes(prices["low"], prices["high"], spans).items():
+        middle_N = (low_N + high_N) / 2
+        columns[f"stochastic_{span}"] = (close_N - middle_N) / (high_N - low_N + _SMALLEST_MOVE)
+
+
+def _bars(columns: dict[str, Tensor], prices: dict[str, Tensor], return_N: Tensor) -> None:
+    """Add the shape of the bar, Wilder's average true range and RSI over 14 bars, and exponential means by price."""
+    open_N, high_N, low_N, close_N = prices["open"], prices["high"], prices["low"], prices["close"]
+    last_close_N = shift(close_N, 1)
+    columns["bar_range"] = high_N - low_N
+    columns["bar_body"] = close_N - open_N
+    columns["upper_wick"] = high_N - torch.maximum(open_N, close_N)
+    columns["lower_wick"] = torch.minimum(open_N, close_N) - low_N
+    columns["bar_gap"] = open_N - last_close_N
+    true_range_N = torch.maximum(high_N, last_close_N) - torch.minimum(low_N, last_close_N)
+    columns["log_atr_14"] = (exponential_mean(true_range_N, 13 / 14, WARMUP) + _SMALLEST_MOVE).log()
+    change_N = exponential_mean(return_N, 13 / 14, WARMUP)
+    size_N = exponential_mean(return_N.abs(), 13 / 14, WARMUP)
+    columns["rsi_14"] = _ratio(
+        change_N, size_N, smallest_N=torch.full_like(size_N, 1e-12)
+    )  # (up - down) / (up + down): RSI/50 - 1
+    fast_N, slow_N = (exponential_mean(close_N, (span - 1) / (span + 1), WARMUP) for span in (12, 26))
+    columns["ema_ratio_12"] = close_N - fast_N
+    columns["ema_ratio_26"] = close_N - slow_N
+    columns["macd_12_26"] = (fast_N - slow_N) / (columns["log_volatility_60"].exp())
+
+
+def _flows(columns: dict[str, Tensor], return_N: Tensor, volume_N: Tensor) -> None:
+    """Add the balance of rising and falling bars, by count and by volume."""
+    sign_N = return_N.sign()
+    columns["up_share_60"] = rolling_sum(sign_N, (60,))[60] / 60
+    total_N = rolling_sum(volume_N, (60,))[60]
+    columns["volume_imbalance_60"] = _ratio(
+        rolling_sum(sign_N * volume_N, (60,))[60], total_N, smallest_N=torch.zeros_like(total_N)
+    )
+
+
+def _clock(columns: dict[str, Tensor], timestamp_N: Tensor) -> None:
+    """Add where the bar's time stands on the round of the day and of the week (UTC), and the time since the bar before."""
+    for name, period in (("day", DAY), ("week", _WEEK)):
+        angle_N = (timestamp_N % period).to(torch.float64) * (2 * math.pi / period)
+        columns[f"time_of_{name}_sin"] = angle_N.sin()
+        columns[f"time_of_{name}_cos"] = angle_N.cos()
+    elapsed_N = (timestamp_N - shift(timestamp_N, 1)).to(torch.float64) / SECOND
+    columns["log_seconds_since_last_bar"] = elapsed_N.log1p()
+
+
+def _ratio(part_N: Tensor, whole_N: Tensor, *, smallest_N: Tensor) -> Tensor:
+    """Divide, and give zero where the divisor is no more than rounding."""
+    meant_N = whole_N > smallest_N
+    return torch.where(meant_N, part_N / torch.where(meant_N, whole_N, 1.0), 0.0)

@@ -1,0 +1,261 @@
+"""One candle file: which columns it has, which symbols it holds, its rows as numpy arrays. Joining files is `candles`' work.
+
+Columns are recognized by name, whatever their order and case; other columns are ignored. Times may be timestamps, dates, epoch
+numbers in s, ms, us or ns (told by their size), or ISO text; a time without a zone is UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from trainer.data.timeframes import commonest_step, parse_name
+from trainer.errors import DataError
+
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")
+FIELDS = ("open", "high", "low", "close", "volume")
+SYNTHETIC_KEY = b"mayfly_synthetic"  # schema metadata of generated candles
+_NAMES = {  # in order of preference; compared in lower case with blanks and dashes as underscores
+    "timestamp": (
+        "timestamp",
+        "open_time",
+        "opentime",
+        "datetime",
+        "date_time",
+        "time",
+        "date",
+        "ts",
+        "t",
+        "unix",
+        "__index_level_0__",
+    ),
+    "open": ("open", "o", "open_price"),
+    "high": ("high", "h", "high_price"),
+    "low": ("low", "l", "low_price"),
+    "close": ("close", "c", "close_price"),
+    "volume": ("volume", "v", "vol", "base_volume", "volume_base"),
+    "symbol": ("symbol", "ticker", "sym", "instrument", "pair"),
+}
+_EPOCH_UNITS = (
+    (1e11, 1_000_000_000),
+    (1e14, 1_000_000),
+    (1e17, 1_000),
+    (np.inf, 1),
+)  # below 1e11 it is seconds until the year 5138
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A candle file, opened as far as its header."""
+
+    path: Path
+    columns: dict[str, str]  # our field -> the file's column
+    name_symbol: str  # what the name says, for a file without a symbol column
+    name_timeframe: str  # '' where the name says none
+    synthetic: bool
+    delimiter: str = ""  # of a CSV
+
+    @property
+    def has_symbol_column(self) -> bool:
+        return "symbol" in self.columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The bars of one symbol in one file, in the file's order: `timestamp` int64 ns UTC, `values` (5, N) float64 in FIELDS order."""
+
+    file: str
+    symbol: str
+    timestamp: np.ndarray
+    values: np.ndarray
+
+
+def candle_files(path: Path) -> list[Path]:
+    """List the candle files of a folder, or the one file that `path` is. Raises DataError when there is none."""
+    if path.is_file():
+        if not path.name.lower().endswith(SUFFIXES):
+            raise DataError(
+                f"{path} is no candle file", why=f"it does not end in {', '.join(SUFFIXES)}", do="Convert it to parquet or CSV."
+            )
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
+    files = [
+        item
+        for item in sorted(path.iterdir())
+        if item.is_file() and item.name.lower().endswith(SUFFIXES) and item.name[0] not in "._"
+    ]
+    if not files:
+        raise DataError(
+            f"data folder {path} holds no candles",
+            why=f"no file ends in {', '.join(SUFFIXES)}",
+            do="Give --data a folder that does.",
+        )
+    return files
+
+
+def open_source(path: Path) -> Source:
+    """Read a file's header. Raises DataError when it is not what its name says, or lacks a needed column."""
+    stem = path.name.split(".csv")[0] if ".csv" in path.name.lower() else path.stem
+    symbol, timeframe = parse_name(stem)
+    delimiter = ""
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            schema = pq.read_schema(path)
+        else:
+            delimiter = _delimiter(path)
+            with pa_csv.open_csv(path, parse_options=pa_csv.ParseOptions(delimiter=delimiter)) as reader:
+                schema = reader.schema
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError, UnicodeDecodeError) as error:
+        kind = "CSV" if delimiter or path.suffix.lower() not in (".parquet", ".pq") else "parquet"
+        raise DataError(
+            f"{path} is not {kind}", why=_first_line(error), do="Replace the file, or move it out of the data folder."
+        ) from error
+    columns = _recognize(schema.names)
+    missing = [field for field in ("timestamp", *FIELDS) if field not in columns]
+    if missing:
+        raise DataError(
+            f"{path} has no column for {', '.join(missing)}",
+            why=f"its columns are {', '.join(schema.names[:12])}",
+            do=f"Name the column {missing[0]}, or move the file out of the data folder.",
+        )
+    synthetic = (schema.metadata or {}).get(SYNTHETIC_KEY, b"") == b"true"
+    return Source(
+        path=path, columns=columns, name_symbol=symbol, name_timeframe=timeframe, synthetic=synthetic, delimiter=delimiter
+    )
+
+
+def symbols_in(source: Source) -> list[str]:
+    """List the symbols of a file, sorted; reads one column at most."""
+    if not source.has_symbol_column:
+        return [source.name_symbol]
+    column = _table(source, ("symbol",)).column(0)
+    return sorted(str(name) for name in pc.unique(column).to_pylist() if name is not None)
+
+
+def timeframe_of(source: Source) -> str:
+    """Return the timeframe that the file's name says, else the commonest step between neighbouring bars of one symbol."""
+    if source.name_timeframe:
+        return source.name_timeframe
+    series = max(read_series(source, None), key=lambda item: len(item.timestamp))
+    return commonest_step(series.timestamp)
+
+
+def read_series(source: Source, symbols: set[str] | None) -> list[Series]:
+    """Read the bars of `symbols` (None: all of them), one Series a symbol. Raises DataError for values of the wrong kind."""
+    fields = ("timestamp", *FIELDS) + (("symbol",) if source.has_symbol_column else ())
+    table = _table(source, fields)
+    if not table.num_rows:
+        raise DataError(f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder.")
+    timestamp = _timestamps(source, table.column(0))
+    values = np.empty((len(FIELDS), table.num_rows))
+    for row, field in enumerate(FIELDS):
+        values[row] = _floats(source, field, table.column(1 + row))
+    if not source.has_symbol_column:
+        return [Series(file=source.path.name, symbol=source.name_symbol, timestamp=timestamp, values=values)]
+    return _by_symbol(source, table.column(len(fields) - 1), timestamp, values, symbols)
+
+
+def _by_symbol(
+    source: Source, column: Any, timestamp: np.ndarray, values: np.ndarray, symbols: set[str] | None
+) -> list[Series]:
+    if column.null_count:
+        raise DataError(
+            f"{source.path} has {column.null_count} rows without a symbol", do="Fill the column, or drop those rows."
+        )
+    encoded = column.combine_chunks().cast(pa.string()).dictionary_encode()
+    codes, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+    order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+    found = []
+    for code, name in enumerate(names):
+        if symbols is None or name in symbols:
+            rows = order[(ends[code - 1] if code else 0) : ends[code]]
+            found.append(Series(file=source.path.name, symbol=name, timestamp=timestamp[rows], values=values[:, rows]))
+    return found
+
+
+def _table(source: Source, fields: tuple[str, ...]) -> pa.Table:
+    names = [source.columns[field] for field in fields]
+    try:
+        if not source.delimiter:
+            return pq.read_table(source.path, columns=names, memory_map=True).select(names)
+        # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text.
+        types = {source.columns[field]: pa.float64() for field in fields if field in FIELDS}
+        if "symbol" in fields:
+            types[source.columns["symbol"]] = pa.string()
+        return pa_csv.read_csv(
+            source.path,
+            parse_options=pa_csv.ParseOptions(delimiter=source.delimiter),
+            convert_options=pa_csv.ConvertOptions(include_columns=names, column_types=types, strings_can_be_null=False),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise DataError(
+            f"{source.path} can't be read", why=_first_line(error), do="Replace the file, or move it out of the data folder."
+        ) from error
+
+
+def _recognize(names: list[str]) -> dict[str, str]:
+    plain = {name.strip().strip("<>").lower().replace(" ", "_").replace("-", "_"): name for name in reversed(names)}
+    return {
+        field: next(plain[known] for known in accepted if known in plain)
+        for field, accepted in _NAMES.items()
+        if plain.keys() & set(accepted)
+    }
+
+
+def _timestamps(source: Source, column: Any) -> np.ndarray:
+    """Turn a column of times into int64 nanoseconds UTC."""
+    kind = column.type
+    if column.null_count:
+        raise DataError(f"{source.path} has {column.null_count} bars without a time", do="Drop those rows.")
+    try:
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            zone = getattr(kind, "tz", None)
+            return np.asarray(column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy())
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            numbers = column.to_numpy()
+            if not np.isfinite(numbers).all():
+                raise ValueError("a time is not a number")
+            largest = float(np.abs(numbers).max())
+            factor = next(factor for limit, factor in _EPOCH_UNITS if largest < limit)
+            return (
+                np.rint(numbers * factor).astype(np.int64) if pa.types.is_floating(kind) else numbers.astype(np.int64) * factor
+            )
+        import pandas as pd  # late: half a second, and only text needs it
+
+        parsed = pd.to_datetime(pd.Series(column.cast(pa.string()).to_pylist()), utc=True, format="ISO8601")
+        return parsed.to_numpy(dtype="datetime64[ns]").astype(np.int64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise DataError(
+            f"{source.path} has a time that can't be read in column {source.columns['timestamp']}",
+            why=_first_line(error),
+            do="Write times as ISO 8601 text, timestamps, or epoch numbers.",
+        ) from error
+
+
+def _floats(source: Source, field: str, column: Any) -> np.ndarray:
+    try:
+        return np.asarray(column.cast(pa.float64()).to_numpy())  # nulls become NaN, which the check of values reports
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"{source.path} has a {field} that is no number", why=_first_line(error), do="Correct the column."
+        ) from error
+
+
+def _delimiter(path: Path) -> str:
+    """Return the separator that the header line uses most."""
+    with pa.input_stream(str(path)) as stream:
+        header = stream.read(4096).split(b"\n")[0].decode("utf-8-sig")
+    return max(",;\t|", key=header.count)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:160]
