@@ -206,7 +206,7 @@ def _check_order(series: Series) -> None:
 
 
 def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, values: np.ndarray) -> None:
-    """Raise DataError for the first impossible kind of bar: not finite, price not above zero, high below low, volume negative."""
+    """Raise DataError for bars that can't be: not finite, a price not above zero, high below low, negative volume."""
     prices, volume = values[:4], values[4]
     checks = [(f"{field} is NaN", np.isnan(row)) for field, row in zip(FIELDS, values, strict=True)]
     checks += [(f"{field} is infinite", np.isinf(row)) for field, row in zip(FIELDS, values, strict=True)]

@@ -29,7 +29,7 @@ _WEEK = 7 * DAY
 
 
 def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:
-    """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite everywhere, meaningful from row WARMUP on."""
+    """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite, and meaningful from row WARMUP on."""
     columns: dict[str, Tensor] = {}
     with torch.no_grad():
         prices = {

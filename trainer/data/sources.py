@@ -69,7 +69,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The bars of one symbol in one file, in the file's order: `timestamp` int64 ns UTC, `values` (5, N) float64 in FIELDS order."""
+    """The bars of one symbol in one file, as they stand: `timestamp` int64 ns UTC, `values` (5, N) float64, rows as FIELDS."""
 
     file: str
     symbol: str
@@ -219,20 +219,20 @@ def _timestamps(source: Source, column: Any) -> np.ndarray:
     try:
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             zone = getattr(kind, "tz", None)
-            return np.asarray(column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy())
+            return np.array(column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy())  # a copy, which torch may share
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             numbers = column.to_numpy()
             if not np.isfinite(numbers).all():
                 raise ValueError("a time is not a number")
             largest = float(np.abs(numbers).max())
             factor = next(factor for limit, factor in _EPOCH_UNITS if largest < limit)
-            return (
-                np.rint(numbers * factor).astype(np.int64) if pa.types.is_floating(kind) else numbers.astype(np.int64) * factor
-            )
+            if pa.types.is_integer(kind):
+                return np.asarray(numbers.astype(np.int64) * factor)
+            return np.asarray(np.rint(numbers * factor).astype(np.int64))
         import pandas as pd  # late: half a second, and only text needs it
 
-        parsed = pd.to_datetime(pd.Series(column.cast(pa.string()).to_pylist()), utc=True, format="ISO8601")
-        return parsed.to_numpy(dtype="datetime64[ns]").astype(np.int64)
+        parsed: pd.Series = pd.to_datetime(pd.Series(column.cast(pa.string()).to_pylist()), utc=True, format="ISO8601")
+        return np.asarray(parsed.to_numpy(dtype="datetime64[ns]").astype(np.int64))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise DataError(
             f"{source.path} has a time that can't be read in column {source.columns['timestamp']}",

@@ -49,7 +49,7 @@ def name_of(step: int) -> str:
 
 
 def parse_name(stem: str) -> tuple[str, str]:
-    """Return (symbol, timeframe) as a file's name tells them: `BTC-USD_1m_2021-2022` -> ('BTC-USD', '1m'); '' where it tells none."""
+    """Return (symbol, timeframe) as a file's name tells them, '' for no timeframe: BTC-USD_1m_2021 -> ('BTC-USD', '1m')."""
     match = _IN_NAME.fullmatch(stem)
     if match and not match["timeframe"].endswith("M"):
         return match["symbol"], canonical(match["timeframe"])

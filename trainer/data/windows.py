@@ -24,7 +24,7 @@ from trainer.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolData:
-    """What a model of one symbol trains on. Window = rows_TF[start : start + lookback]; its label = labels_T[start + lookback - 1]."""
+    """What a model trains on. A window is rows_TF[start : start + lookback], its label is labels_T[start + lookback - 1]."""
 
     symbol: str
     timeframe: str
@@ -41,7 +41,7 @@ class SymbolData:
     embargo: int
 
     def splits(self) -> dict[str, Any]:
-        """Return the spans for a card: first and last bar (start of bar, UTC), bars and windows of each, and the embargo in bars."""
+        """Return the spans for a card: first and last bar (their start, UTC), bars and windows of each; the embargo in bars."""
         summary: dict[str, Any] = {
             name: {
                 "first": time_text(self.timestamps[span.start]),
@@ -83,14 +83,14 @@ def prepare(
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation (divisor n, float32) of the chosen rows, summed in float64; 1 for a feature that is constant."""
+    """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where constant."""
     rows = rows_TF[chosen_T.to(rows_TF.device)]
     total_F = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
     squares_F = torch.zeros_like(total_F)
-    for part in rows.split(1 << 16):  # float64 copies of a part at a time
+    for part in torch.split(rows, 1 << 16):  # float64 copies of a part at a time
         total_F += part.double().sum(0)
     mean_F = total_F / len(rows)
-    for part in rows.split(1 << 16):
+    for part in torch.split(rows, 1 << 16):
         squares_F += (part.double() - mean_F).square().sum(0)
     std_F = (squares_F / len(rows)).sqrt()
     constant_F = std_F <= 1e-6 * mean_F.abs() + 1e-12  # float32 rows: a constant varies by its rounding at most
