@@ -1,16 +1,17 @@
-"""Candles between the desk and the bucket's raw/: upload what is not there yet, list what is. The only boto3 of `data`.
+"""Candles from the desk to the bucket's raw/: what is not there yet is uploaded. The only boto3 of `data`.
 
 An object's sha256 stands in its metadata; raw-index/<sha256>.json beside it says what the data check found in that file,
-so that a later launch plans without downloading anything.
+so that a later launch plans without downloading anything (`launch/inputs` reads both).
 """
 
 from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +30,24 @@ class LocalFile:
     path: Path
     sha256: str
     bytes: int
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RawObject:
-    """An object of raw/ as a run pins it, with its index entry ({} where nobody wrote one)."""
+def upload(files: Sequence[LocalFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
+    """Put files into raw/, each under its own name; what is there with the same hash stays.
 
-    key: str
-    version_id: str
-    sha256: str
-    bytes: int
-    summary: dict[str, Any] = field(default_factory=dict)
+    Returns {"key", "version_id", "sha256", "bytes"} of each, in the given order. Raises DataError for two files of one name
+    and for a file above 5 GiB, before anything is uploaded.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
 
-    def pinned(self) -> dict[str, Any]:
-        """Return the entry of manifest.json's inputs."""
-        return {"key": self.key, "version_id": self.version_id, "sha256": self.sha256, "bytes": self.bytes}
-
-
-def upload(files: Sequence[LocalFile], access: Access, *, bucket: str) -> list[RawObject]:
-    """Put files into raw/, each under its own name; what is there with the same hash stays. Returns them in the given order."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
+    for name, count in Counter(file.path.name for file in files).items():
+        if count > 1:
+            raise DataError(f"{count} files are called {name}", why="raw/ keeps one of each name", do="Rename one of them.")
+    for file in files:
+        if file.bytes > LARGEST_PUT_BYTES:
+            why = "one upload takes 5 GiB"
+            raise DataError(f"{file.path} has {file.bytes} bytes", why=why, do="Split it, by year for example.")
     client = access.client("s3", timeout_seconds=120.0)
     try:
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
@@ -59,40 +56,23 @@ def upload(files: Sequence[LocalFile], access: Access, *, bucket: str) -> list[R
         raise aws_error(error, f"cannot upload data to s3://{bucket}/{RAW}") from error
 
 
-def list_raw(access: Access, *, bucket: str) -> list[RawObject]:
-    """Return every object of raw/ with its hash and index entry, by key. An object without a hash has sha256 ''."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    client = access.client("s3")
-    try:
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=RAW)
-        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ()) if not entry["Key"].endswith("/")]
-        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            return list(pool.map(lambda key: _described(key, client, bucket=bucket), sorted(keys)))
-    except (BotoCoreError, ClientError) as error:
-        raise aws_error(error, f"cannot list s3://{bucket}/{RAW}") from error
-
-
-def _upload_one(file: LocalFile, client: Any, *, bucket: str) -> RawObject:
-    if file.bytes > LARGEST_PUT_BYTES:
-        raise DataError(
-            f"{file.path} has {file.bytes} bytes", why="one upload takes 5 GiB", do="Split it, by year for example."
-        )
+def _upload_one(file: LocalFile, client: Any, *, bucket: str) -> dict[str, Any]:
     key = f"{RAW}{file.path.name}"
-    _write_index(file, client, bucket=bucket)
+    body = json.dumps(file.summary, indent=1).encode()
+    client.put_object(Bucket=bucket, Key=f"{INDEX}{file.sha256}.json", Body=body, ContentType="application/json")
     version_id = _version_with_hash(key, file.sha256, client, bucket=bucket)
     if version_id is None:
-        with file.path.open("rb") as body:
+        with file.path.open("rb") as candles:
             answer = client.put_object(
                 Bucket=bucket,
                 Key=key,
-                Body=body,
+                Body=candles,
                 Metadata={"sha256": file.sha256},
                 # S3 itself refuses bytes that changed between the check and the upload.
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(file.sha256)).decode(),
             )
-        version_id = answer["VersionId"]
-    return RawObject(key=key, version_id=version_id, sha256=file.sha256, bytes=file.bytes, summary=file.summary)
+        version_id = str(answer["VersionId"])
+    return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
 
 
 def _version_with_hash(key: str, sha256: str, client: Any, *, bucket: str) -> str | None:
@@ -106,23 +86,3 @@ def _version_with_hash(key: str, sha256: str, client: Any, *, bucket: str) -> st
             return None
         raise
     return str(head["VersionId"]) if head["Metadata"].get("sha256") == sha256 else None
-
-
-def _write_index(file: LocalFile, client: Any, *, bucket: str) -> None:
-    body = json.dumps(file.summary, indent=1).encode()
-    client.put_object(Bucket=bucket, Key=f"{INDEX}{file.sha256}.json", Body=body, ContentType="application/json")
-
-
-def _described(key: str, client: Any, *, bucket: str) -> RawObject:
-    from botocore.exceptions import ClientError
-
-    head = client.head_object(Bucket=bucket, Key=key)
-    sha256 = head["Metadata"].get("sha256", "")
-    summary: dict[str, Any] = {}
-    if sha256:
-        try:
-            summary = json.loads(client.get_object(Bucket=bucket, Key=f"{INDEX}{sha256}.json")["Body"].read())
-        except ClientError as error:
-            if error_code(error) not in ("NoSuchKey", "404"):
-                raise
-    return RawObject(key=key, version_id=head["VersionId"], sha256=sha256, bytes=head["ContentLength"], summary=summary)

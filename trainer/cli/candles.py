@@ -1,0 +1,131 @@
+"""The candles of a launch, at the desk: the data check as a child process, the demo's data, and the way into raw/.
+
+The check runs in a child because it needs pyarrow, and the launcher does not. Its errors are the user's errors, word for word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.access import Access
+from trainer.config import Job
+from trainer.data.sync import LocalFile, upload
+from trainer.errors import ConfigError, DataError, UsageError
+from trainer.launch.inputs import Candles, Input
+
+DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
+DEMO_BARS = 20_000
+# What the demo's job sets where the user does not: small enough for two minutes on two cores.
+DEMO_JOB: dict[str, Any] = {
+    "name": "crypto-lstm",
+    "symbols": list(DEMO_SYMBOLS),
+    "timeframe": "1m",
+    "bars": DEMO_BARS,
+    "epochs": 3,
+}
+
+
+class DataCheck:
+    """`python -m trainer.data.check`, running beside the launcher until somebody asks what it found."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self._data = job, Path(job.data)
+        self._folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
+        job_file = Path(self._folder.name) / "job.json"
+        job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
+        command = [sys.executable, "-m", "trainer.data.check", "--job", str(job_file), "--data", job.data]
+        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def result(self) -> tuple[Candles, list[LocalFile]]:
+        """Wait for the check and return what it found. Raises DataError as the child wrote it."""
+        try:
+            stdout, stderr = self._child.communicate()
+        finally:
+            self.close()
+        if self._child.returncode not in (0, 2) or not stdout.strip():
+            lines = stderr.strip().splitlines() or [f"exit {self._child.returncode}"]
+            why = lines[-1]
+            raise ConfigError("the data check could not run", why=why, do="Run make setup, or pip install 'mayfly[train]'.")
+        report = json.loads(stdout)
+        if "error" in report:
+            error = report["error"]
+            raise DataError(error["what"], why=error.get("why", ""), do=error.get("do", ""))
+        return self._understood(report)
+
+    def close(self) -> None:
+        """End the child if it still runs, and remove its job file."""
+        if self._child.poll() is None:
+            self._child.kill()
+            self._child.wait()
+        self._folder.cleanup()
+
+    def _understood(self, report: Mapping[str, Any]) -> tuple[Candles, list[LocalFile]]:
+        found = {entry["symbol"]: entry for entry in report["symbols"]}
+        files = []
+        for entry in report["files"]:
+            held = [found[symbol] for symbol in entry["symbols"] if symbol in found]
+            if entry["timeframe"] != report["timeframe"] or not held:
+                continue
+            summary = {
+                "file": Path(entry["file"]).name,
+                "bytes": entry["bytes"],
+                "sha256": entry["sha256"],
+                "timeframe": entry["timeframe"],
+                "synthetic": report["synthetic"],
+                "symbols": held,
+            }
+            path = self._path(entry["file"])
+            files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
+        bars = {symbol: int(entry["bars"]) for symbol, entry in found.items()}
+        return Candles(timeframe=report["timeframe"], bars=bars, synthetic=bool(report["synthetic"])), files
+
+    def _path(self, name: str) -> Path:
+        path = Path(name)
+        if path.is_absolute() or path.exists():
+            return path
+        return self._data / name if self._data.is_dir() else self._data
+
+
+def upload_candles(candles: Candles, files: list[LocalFile], access: Access, *, bucket: str) -> Candles:
+    """Put the checked files into raw/ and return the candles with the inputs that the manifest pins."""
+    entries = upload(files, access, bucket=bucket)
+    inputs = tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
+    return Candles(timeframe=candles.timeframe, bars=candles.bars, synthetic=candles.synthetic, inputs=inputs)
+
+
+def demo_data(home: Path, environment: Mapping[str, str] = os.environ) -> tuple[Path, str]:
+    """Return the demo's candles and a sentence about them: real ones where they lie ready, else seeded synthetic bars.
+
+    Real: the folder that $DATA names, else ../shared/data/raw. Synthetic bars are written below `home`.
+    """
+    named = environment.get("DATA", "")
+    folder = Path(named) if named else Path.cwd().parent / "shared" / "data" / "raw"
+    if folder.exists():
+        return (
+            folder,
+            f"real candles of {', '.join(DEMO_SYMBOLS)} from {folder}, the last {DEMO_BARS:,} one-minute bars of each",
+        )
+    if named:
+        raise UsageError(f"DATA={named} does not exist", do="Name a folder of candles, or leave DATA out for synthetic bars.")
+    return _synthetic(
+        home / "demo-data"
+    ), f"SYNTHETIC bars of {', '.join(DEMO_SYMBOLS)} from a seeded generator, no market data"
+
+
+def _synthetic(folder: Path) -> Path:
+    if folder.is_dir() and any(folder.iterdir()):  # seeded: the same bars every time
+        return folder
+    command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", ",".join(DEMO_SYMBOLS)]
+    command += ["--bars", str(DEMO_BARS), "--timeframe", "1m", "--seed", "0"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        why = (made.stderr.strip().splitlines() or [f"exit {made.returncode}"])[-1]
+        raise ConfigError("the demo's bars could not be made", why=why, do="Run make setup.")
+    return folder

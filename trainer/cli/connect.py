@@ -1,0 +1,26 @@
+"""Which AWS a verb speaks to: the embedded one with `--rehearse`, else the account that AWS's own variables name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trainer.access import Access
+from trainer.errors import ConfigError
+
+
+@contextmanager
+def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
+    """Give access for as long as a command runs. `program=False` is for verbs that read: a rehearsal then needs the bucket alone."""
+    if not rehearse:
+        yield Access()
+        return
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"--rehearse does not run on {sys.platform}", why="its nodes are Linux processes", do="Use a container."
+        )
+    from trainer.rehearsal.client import rehearsal  # late: moto and the program are for rehearsals alone
+
+    with rehearsal(program=program) as access:
+        yield access

@@ -1,0 +1,79 @@
+"""How the command line looks: tables, durations, dollars, and one live line on a terminal. stderr's story, never stdout's data."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+QUIET_SECONDS = 10.0  # without a terminal, an unchanged phase says something at most this often
+BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
+
+
+class Story:
+    """Tell a person what happens: permanent lines, and on a terminal one line that updates in place."""
+
+    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stream = stream or sys.stderr
+        self.live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.colour = self.live and "NO_COLOR" not in os.environ
+        self._clock = clock
+        self._on_screen = False
+        self._topic, self._told_at = "", float("-inf")
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Print a line that stays."""
+        self._clear()
+        print(self.styled(text, style), file=self.stream, flush=True)
+
+    def update(self, text: str, *, topic: str) -> None:
+        """Show where things are: in place on a terminal, else a line when the topic changes and now and then in between."""
+        if self.live:
+            width = os.get_terminal_size(self.stream.fileno()).columns if self.stream.fileno() >= 0 else 80
+            self._clear()
+            self.stream.write(text[: max(20, width - 1)])
+            self.stream.flush()
+            self._on_screen = True
+        elif topic != self._topic or self._clock() - self._told_at >= QUIET_SECONDS:
+            print(text, file=self.stream, flush=True)
+            self._told_at = self._clock()
+        self._topic = topic
+
+    def styled(self, text: str, style: str) -> str:
+        """Return the text in a style, plain where colour is unwanted."""
+        return f"\033[{style}m{text}\033[0m" if style and self.colour else text
+
+    def _clear(self) -> None:
+        if self._on_screen:
+            self.stream.write("\r\033[K")
+            self._on_screen = False
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
+    """Return rows as aligned lines; the columns in `right` are aligned to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """Write seconds for people: 45 s, 2m05s, 1h08m."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def money(dollars: float) -> str:
+    """Write dollars for people: cents, and more digits below ten cents."""
+    return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"

@@ -1,0 +1,51 @@
+"""The plan as a table, the way it is read before saying yes."""
+
+from __future__ import annotations
+
+from trainer.cli.output import duration, money, table
+from trainer.config import Job
+from trainer.launch.inputs import Candles
+from trainer.launch.plan import LIST_PRICE_REGION, Candidate, LaunchPlan
+
+HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough)", "est. cost (rough)", "note"]
+
+
+def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
+    """Return the plan as lines of text: what is trained, the candidates, and the hard stop."""
+    bars = sum(min(count, job.bars) if job.bars else count for count in candles.bars.values())
+    kind = "SYNTHETIC bars" if candles.synthetic else "bars"
+    names = ", ".join(candles.bars) if len(candles.bars) <= 6 else f"{len(candles.bars)} symbols"
+    models = "1 model" if len(candles.bars) == 1 else f"{len(candles.bars)} models"
+    lines = [
+        f"{job.name}: {models} ({job.model}: {names}) on {bars:,} {kind} of {candles.timeframe}, {job.epochs} epochs at most"
+    ]
+    rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
+    lines += table(rows, right=(0, 3, 5))
+    dates = sorted({candidate.machine.price_date for candidate in plan.candidates if candidate.machine.price_date})
+    lines.append(f"list prices of {LIST_PRICE_REGION}, {', '.join(dates)}; times are derived, not measured: P50 (P90)")
+    if plan.rehearsal:
+        lines.append(
+            "a rehearsal: GPUs are processes on this machine's CPU, and its dollars are their seconds at that list price"
+        )
+    reason = "the budget" if plan.hard_stop < plan.max_duration else "max_duration"
+    lines.append(
+        f"hard stop {duration(plan.hard_stop.total_seconds())} after launch ({reason}), at most {money(plan.hard_stop_usd)} "
+        "at the on-demand price: OS timer, one-time schedule, sweeper"
+    )
+    return lines
+
+
+def _row(number: int, candidate: Candidate, plan: LaunchPlan) -> list[str]:
+    machine = candidate.machine
+    chosen = " *" if candidate is plan.first else ""
+    gpus = f"{machine.gpus:g} x {machine.gpu_model.removeprefix('NVIDIA ')}"
+    head = [str(number), machine.name + chosen, candidate.market.replace("_", "-"), str(len(candidate.zones)), gpus]
+    if candidate.refused:
+        return [*head, f"{candidate.price_usd_per_hour:.2f}", "-", "-", f"not asked: {candidate.refused}"]
+    return [
+        *head,
+        f"{candidate.price_usd_per_hour:.2f}",
+        f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})",
+        f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})",
+        candidate.note,
+    ]

@@ -1,0 +1,65 @@
+"""The receipt as text: what was made, where the time went, what it cost, and what became of every instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.cli.output import duration, money, table
+
+
+def receipt_lines(receipt: dict[str, Any]) -> list[str]:
+    """Return a receipt as lines of text."""
+    seconds, dollars, data = receipt["seconds"], receipt["dollars"], receipt["data"]
+    lines = [f"run        {receipt['run_id']}", f"state      {receipt['state']} (exit code {receipt['exit_code']})"]
+    if error := receipt.get("error"):
+        why = f" ({error['why']})" if error.get("why") else ""
+        lines.append(f"because    {error['what']}{why}. {error.get('do', '')}".rstrip())
+    phases = "  ".join(f"{phase} {duration(value)}" for phase, value in seconds.items() if phase != "total")
+    lines.append(f"time       {duration(seconds['total'])}: {phases}")
+    spent = f"{money(dollars['spent_low'])} to {money(dollars['spent_high'])}"
+    lines.append(f"dollars    {spent} spent, {money(dollars['estimated'])} estimated")
+    if data:
+        kind = "SYNTHETIC" if data.get("synthetic") else "real"
+        lines.append(f"data       {data.get('bars', 0):,} bars used ({kind}), {data.get('holes', 0):,} holes")
+    for instance in receipt["instances"]:
+        lines.append(
+            f"instance   {instance['instance_id']} {instance['instance_type']} {instance['market'].replace('_', '-')} "
+            f"{instance['availability_zone']}: {instance['state']} ({instance['proof'] or 'no proof'})"
+        )
+    lines += _models(receipt["models"])
+    for failure in receipt["failed"]:
+        lines.append(f"failed     {failure['symbol']}: {failure['reason']}")
+    if receipt.get("retries"):
+        lines.append(f"retries    {receipt['retries']}")
+    if receipt.get("note"):
+        lines.append(f"note       {receipt['note']}")
+    return lines
+
+
+def _models(models: list[dict[str, Any]]) -> list[str]:
+    if not models:
+        return ["models     none"]
+    rows = [["symbol", "family", "accuracy (base rate)", "AUC", "MCC", "log loss", "Brier", "version", "sha256"]]
+    rows += [_model_row(model) for model in models]
+    lines = table(rows)
+    return [f"models     {lines[0]}", *(f"           {line}" for line in lines[1:])]
+
+
+def _model_row(model: dict[str, Any]) -> list[str]:
+    scores = (model.get("metrics") or {}).get("test") or model.get("metrics") or {}
+
+    def score(name: str) -> str:
+        value = scores.get(name)
+        return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
+
+    return [
+        str(model["symbol"]),
+        str(model["family"]),
+        f"{score('accuracy')} ({score('base_rate')})",
+        score("auc"),
+        score("mcc"),
+        score("log_loss"),
+        score("brier"),
+        str(model["version_id"])[:8],
+        str(model["sha256"])[:12],
+    ]

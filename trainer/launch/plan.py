@@ -1,0 +1,239 @@
+"""The plan of a launch: one row a candidate, which are asked and why the others are not, and when everything ends. Pure.
+
+What is printed is what is run: `--dry-run` shows this same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from trainer.config import Job
+from trainer.cost.instances import InstanceType, replacements
+from trainer.cost.planner import Workload, budget_duration, default_max_duration, dollars, estimate
+from trainer.errors import BudgetError, ConfigError, UsageError
+from trainer.launch.ladder import Pools, build_ladder
+from trainer.launch.preflight import Offers
+from trainer.runs.record import Rung
+
+# What is compared when a job names no type: one or four GPUs that most accounts can get (2026-11-20).
+DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xlarge")
+LIST_PRICE_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One type on one market: what it takes and costs, or in `refused` why it is not asked."""
+
+    machine: InstanceType
+    market: str
+    zones: tuple[str, ...]
+    price_usd_per_hour: float
+    seconds_p50: float
+    seconds_p90: float
+    dollars_p50: float
+    dollars_p90: float
+    note: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """Everything decided before the first write."""
+
+    candidates: tuple[Candidate, ...]
+    ladder: tuple[Rung, ...]
+    max_duration: timedelta
+    hard_stop: timedelta  # the earlier of max_duration and what the budget lasts
+    hard_stop_usd: float  # what the machine has cost by then, at the worst on-demand price
+    budget_usd: float
+    rehearsal: bool
+    region: str
+
+    @property
+    def first(self) -> Candidate:
+        """Return the candidate that is asked first."""
+        return next(candidate for candidate in self.candidates if not candidate.refused)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as `--dry-run --json` prints it."""
+        return {
+            "rehearsal": self.rehearsal,
+            "region": self.region,
+            "candidates": [_candidate_dict(candidate) for candidate in self.candidates],
+            "rungs": [f"{rung.instance_type} {rung.market} {rung.availability_zone}" for rung in self.ladder],
+            "max_duration_seconds": self.max_duration.total_seconds(),
+            "hard_stop": {"seconds": self.hard_stop.total_seconds(), "dollars": round(self.hard_stop_usd, 4)},
+            "budget_usd": self.budget_usd,
+            "times_are": "rough: derived, not measured",
+        }
+
+
+def make_plan(
+    job: Job,
+    work: Workload,
+    machines: Sequence[InstanceType],
+    offers: Offers,
+    *,
+    subnets: dict[str, str],
+    region: str,
+    rehearsal: bool,
+    cap: timedelta,
+) -> LaunchPlan:
+    """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
+
+    Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget, UsageError for a
+    `max_duration` beyond the cap.
+    """
+    weighed = [weigh(job, work, machine, offers, rehearsal=rehearsal) for machine in machines]
+    if not job.instance:
+        weighed.sort(key=lambda candidate: (bool(candidate.refused), candidate.dollars_p50))
+    offered = [candidate for candidate in weighed if not candidate.refused]
+    if not offered:
+        reasons = "; ".join(f"{candidate.machine.name}: {candidate.refused}" for candidate in weighed)
+        raise ConfigError(f"nothing to launch on in {region}", why=reasons, do="Choose another --instance, or another region.")
+    candidates = _within_budget(weighed, job.budget)
+    usable = [candidate for candidate in candidates if not candidate.refused]
+    worst_price = max(on_demand_price(candidate.machine) for candidate in usable)
+    max_duration = _max_duration(job, max(candidate.seconds_p90 for candidate in usable), cap)
+    hard_stop = min(max_duration, budget_duration(job.budget, worst_price)) if job.budget else max_duration
+    ladder = build_ladder(
+        [_pools(candidate, offers) for candidate in usable],
+        subnets=subnets,
+        launch_template_id=offers.launch_template_id,
+        image_id=offers.image_id,
+    )
+    return LaunchPlan(
+        candidates=tuple(candidates),
+        ladder=ladder,
+        max_duration=max_duration,
+        hard_stop=hard_stop,
+        hard_stop_usd=dollars(hard_stop.total_seconds(), worst_price),
+        budget_usd=job.budget,
+        rehearsal=rehearsal,
+        region=region,
+    )
+
+
+def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> None:
+    """Stop before any write where AWS no longer starts a type. Raises UsageError naming replacements with time and cost."""
+    for machine in machines:
+        if machine.launchable:
+            continue
+        why = (
+            "AWS ended P3 between 2026-04-01 and 2026-05-01"
+            if machine.status == "retired"
+            else "no current image or torch wheel runs on it"
+        )
+        options = [_option(other, work) for other in replacements(machine)]
+        listed = f"{', '.join(options[:-1])} or {options[-1]}"
+        nearest_type = replacements(machine)[0].name
+        raise UsageError(
+            f"{machine.name} cannot be launched on AWS",
+            why=why,
+            do=f"Use {listed}; the nearest is --instance {nearest_type}. With --rehearse {machine.name} still runs.",
+        )
+
+
+def weigh(job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool) -> Candidate:
+    """Return one row of the plan: time, price and cost, or why this type is not asked."""
+    zones = offers.zones.get(machine.name, ())
+    spot = {
+        zone: offers.spot_usd_per_hour[machine.name, zone] for zone in zones if (machine.name, zone) in offers.spot_usd_per_hour
+    }
+    on_demand = on_demand_price(machine)
+    price = min(spot.values()) if spot else on_demand
+    time = estimate(work, machine, rehearsal=rehearsal)
+    refused = note = ""
+    if not zones:
+        refused = "not offered in a zone of the stack"
+    elif not on_demand:
+        refused = "no list price known, so no deadline can be made"
+    elif rehearsal and not machine.launchable:
+        note = "retired by AWS in 2026: a rehearsal only"
+    elif job.market == "spot" and not spot:
+        note = "no spot price known: the list price"
+    return Candidate(
+        machine=machine,
+        market=job.market,
+        zones=zones,
+        price_usd_per_hour=price,
+        seconds_p50=time.seconds_p50,
+        seconds_p90=time.seconds_p90,
+        dollars_p50=dollars(time.seconds_p50, price),
+        dollars_p90=dollars(time.seconds_p90, price),
+        note=note,
+        refused=refused,
+    )
+
+
+def on_demand_price(machine: InstanceType) -> float:
+    """Return the list price in dollars an hour, 0 where none is known."""
+    return machine.price_usd_per_hour or 0.0
+
+
+def _within_budget(candidates: Sequence[Candidate], budget: float) -> list[Candidate]:
+    """Refuse the candidates dearer than the budget. Raises BudgetError where that leaves none."""
+    if not budget:
+        return list(candidates)
+    marked = [_over_budget(candidate) if candidate.dollars_p50 > budget else candidate for candidate in candidates]
+    if all(candidate.refused for candidate in marked):
+        cheapest = min((c for c in candidates if not c.refused), key=lambda candidate: candidate.dollars_p50)
+        raise BudgetError(
+            f"a budget of ${budget:g} is too small",
+            why=f"the cheapest plan, {cheapest.machine.name}, is estimated at ${_cents_up(cheapest.dollars_p50)}",
+            do="Raise --budget, train fewer symbols or epochs, or name a cheaper --instance.",
+        )
+    return marked
+
+
+def _over_budget(candidate: Candidate) -> Candidate:
+    return candidate if candidate.refused else Candidate(**{**vars(candidate), "refused": "over the budget"})
+
+
+def _cents_up(amount: float) -> str:
+    """Write dollars so that a budget of just this much would do."""
+    return f"{int(amount * 1000 + 1) / 1000:.3f}"
+
+
+def _max_duration(job: Job, seconds_p90: float, cap: timedelta) -> timedelta:
+    wanted = job.max_duration_or(min(cap, default_max_duration(seconds_p90)))
+    if wanted > cap:
+        raise UsageError(
+            f"max_duration {job.max_duration} is longer than this stack lets an instance live",
+            why=f"its launch template ends every instance after {int(cap.total_seconds() // 60)} minutes",
+            do="Shorten it, or raise the stack's max lifetime and run pulumi up.",
+        )
+    return wanted
+
+
+def _pools(candidate: Candidate, offers: Offers) -> Pools:
+    name, on_demand = candidate.machine.name, on_demand_price(candidate.machine)
+    prices = {zone: offers.spot_usd_per_hour.get((name, zone), on_demand) for zone in candidate.zones}
+    return Pools(machine=candidate.machine, market=candidate.market, on_demand_usd_per_hour=on_demand, price_by_zone=prices)
+
+
+def _option(machine: InstanceType, work: Workload | None) -> str:
+    price = on_demand_price(machine)
+    if work is None:
+        return f"{machine.name} (${price:.2f}/h)"
+    time = estimate(work, machine, rehearsal=False)
+    return f"{machine.name} (about {max(1, round(time.seconds_p50 / 60))} min, ${dollars(time.seconds_p50, price):.2f})"
+
+
+def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "instance_type": candidate.machine.name,
+        "market": candidate.market,
+        "zones": list(candidate.zones),
+        "gpus": candidate.machine.gpus,
+        "gpu_model": candidate.machine.gpu_model,
+        "price_usd_per_hour": candidate.price_usd_per_hour,
+        "price_date": candidate.machine.price_date,
+        "seconds": {"p50": round(candidate.seconds_p50), "p90": round(candidate.seconds_p90)},
+        "dollars": {"p50": round(candidate.dollars_p50, 4), "p90": round(candidate.dollars_p90, 4)},
+        "note": candidate.note,
+        "refused": candidate.refused,
+    }

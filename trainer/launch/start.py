@@ -1,0 +1,62 @@
+"""From a plan to a run: code and manifest in the bucket, then the record. Once the record is there, `control.drive` takes over.
+
+Nothing here starts a machine. What is left behind if this is killed half-way is a wheel that the next launch uses and a
+manifest that nobody reads.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from trainer.config import Job
+from trainer.cost.instances import instance_type
+from trainer.launch.bundle import Bundle, upload_bundle
+from trainer.launch.inputs import Candles
+from trainer.launch.manifest import build_manifest, write_manifest
+from trainer.launch.plan import LaunchPlan
+from trainer.launch.preflight import Offers
+from trainer.runs.record import RunRecord, new_run_id
+from trainer.runs.store import Objects, create_record
+from trainer.stack_outputs import StackOutputs
+
+
+def new_record(
+    job: Job, plan: LaunchPlan, bundle: Bundle, outputs: StackOutputs, *, preflight_at: datetime, now: datetime
+) -> RunRecord:
+    """Return the record of a run that begins now, in state "starting"."""
+    return RunRecord(
+        run_id=new_run_id(job.name, now),
+        project=outputs.project,
+        stack=outputs.stack,
+        owner=outputs.owner,
+        rehearsal=plan.rehearsal,
+        bucket=outputs.bucket,
+        job=job.to_dict(),
+        ladder=plan.ladder,
+        bundle_key=bundle.key,
+        bundle_sha256=bundle.sha256,
+        budget_usd=plan.budget_usd,
+        estimated_usd=plan.first.dollars_p50,
+        estimated_seconds=plan.first.seconds_p50,
+        preflight_at=preflight_at,
+        created_at=now,
+        deadline=now + plan.max_duration,
+    )
+
+
+def register(record: RunRecord, job: Job, bundle: Bundle, candles: Candles, offers: Offers, objects: Objects) -> None:
+    """Write code, manifest and record, in this order: a record that can be read has everything that it names."""
+    upload_bundle(bundle, objects)
+    manifest = build_manifest(
+        run_id=record.run_id,
+        created_at=record.created_at,
+        rehearsal=record.rehearsal,
+        job=job,
+        bundle=bundle,
+        image_line=offers.image_line,
+        image_id=offers.image_id,
+        inputs=[item.pinned() for item in candles.inputs],
+        machines=[instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)],
+    )
+    write_manifest(manifest, objects)
+    create_record(objects, record)
