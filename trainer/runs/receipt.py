@@ -1,4 +1,4 @@
-"""The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Pure; docs/receipt.md has its schema.
+"""The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its schema: docs/receipt.md.
 
 A bill is a low and a high bound from what was observed: AWS shows neither the instant at which `running` began nor the one
 at which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the first look

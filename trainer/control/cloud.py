@@ -1,0 +1,195 @@
+"""The few calls that a run needs from its cloud: the `Cloud` protocol, and its boto3 implementation.
+
+Owns how AWS is asked (names of operations, pagination, error codes). Does not decide anything: `runs.reconcile` does. The
+simulator's in-memory world implements the same protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.access import Access, aws_error, error_code
+from trainer.errors import TrainerError
+from trainer.launch.fleet import FleetOutcome, outcome
+from trainer.runs.record import utc_now
+from trainer.runs.store import Objects, open_objects
+from trainer.runs.world import ENDED, Instance
+from trainer.stack_outputs import StackOutputs
+
+INSTANCE_NOT_FOUND = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
+CLOCK_TOLERANCE = timedelta(seconds=5)  # the Date header counts whole seconds, and a request takes its time
+# "User initiated (2026-11-20 23:59:12 GMT)": the one place where AWS dates a termination.
+_TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+
+
+class Cloud(Protocol):
+    """What carries a run out. Every call may be repeated; each raises TrainerError where AWS can't be asked or refuses."""
+
+    @property
+    def objects(self) -> Objects: ...
+
+    def now(self) -> datetime: ...
+
+    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetOutcome: ...
+
+    def instances(self, *, run_id: str) -> tuple[Instance, ...]: ...
+
+    def terminate(self, *, instance_ids: tuple[str, ...]) -> None: ...
+
+    def scheduled(self, *, name: str) -> datetime | None: ...
+
+    def arm_sweep(self, *, name: str, run_id: str, at: datetime) -> None: ...
+
+    def arm_kill(self, *, name: str, instance_ids: tuple[str, ...], at: datetime) -> None: ...
+
+    def delete_schedule(self, *, name: str) -> None: ...
+
+
+class AwsCloud:
+    """`Cloud` by boto3, for one stack."""
+
+    def __init__(self, access: Access, outputs: StackOutputs) -> None:
+        self._outputs = outputs
+        self.objects: Objects = open_objects(access, outputs.bucket)
+        self._ec2 = access.client("ec2")
+        # No capacity is an HTTP 500, which botocore would retry in place: a launch has its own way to go on.
+        self._launches = access.client("ec2", total_max_attempts=1)
+        self._scheduler = access.client("scheduler")
+        self._offset = timedelta(0)
+
+    def now(self) -> datetime:
+        """Return the present instant by AWS's clock, as far as its answers told it: a desk's own may be minutes off."""
+        return utc_now() + self._offset
+
+    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetOutcome:
+        """Call CreateFleet once and return what its answer, or its silence, means."""
+        try:
+            return outcome(self._launches.create_fleet(**request))
+        except (BotoCoreError, ClientError) as error:
+            return outcome(error)
+
+    def instances(self, *, run_id: str) -> tuple[Instance, ...]:
+        """Return every instance that carries the run's tag, whatever its state."""
+        filters = [{"Name": "tag:run_id", "Values": [run_id]}]
+        try:
+            pages = list(self._ec2.get_paginator("describe_instances").paginate(Filters=filters))
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot describe the instances of {run_id}") from error
+        self._read_clock(pages)
+        found = [item for page in pages for group in page["Reservations"] for item in group["Instances"]]
+        return tuple(sorted(map(_instance, found), key=lambda instance: (instance.launched_at, instance.instance_id)))
+
+    def terminate(self, *, instance_ids: tuple[str, ...]) -> None:
+        """Terminate instances one by one: one bad id in a list would fail the whole call. Not found counts as done."""
+        failure: TrainerError | None = None
+        for instance_id in instance_ids:
+            try:
+                self._ec2.terminate_instances(InstanceIds=[instance_id])
+            except (BotoCoreError, ClientError) as error:
+                if error_code(error) not in INSTANCE_NOT_FOUND:
+                    failure = failure or aws_error(error, f"cannot terminate {instance_id}")
+        if failure is not None:
+            raise failure
+
+    def scheduled(self, *, name: str) -> datetime | None:
+        """Return the instant at which a one-time schedule fires, or None where there is none."""
+        try:
+            found = self._scheduler.get_schedule(Name=name, GroupName=self._outputs.schedule_group)
+        except (BotoCoreError, ClientError) as error:
+            if error_code(error) == "ResourceNotFoundException":
+                return None
+            raise aws_error(error, f"cannot read the schedule {name}") from error
+        expression = found["ScheduleExpression"]
+        return datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=timezone.utc)
+
+    def arm_sweep(self, *, name: str, run_id: str, at: datetime) -> None:
+        """Create, or move, the one-time schedule that calls the sweeper for one run."""
+        self._put_schedule(name, at, self._outputs.sweeper_arn, {"run_id": run_id})
+
+    def arm_kill(self, *, name: str, instance_ids: tuple[str, ...], at: datetime) -> None:
+        """Create, or move, the one-time schedule that calls ec2:terminateInstances itself."""
+        target = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
+        self._put_schedule(name, at, target, {"InstanceIds": list(instance_ids)})
+
+    def delete_schedule(self, *, name: str) -> None:
+        """Delete a schedule; one that is not there any more (it fired) counts as done."""
+        try:
+            self._scheduler.delete_schedule(Name=name, GroupName=self._outputs.schedule_group)
+        except (BotoCoreError, ClientError) as error:
+            if error_code(error) != "ResourceNotFoundException":
+                raise aws_error(error, f"cannot delete the schedule {name}") from error
+
+    def _put_schedule(self, name: str, at: datetime, target_arn: str, target_input: Mapping[str, Any]) -> None:
+        request = schedule_request(
+            name=name,
+            group=self._outputs.schedule_group,
+            at=at,
+            target_arn=target_arn,
+            role_arn=self._outputs.scheduler_role_arn,
+            target_input=target_input,
+        )
+        try:
+            try:
+                self._scheduler.create_schedule(**request)
+            except ClientError as error:
+                if error_code(error) != "ConflictException":
+                    raise
+                self._scheduler.update_schedule(**request)
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot arm the schedule {name}") from error
+
+    def _read_clock(self, pages: list[Any]) -> None:
+        header = pages[-1].get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "") if pages else ""
+        try:
+            offset = parsedate_to_datetime(header) - utc_now()
+        except (ValueError, TypeError):
+            return
+        self._offset = offset if abs(offset) > CLOCK_TOLERANCE else timedelta(0)
+
+
+def schedule_request(
+    *, name: str, group: str, at: datetime, target_arn: str, role_arn: str, target_input: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of CreateSchedule (and UpdateSchedule) for a one-time schedule that deletes itself."""
+    return {
+        "Name": name,
+        "GroupName": group,
+        "ScheduleExpression": f"at({at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S})",
+        "ScheduleExpressionTimezone": "UTC",
+        "FlexibleTimeWindow": {"Mode": "OFF"},
+        "ActionAfterCompletion": "DELETE",
+        "Target": {
+            "Arn": target_arn,
+            "RoleArn": role_arn,
+            "Input": json.dumps(target_input),
+            # The default of 185 tries in 24 hours would call for an instance that is long gone.
+            "RetryPolicy": {"MaximumRetryAttempts": 30, "MaximumEventAgeInSeconds": 3600},
+        },
+    }
+
+
+def _instance(item: Mapping[str, Any]) -> Instance:
+    tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
+    state = item["State"]["Name"]
+    launched_at = item["LaunchTime"].astimezone(timezone.utc)
+    dated = _TRANSITION.search(item.get("StateTransitionReason") or "") if state in ENDED else None
+    ended_at = datetime.strptime(dated[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc) if dated else None
+    attempt = tags.get("attempt", "")
+    return Instance(
+        instance_id=item["InstanceId"],
+        attempt=int(attempt) if attempt.isdigit() else 1,
+        instance_type=item["InstanceType"],
+        market="spot" if item.get("InstanceLifecycle") == "spot" else "on_demand",
+        availability_zone=item.get("Placement", {}).get("AvailabilityZone", ""),
+        state=state,
+        launched_at=launched_at,
+        ended_at=max(ended_at, launched_at) if ended_at else None,
+        reason=(item.get("StateReason") or {}).get("Code", ""),
+    )
