@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainer.access import Access
 from trainer.control.act import Step, read_receipt, step
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.errors import UsageError
+from trainer.errors import TrainerError, UsageError
 from trainer.runs.receipt import Receipt
 from trainer.runs.store import read_record, run_ids
 from trainer.stack_outputs import StackOutputs
@@ -56,7 +56,7 @@ def open_runs(cloud: Cloud) -> tuple[str, ...]:
 
 
 def settle_run(cloud: Cloud, run_id: str) -> Settled:
-    """Take every step that one run is ready for, start nothing, and return how it was left. Raises UsageError if there is none."""
+    """Take every step that one run is ready for, start nothing, and return how it was left."""
     look = step(cloud, run_id, may_start=False)
     for _ in range(MOST_STEPS):
         if not look.moved:
