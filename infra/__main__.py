@@ -131,7 +131,7 @@ aws.ssm.Parameter(
     description="What mayfly launches with. Written by Pulumi.",
     type="String",
     tier="Standard",
-    value=pulumi.Output.from_input(outputs).apply(lambda values: StackOutputs(**values).to_json()),
+    insecure_value=pulumi.Output.from_input(outputs).apply(lambda values: StackOutputs(**values).to_json()),
     tags=settings.tags,
 )
 for name, value in outputs.items():

@@ -1,0 +1,165 @@
+"""Apply the Pulumi program to the embedded AWS, resource by resource: the same infra/ that `pulumi up` applies to an account.
+
+    python -m trainer.rehearsal.pulumi_apply --endpoint http://127.0.0.1:PORT --account 000000000001 [--set KEY=VALUE]
+
+Pulumi's own mocks run the program; each resource it registers is made by `pulumi_resources`. It runs in a process of its own,
+since Pulumi keeps its settings and its event loop in globals. Outputs go to stdout, as one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trainer
+from trainer.access import Access
+from trainer.errors import ConfigError, TrainerError, UsageError, nearest
+
+APPLY_SECONDS = 120  # on an idle machine it takes four
+
+
+def apply(access: Access, *, stack: str = "dev", config: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Apply the program to an account of a running server, in a child process. Returns its outputs. Takes a few seconds.
+
+    `access` must be a rehearsal's: its key names the account. Raises ConfigError with what the child said.
+    """
+    if access.endpoint_url is None or access.access_key is None:
+        raise ConfigError("the Pulumi program is only applied to an embedded AWS", do="Run `pulumi up` for an account.")
+    command = [sys.executable, "-m", __name__, "--endpoint", access.endpoint_url, "--account", access.access_key[4:16]]
+    command += ["--stack", stack, "--region", access.region or "us-east-1"]
+    for key, value in (config or {}).items():
+        command += ["--set", f"{key}={value}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=APPLY_SECONDS, check=False)
+    if ended.returncode:
+        said = ended.stderr.strip().splitlines() or ["it said nothing"]
+        raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=said[-1])
+    outputs: dict[str, Any] = json.loads(ended.stdout)
+    return outputs
+
+
+def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path) -> dict[str, Any]:
+    """Apply the program from the folder `program` in this process, which should do nothing else. Returns its outputs.
+
+    Raises ConfigError for what the embedded AWS can't apply, and whatever the program itself raises.
+    """
+    import pulumi
+    from pulumi.runtime import get_root_resource
+    from pulumi.runtime.config import set_all_config
+    from pulumi.runtime.mocks import set_mocks
+
+    from trainer.rehearsal.pulumi_mocks import EmbeddedCloud  # late, as pulumi: `apply` needs neither
+
+    project = read_project(program)
+    cloud = EmbeddedCloud(access, account=account)
+    outputs: dict[str, Any] = {}
+    set_mocks(cloud, project=project["name"], stack=stack, preview=False)
+    set_all_config(
+        {f"{project['name']}:{key}": value for key, value in settings(program, stack=stack, overrides=config).items()}
+    )
+
+    def run_program() -> Any:
+        runpy.run_path(str(program / project.get("main", ".") / "__main__.py"), run_name="__main__")
+        exports: dict[str, Any] = getattr(get_root_resource(), "outputs", {})
+        return pulumi.Output.all(**exports).apply(outputs.update)
+
+    sys.path.insert(0, str(program))
+    try:
+        pulumi.runtime.test(run_program)()  # type: ignore[no-untyped-call]  # waits for every resource, and raises what any of them raised
+    except Exception as error:  # narrowed at once: Pulumi wraps what a resource raised in errors of its own
+        if cloud.first_error is not None:
+            raise cloud.first_error from error
+        raise
+    return outputs
+
+
+def program_folder() -> Path:
+    """Return the folder with Pulumi.yaml: the checkout's, or the copy that an installed wheel carries."""
+    package = Path(next(iter(trainer.__path__)))
+    for folder in (package.parent, package / "_infra"):
+        if (folder / "Pulumi.yaml").is_file() and (folder / "infra" / "__main__.py").is_file():
+            return folder
+    raise ConfigError("the Pulumi program is missing", why=f"neither beside nor inside {package}", do="Install mayfly again.")
+
+
+def read_project(program: Path) -> dict[str, Any]:
+    """Read Pulumi.yaml."""
+    return _read_yaml(program / "Pulumi.yaml")
+
+
+def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the stack's settings as Pulumi would pass them: defaults, then Pulumi.<stack>.yaml, then overrides.
+
+    Raises UsageError for a setting that Pulumi.yaml doesn't declare or whose type is another.
+    """
+    project = read_project(program)
+    declared: dict[str, dict[str, Any]] = project["config"]
+    values = {key: declaration["default"] for key, declaration in declared.items() if "default" in declaration}
+    stack_file = program / f"Pulumi.{stack}.yaml"
+    for key, value in (_read_yaml(stack_file).get("config") or {} if stack_file.is_file() else {}).items():
+        namespace, _, name = key.rpartition(":")
+        if namespace in ("", project["name"]):  # another namespace is a provider's: aws:region is the server's here
+            values[_known(name, declared)] = value
+    for key, text in overrides.items():
+        values[_known(key, declared)] = text
+    return {key: _as_text(key, value, declared[key]["type"]) for key, value in values.items()}
+
+
+def _known(key: str, declared: Mapping[str, Any]) -> str:
+    if key not in declared:
+        raise UsageError(f"the stack has no setting '{key}'", do=nearest(key, declared) or "Pulumi.yaml lists them.")
+    return key
+
+
+def _as_text(key: str, value: Any, kind: str) -> str:
+    """Return a setting as Pulumi's configuration carries it, which is always text."""
+    text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+    fits = {"integer": text.lstrip("-").isdigit(), "boolean": text in ("true", "false")}.get(kind, True)
+    if not fits:
+        raise UsageError(f"the stack's setting '{key}' is {text!r}", why=f"Pulumi.yaml declares it as {kind}")
+    return text
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml  # late: only a rehearsal has it, with pulumi
+
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return values
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer.rehearsal.pulumi_apply", description=__doc__.splitlines()[0])
+    parser.add_argument("--endpoint", required=True, help="URL of the embedded AWS")
+    parser.add_argument("--account", required=True, help="account id, 12 digits")
+    parser.add_argument("--stack", default="dev")
+    parser.add_argument("--region", default="us-east-1")
+    parser.add_argument("--program", type=Path, help="folder with Pulumi.yaml; the checkout's or the wheel's by default")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Pulumi.yaml")
+    options = parser.parse_args(arguments)
+    access = Access(
+        region=options.region,
+        endpoint_url=options.endpoint,
+        access_key=f"AKIA{options.account}0000",
+        secret_key="rehearsal",
+        rehearsal=True,
+    )
+    config = dict(pair.partition("=")[::2] for pair in options.set)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the outputs alone
+            program = (options.program or program_folder()).resolve()
+            outputs = apply_here(access, account=options.account, stack=options.stack, config=config, program=program)
+    except TrainerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(outputs, sort_keys=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,368 @@
+"""How each resource type of infra/ is made on the embedded AWS: one function a type, which calls the service by boto3.
+
+A type or a property that is not handled here is an error: a rehearsal must not pass over what `pulumi up` would do. What
+this doesn't know are the provider's own rules (which arguments exclude each other, what forces a replacement).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pulumi
+from botocore import xform_name
+from botocore.exceptions import ClientError
+
+from trainer.access import Access
+from trainer.errors import ConfigError
+from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters
+
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same zip
+_ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+
+
+class Properties(dict[str, Any]):
+    """A resource's inputs, taken out one by one; what nobody takes is an error."""
+
+    def take(self, *names: str) -> dict[str, Any]:
+        """Take these inputs out, where they are given."""
+        return {name: self.pop(name) for name in names if name in self}
+
+    def rest(self) -> dict[str, Any]:
+        """Take out everything that is left."""
+        rest = dict(self)
+        self.clear()
+        return rest
+
+
+Made = tuple[str, dict[str, Any]]  # a resource's id, and the outputs that AWS gave it
+Maker = Callable[["Resources", str, Properties], Made]
+MAKERS: dict[str, Maker] = {}
+
+
+def makes(resource_type: str) -> Callable[[Maker], Maker]:
+    """Register a function as the one that makes a resource type."""
+
+    def register(maker: Maker) -> Maker:
+        MAKERS[resource_type] = maker
+        return maker
+
+    return register
+
+
+class Resources:
+    """Makes resources on one account of the embedded AWS."""
+
+    def __init__(self, access: Access, *, account: str) -> None:
+        self.account, self.region = account, access.region or "us-east-1"
+        self._access = access
+        self._clients: dict[str, Any] = {}
+        self._models = botocore.session.get_session()
+
+    def make(self, resource_type: str, name: str, inputs: dict[str, Any]) -> Made:
+        """Make one resource. Raises ConfigError for a type or a property that is not known here."""
+        maker = MAKERS.get(resource_type)
+        if maker is None:
+            raise ConfigError(
+                f"the embedded AWS does not know the resource type {resource_type}",
+                why=f"'{name}' in infra/",
+                do="Add it to trainer/rehearsal/pulumi_resources.py.",
+            )
+        properties = Properties({key: value for key, value in inputs.items() if value is not None})
+        made = maker(self, name, properties)
+        if properties:
+            raise ConfigError(
+                f"the embedded AWS can't apply {resource_type} '{name}'",
+                why=f"unknown property {', '.join(sorted(properties))}",
+                do="Correct it in infra/, or handle it in trainer/rehearsal/pulumi_resources.py.",
+            )
+        return made
+
+    def client(self, service: str) -> Any:
+        """Return the account's client of a service."""
+        if service not in self._clients:
+            self._clients[service] = self._access.client(service)
+        return self._clients[service]
+
+    def send(self, service: str, operation: str, given: dict[str, Any], **fixed: Any) -> Any:
+        """Send a request: `given` in Pulumi's names, converted by the request's shape, and `fixed` in AWS's own."""
+        model = self._models.get_service_model(service).operation_model(operation)
+        parameters = to_parameters(given, model.input_shape, operation)
+        return getattr(self.client(service), xform_name(operation))(**parameters, **fixed)
+
+    def shaped(self, service: str, shape: str, given: Any, path: str) -> Any:
+        """Convert a Pulumi value to one of the service's named shapes."""
+        return to_parameters(given, self._models.get_service_model(service).shape_for(shape), path)
+
+    def arn(self, service: str, resource: str) -> str:
+        """Write the ARN of a resource of this account and region."""
+        return f"arn:aws:{service}:{self.region}:{self.account}:{resource}"
+
+
+def _tag_specifications(kind: str, properties: Properties) -> list[dict[str, Any]]:
+    tags = properties.pop("tags", {})
+    return [{"ResourceType": kind, "Tags": tag_list(tags)}] if tags else []
+
+
+def _name(properties: Properties, logical_name: str) -> str:
+    """Take the physical name, or make one as Pulumi does: the logical name and seven hexadecimal digits."""
+    return str(properties.pop("name", None) or f"{logical_name}-{hashlib.sha256(logical_name.encode()).hexdigest()[:7]}")
+
+
+# --- storage
+
+
+@makes("aws:s3/bucket:Bucket")
+def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
+    bucket, s3 = properties.pop("bucket"), cloud.client("s3")
+    properties.pop("forceDestroy", None)  # tells Pulumi how to delete, AWS nothing
+    elsewhere = {} if cloud.region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": cloud.region}}
+    try:
+        s3.create_bucket(Bucket=bucket, **elsewhere)
+    except ClientError as error:
+        if (
+            error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou"
+        ):  # restored from memory: the one thing that outlives a server
+            raise
+    if tags := properties.pop("tags", {}):
+        s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tag_list(tags)})
+    return bucket, {"bucket": bucket, "arn": f"arn:aws:s3:::{bucket}"}
+
+
+@makes("aws:s3/bucketVersioning:BucketVersioning")
+def _bucket_versioning(cloud: Resources, name: str, properties: Properties) -> Made:
+    cloud.send("s3", "PutBucketVersioning", properties.rest())
+    return name, {}
+
+
+@makes("aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration")
+def _bucket_encryption(cloud: Resources, name: str, properties: Properties) -> Made:
+    rules = {"rules": properties.pop("rules")}
+    cloud.send("s3", "PutBucketEncryption", {**properties.rest(), "serverSideEncryptionConfiguration": rules})
+    return name, {}
+
+
+@makes("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock")
+def _bucket_public_access_block(cloud: Resources, name: str, properties: Properties) -> Made:
+    bucket = properties.take("bucket")
+    cloud.send("s3", "PutPublicAccessBlock", {**bucket, "publicAccessBlockConfiguration": properties.rest()})
+    return name, {}
+
+
+@makes("aws:s3/bucketOwnershipControls:BucketOwnershipControls")
+def _bucket_ownership(cloud: Resources, name: str, properties: Properties) -> Made:
+    rules = {"rules": [properties.pop("rule")]}
+    cloud.send("s3", "PutBucketOwnershipControls", {**properties.rest(), "ownershipControls": rules})
+    return name, {}
+
+
+@makes("aws:s3/bucketPolicy:BucketPolicy")
+def _bucket_policy(cloud: Resources, name: str, properties: Properties) -> Made:
+    cloud.send("s3", "PutBucketPolicy", properties.rest())
+    return name, {}
+
+
+@makes("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration")
+def _bucket_lifecycle(cloud: Resources, name: str, properties: Properties) -> Made:
+    rules = {"rules": properties.pop("rules")}
+    cloud.send("s3", "PutBucketLifecycleConfiguration", {**properties.rest(), "lifecycleConfiguration": rules})
+    return name, {}
+
+
+# --- network
+
+
+@makes("aws:ec2/vpc:Vpc")
+def _vpc(cloud: Resources, name: str, properties: Properties) -> Made:
+    ec2, switches = cloud.client("ec2"), properties.take("enableDnsSupport", "enableDnsHostnames")
+    tags = _tag_specifications("vpc", properties)
+    vpc = cloud.send("ec2", "CreateVpc", properties.rest(), TagSpecifications=tags)["Vpc"]["VpcId"]
+    for switch, value in switches.items():  # EC2 takes one a call
+        ec2.modify_vpc_attribute(VpcId=vpc, **{switch[0].upper() + switch[1:]: {"Value": value}})
+    return vpc, {"arn": cloud.arn("ec2", f"vpc/{vpc}")}
+
+
+@makes("aws:ec2/internetGateway:InternetGateway")
+def _internet_gateway(cloud: Resources, name: str, properties: Properties) -> Made:
+    ec2, tags = cloud.client("ec2"), _tag_specifications("internet-gateway", properties)
+    gateway = ec2.create_internet_gateway(TagSpecifications=tags)["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=properties.pop("vpcId"))
+    return gateway, {"arn": cloud.arn("ec2", f"internet-gateway/{gateway}")}
+
+
+@makes("aws:ec2/routeTable:RouteTable")
+def _route_table(cloud: Resources, name: str, properties: Properties) -> Made:
+    routes, tags = properties.pop("routes", []), _tag_specifications("route-table", properties)
+    table = cloud.send("ec2", "CreateRouteTable", properties.rest(), TagSpecifications=tags)["RouteTable"]["RouteTableId"]
+    for route in routes:
+        destination = {"destinationCidrBlock": route.pop("cidrBlock")} if "cidrBlock" in route else {}
+        cloud.send("ec2", "CreateRoute", {**destination, **route}, RouteTableId=table)
+    return table, {"arn": cloud.arn("ec2", f"route-table/{table}")}
+
+
+@makes("aws:ec2/routeTableAssociation:RouteTableAssociation")
+def _route_table_association(cloud: Resources, name: str, properties: Properties) -> Made:
+    return cloud.send("ec2", "AssociateRouteTable", properties.rest())["AssociationId"], {}
+
+
+@makes("aws:ec2/vpcEndpoint:VpcEndpoint")
+def _vpc_endpoint(cloud: Resources, name: str, properties: Properties) -> Made:
+    tags = _tag_specifications("vpc-endpoint", properties)
+    made = cloud.send("ec2", "CreateVpcEndpoint", properties.rest(), TagSpecifications=tags)
+    endpoint = made["VpcEndpoint"]["VpcEndpointId"]
+    return endpoint, {"arn": cloud.arn("ec2", f"vpc-endpoint/{endpoint}")}
+
+
+@makes("aws:ec2/subnet:Subnet")
+def _subnet(cloud: Resources, name: str, properties: Properties) -> Made:
+    public, tags = properties.pop("mapPublicIpOnLaunch", None), _tag_specifications("subnet", properties)
+    subnet = cloud.send("ec2", "CreateSubnet", properties.rest(), TagSpecifications=tags)["Subnet"]["SubnetId"]
+    if public is not None:
+        cloud.client("ec2").modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": public})
+    return subnet, {"arn": cloud.arn("ec2", f"subnet/{subnet}")}
+
+
+@makes("aws:ec2/securityGroup:SecurityGroup")
+def _security_group(cloud: Resources, name: str, properties: Properties) -> Made:
+    ec2, tags = cloud.client("ec2"), _tag_specifications("security-group", properties)
+    rules = properties.take("ingress", "egress")
+    group_name = _name(properties, name)
+    group = cloud.send("ec2", "CreateSecurityGroup", {**properties.rest(), "groupName": group_name}, TagSpecifications=tags)[
+        "GroupId"
+    ]
+    ec2.revoke_security_group_egress(GroupId=group, IpPermissions=_ANYWHERE)  # EC2 adds it, the provider takes it away
+    for direction, authorize in (
+        ("ingress", ec2.authorize_security_group_ingress),
+        ("egress", ec2.authorize_security_group_egress),
+    ):
+        if permissions := [_permission(cloud, rule) for rule in rules.get(direction, [])]:
+            authorize(GroupId=group, IpPermissions=permissions)
+    return group, {"arn": cloud.arn("ec2", f"security-group/{group}"), "name": group_name}
+
+
+def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
+    rule = dict(rule)
+    described = {"description": rule.pop("description")} if "description" in rule else {}
+    ranges = [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])]
+    protocol = rule.pop("protocol")
+    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, "ipRanges": ranges}, "SecurityGroup rule")
+
+
+# --- roles
+
+
+@makes("aws:iam/role:Role")
+def _role(cloud: Resources, name: str, properties: Properties) -> Made:
+    role_name, document = _name(properties, name), properties.pop("assumeRolePolicy")
+    given = {**properties.rest(), "roleName": role_name, "assumeRolePolicyDocument": document}
+    role = cloud.send("iam", "CreateRole", given)["Role"]
+    return role_name, {"arn": role["Arn"], "name": role_name}
+
+
+@makes("aws:iam/rolePolicy:RolePolicy")
+def _role_policy(cloud: Resources, name: str, properties: Properties) -> Made:
+    policy_name, role = _name(properties, name), properties.pop("role")
+    cloud.client("iam").put_role_policy(RoleName=role, PolicyName=policy_name, PolicyDocument=properties.pop("policy"))
+    return f"{role}:{policy_name}", {"name": policy_name}
+
+
+@makes("aws:iam/instanceProfile:InstanceProfile")
+def _instance_profile(cloud: Resources, name: str, properties: Properties) -> Made:
+    profile_name, role = _name(properties, name), properties.pop("role")
+    given = {**properties.rest(), "instanceProfileName": profile_name}
+    profile = cloud.send("iam", "CreateInstanceProfile", given)["InstanceProfile"]
+    cloud.client("iam").add_role_to_instance_profile(InstanceProfileName=profile_name, RoleName=role)
+    return profile_name, {"arn": profile["Arn"], "name": profile_name}
+
+
+# --- what instances are made of
+
+
+@makes("aws:ec2/launchTemplate:LaunchTemplate")
+def _launch_template(cloud: Resources, name: str, properties: Properties) -> Made:
+    template_name, tags = _name(properties, name), _tag_specifications("launch-template", properties)
+    properties.pop("updateDefaultVersion", None)  # a new template's first version is its default
+    description = properties.pop("description", "")
+    made = cloud.client("ec2").create_launch_template(
+        LaunchTemplateName=template_name,
+        VersionDescription=description,
+        LaunchTemplateData=cloud.shaped("ec2", "RequestLaunchTemplateData", properties.rest(), f"LaunchTemplate {name}"),
+        TagSpecifications=tags,
+    )["LaunchTemplate"]
+    template = made["LaunchTemplateId"]
+    versions = {"latestVersion": 1, "defaultVersion": 1}
+    return template, {"arn": cloud.arn("ec2", f"launch-template/{template}"), "name": template_name, **versions}
+
+
+# --- the safety net
+
+
+@makes("aws:cloudwatch/logGroup:LogGroup")
+def _log_group(cloud: Resources, name: str, properties: Properties) -> Made:
+    logs, group = cloud.client("logs"), _name(properties, name)
+    days = properties.pop("retentionInDays", None)
+    cloud.send("logs", "CreateLogGroup", {**properties.rest(), "logGroupName": group})
+    if days:
+        logs.put_retention_policy(logGroupName=group, retentionInDays=int(days))
+    return group, {"arn": cloud.arn("logs", f"log-group:{group}"), "name": group}
+
+
+@makes("aws:lambda/function:Function")
+def _function(cloud: Resources, name: str, properties: Properties) -> Made:
+    function, code = _name(properties, name), zip_archive(properties.pop("code"))
+    made = cloud.send("lambda", "CreateFunction", {**properties.rest(), "functionName": function}, Code={"ZipFile": code})
+    return function, {"arn": made["FunctionArn"], "name": function}
+
+
+@makes("aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig")
+def _function_event_invoke_config(cloud: Resources, name: str, properties: Properties) -> Made:
+    cloud.send("lambda", "PutFunctionEventInvokeConfig", properties.rest())
+    return name, {}
+
+
+@makes("aws:scheduler/scheduleGroup:ScheduleGroup")
+def _schedule_group(cloud: Resources, name: str, properties: Properties) -> Made:
+    group = _name(properties, name)
+    made = cloud.send("scheduler", "CreateScheduleGroup", {**properties.rest(), "name": group})
+    return group, {"arn": made["ScheduleGroupArn"], "name": group}
+
+
+@makes("aws:scheduler/schedule:Schedule")
+def _schedule(cloud: Resources, name: str, properties: Properties) -> Made:
+    schedule = _name(properties, name)
+    made = cloud.send("scheduler", "CreateSchedule", {**properties.rest(), "name": schedule})
+    return schedule, {"arn": made["ScheduleArn"], "name": schedule}
+
+
+@makes("aws:ssm/parameter:Parameter")
+def _parameter(cloud: Resources, name: str, properties: Properties) -> Made:
+    parameter = _name(properties, name)
+    value = {"value": properties.pop("insecureValue")}  # `value` itself would be a secret, and this program has none
+    cloud.send("ssm", "PutParameter", {**properties.rest(), **value, "name": parameter})
+    return parameter, {"arn": cloud.arn("ssm", f"parameter{parameter}"), "name": parameter}
+
+
+def zip_archive(archive: pulumi.AssetArchive) -> bytes:
+    """Pack an archive as Pulumi would: paths in order, each with its file's bytes."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive_file:
+        for path, content in _archive_files(archive):
+            archive_file.writestr(zipfile.ZipInfo(path, ZIP_EPOCH), content, zipfile.ZIP_DEFLATED, 1)
+    return packed.getvalue()
+
+
+def _archive_files(archive: pulumi.AssetArchive) -> Iterator[tuple[str, bytes]]:
+    for path, asset in sorted(archive.assets.items()):
+        if isinstance(asset, pulumi.FileAsset):
+            yield path, Path(str(asset.path)).read_bytes()
+        elif isinstance(asset, pulumi.StringAsset):
+            yield path, str(asset.text).encode()
+        else:
+            raise ConfigError(
+                f"the embedded AWS can't pack {path}", why=f"{type(asset).__name__} in an archive", do="Use FileAsset."
+            )

@@ -1,0 +1,90 @@
+"""Turn a Pulumi resource's inputs into the parameters of an AWS request, guided by botocore's description of that request.
+
+Pulumi writes `httpPutResponseHopLimit` and EC2 `HttpPutResponseHopLimit`: the same names but for their case, save those in
+RENAMED. What fits no member of the request is an error, so that a misspelt or forgotten property can't pass a rehearsal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.model import Shape
+
+from trainer.errors import ConfigError
+
+# (shape, Pulumi's name) -> AWS's name, where they differ by more than case.
+RENAMED = {("LaunchTemplateInstanceNetworkInterfaceSpecificationRequest", "securityGroups"): "Groups"}
+_SCALARS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "character": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+}
+
+
+def to_parameters(value: Any, shape: Shape, path: str) -> Any:
+    """Convert a Pulumi value to the given shape. Raises ConfigError, naming `path`, for what AWS's request has no place for."""
+    kind = shape.type_name
+    if kind == "structure":
+        return _structure(value, shape, path)
+    if kind == "list":
+        return _list(value, shape, path)
+    if kind == "map":
+        return {str(key): to_parameters(item, shape.value, f"{path}.{key}") for key, item in _mapping(value, path).items()}
+    if kind == "blob" and isinstance(value, bytes):
+        return value
+    return _scalar(value, shape, path)
+
+
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Write tags as most services take them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def _structure(value: Any, shape: Any, path: str) -> dict[str, Any]:
+    members = {member.lower(): member for member in shape.members}
+    parameters: dict[str, Any] = {}
+    for key, item in _mapping(value, path).items():
+        if item is None:
+            continue
+        member = members.get(RENAMED.get((shape.name, key), key).lower())
+        if member is None:
+            raise _unknown(f"{path}.{key}", f"AWS's {shape.name} has no such member")
+        parameters[member] = to_parameters(item, shape.members[member], f"{path}.{key}")
+    return parameters
+
+
+def _list(value: Any, shape: Any, path: str) -> list[Any]:
+    if isinstance(value, Mapping) and shape.member.name == "Tag":
+        return tag_list(value)
+    if not isinstance(value, list):
+        raise _unknown(path, f"AWS takes a list there, not {value!r}")
+    return [to_parameters(item, shape.member, f"{path}[{position}]") for position, item in enumerate(value)]
+
+
+def _scalar(value: Any, shape: Any, path: str) -> Any:
+    kind = shape.type_name
+    if kind == "boolean" and value in ("true", "false"):  # launch templates carry three-valued booleans as text
+        return value == "true"
+    if isinstance(value, float) and value.is_integer() and kind in ("integer", "long"):  # protobuf knows one kind of number
+        value = int(value)
+    allowed = _SCALARS.get(kind)
+    if allowed is None or not isinstance(value, allowed) or (isinstance(value, bool) and kind != "boolean"):
+        raise _unknown(path, f"AWS takes a {kind} there, not {value!r}")
+    if (choices := getattr(shape, "enum", None)) and value not in choices:
+        raise _unknown(path, f"AWS knows {', '.join(choices)}, not {value!r}")
+    return value
+
+
+def _mapping(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _unknown(path, f"AWS takes a structure there, not {value!r}")
+    return value
+
+
+def _unknown(path: str, why: str) -> ConfigError:
+    return ConfigError(f"the embedded AWS can't apply {path}", why=why, do="Correct it in infra/.")
