@@ -1,4 +1,4 @@
-"""Who this node is: its instance and the tags that its launch gave it, from instance metadata (IMDSv2), by the standard library."""
+"""Who this node is: its instance, and the tags that its launch gave it. From instance metadata (IMDSv2)."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def _session(endpoint: str) -> Callable[[str], str]:
 
     def ask(path: str) -> str:
         get = urllib.request.Request(f"{endpoint}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token})
-        return opener.open(get, timeout=5).read().decode()
+        return str(opener.open(get, timeout=5).read().decode())
 
     return ask

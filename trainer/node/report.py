@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from trainer.errors import BudgetError, Stopped, TrainerError, TrainingFailed
+from trainer.errors import BudgetError, Stopped, TrainerError, TrainingFailed, UsageError
 from trainer.node.devices import Devices
 from trainer.node.identity import Identity
 from trainer.node.progress import Progress
@@ -58,7 +58,13 @@ def heartbeat(status: Status, now: datetime) -> dict[str, Any]:
 def ending(
     *, status: Status, stop_reason: str, error: TrainerError | None, trainer_exit: int | None, now: datetime
 ) -> tuple[State, int, dict[str, Any] | None]:
-    """Decide how the node's work ended: (state, exit code, error). A wish to stop beats what the trainer said after it."""
+    """Decide how the node's work ended: (state, exit code, error).
+
+    Work that is complete is done, whoever asked for its end meanwhile; else a wish to stop beats what failed after it.
+    """
+    failed = failed_symbols(status, "")
+    if trainer_exit == 0 and error is None and not failed:
+        return "done", 0, None
     if stop_reason and now >= status.identity.deadline:
         expired = BudgetError(
             f"the deadline {iso(status.identity.deadline)} was reached", do="Raise --max-duration or --budget."
@@ -66,13 +72,11 @@ def ending(
         return "expired", expired.exit_code, expired.as_dict()
     if stop_reason:
         return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
-    if error is not None:
-        return "failed", TrainingFailed.exit_code, _on_the_node(error.as_dict())
-    failed = failed_symbols(status, "")
-    if status.progress.error is not None:
-        return "failed", TrainingFailed.exit_code, _on_the_node(dict(status.progress.error))
-    if trainer_exit == 0 and not failed:
-        return "done", 0, None
+    told: Mapping[str, Any] | None = error.as_dict() if error is not None else status.progress.error
+    if told is not None:
+        # Bad data is code 2 at a desk, and 100 once a machine was paid for it.
+        code = TrainingFailed.exit_code if told["code"] == UsageError.exit_code else int(told["code"])
+        return "failed", code, {**told, "code": code}
     why = "; ".join(f"{entry['symbol']}: {entry['reason']}" for entry in failed if entry["reason"])
     what = f"{len(failed)} of {len(status.progress.models)} models failed" if failed else "the trainer failed"
     ended = TrainingFailed(what, why=why or f"it ended with exit code {trainer_exit}", do="Read `mayfly logs`.")
@@ -115,8 +119,3 @@ def _header(identity: Identity) -> dict[str, Any]:
         "node": identity.node,
         "instance_id": identity.instance_id,
     }
-
-
-def _on_the_node(error: dict[str, Any]) -> dict[str, Any]:
-    """Bad data is code 2 at a desk, and 100 once a machine was paid for it."""
-    return {**error, "code": TrainingFailed.exit_code}

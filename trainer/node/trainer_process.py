@@ -1,0 +1,78 @@
+"""The one training process of a node: its command line, its events as they come, and its end with all of its workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL
+
+
+class TrainerProcess:
+    """`python -m trainer.train`, in a process group of its own, its output at the end of the node's log."""
+
+    def __init__(self, *, work: Path, job: Path, workers: int, device: str) -> None:
+        self._events = work / "events" / "events.jsonl"
+        self._events.parent.mkdir(parents=True, exist_ok=True)
+        self._offset = 0
+        self._kill_at: float | None = None
+        self._command = [
+            *(sys.executable, "-m", "trainer.train", "--job", str(job), "--data", str(work / "data")),
+            *("--out", str(work / "models"), "--events", str(self._events.parent)),
+            *("--workers", str(workers), "--device", device),
+        ]
+        self._work = work
+
+    def __enter__(self) -> TrainerProcess:
+        with (self._work / "node.log").open("ab") as output:
+            self._child = subprocess.Popen(
+                self._command,
+                cwd=self._work,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signal(signal.SIGKILL)  # whatever the trainer left of its group
+        self._child.wait()
+
+    def poll(self) -> int | None:
+        """Return the exit code once the trainer has ended; kill it when it was asked to stop and did not in time."""
+        if self._kill_at is not None and time.monotonic() > self._kill_at:
+            self._signal(signal.SIGKILL)
+        return self._child.poll()
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        return self._child.wait()
+
+    def stop(self) -> None:
+        """Ask the trainer and its workers to end; the second call changes nothing."""
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + STOP_SECONDS
+            self._signal(signal.SIGTERM)
+
+    def new_events(self) -> list[dict[str, Any]]:
+        """Return the events written since the last call, whole lines only."""
+        if not self._events.exists():
+            return []
+        with self._events.open("rb") as file:
+            file.seek(self._offset)
+            block = file.read()
+        lines = block[: block.rfind(b"\n") + 1]
+        self._offset += len(lines)
+        return [json.loads(line) for line in lines.splitlines() if line.strip()]
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, number)

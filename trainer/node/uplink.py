@@ -1,0 +1,141 @@
+"""What goes from the node to S3: heartbeat, log parts, metrics parts, models, the result. Owns retries, not what is said.
+
+A heartbeat or a part that S3 refuses is tried again with the next one and never ends training; a model that can't be
+uploaded is tried until the caller gives up, and then reported.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.access import Access, error_code
+from trainer.errors import ConnectionFailed, TrainingFailed
+from trainer.runs.store import NOT_FOUND
+
+log = logging.getLogger(__name__)
+PART_BYTES = 1 << 20  # of a log or metrics part, at most
+CONTENT_TYPES = {".json": "application/json", ".jsonl": "application/x-ndjson", ".log": "text/plain; charset=utf-8"}
+RETRY_SECONDS = 2.0
+AWS_ERRORS = (ClientError, BotoCoreError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedModel:
+    """One model as S3 has it."""
+
+    key: str
+    version_id: str
+    sha256: str
+
+
+class Uplink:
+    """The node's way to one bucket."""
+
+    def __init__(self, access: Access, bucket: str) -> None:
+        self.bucket = bucket
+        # Quick to give up: a call that hangs would hold up the next heartbeat, and the lease is 90 s.
+        self._quick = access.client("s3", total_max_attempts=2, timeout_seconds=10)
+        self.s3 = access.client("s3", total_max_attempts=5, timeout_seconds=120)
+
+    def read_json(self, key: str) -> dict[str, Any]:
+        """Return a JSON object of the bucket. Raises botocore's errors."""
+        value: dict[str, Any] = json.loads(self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
+        return value
+
+    def send_json(self, key: str, value: dict[str, Any], *, patience_seconds: float) -> None:
+        """Write a JSON object, trying for `patience_seconds`. Raises ConnectionFailed when S3 did not take it."""
+        deadline = time.monotonic() + patience_seconds
+        while not self.try_send(key, json.dumps(value).encode()):
+            if time.monotonic() > deadline:
+                raise ConnectionFailed(f"{key} was not sent", why=f"S3 did not take it within {patience_seconds:.0f} s")
+            time.sleep(RETRY_SECONDS)
+
+    def try_send(self, key: str, body: bytes) -> bool:
+        """Write an object if S3 lets us at this moment, and say whether it did."""
+        try:
+            content_type = CONTENT_TYPES.get(Path(key).suffix, "application/octet-stream")
+            self._quick.put_object(Bucket=self.bucket, Key=key, Body=body, ContentType=content_type)
+        except AWS_ERRORS as error:
+            log.warning("%s was not sent, it will be tried again: %s", key, error)
+            return False
+        return True
+
+    def exists(self, key: str) -> bool:
+        """Say whether an object is there; an error counts as no."""
+        try:
+            self._quick.head_object(Bucket=self.bucket, Key=key)
+        except AWS_ERRORS as error:
+            # Without the right to list, S3 says 403 for a key that isn't there.
+            if error_code(error) not in NOT_FOUND | {"403", "AccessDenied"}:
+                log.warning("%s can't be looked up: %s", key, error)
+            return False
+        return True
+
+    def upload_model(self, *, path: Path, key: str, sha256: str) -> UploadedModel:
+        """Create the model's object from its file and return it.
+
+        Raises TrainingFailed when the file is not what the trainer made, or another object lies there; botocore's errors
+        when S3 does not take it now.
+        """
+        try:
+            with path.open("rb") as body:
+                found = hashlib.file_digest(body, "sha256").hexdigest()
+        except OSError as error:
+            raise TrainingFailed(f"{path.name} can't be read", why=str(error), do="Launch again.") from error
+        if found != sha256:
+            raise TrainingFailed(f"{path.name} has sha256 {found}", why=f"the trainer wrote {sha256}", do="Launch again.")
+        try:
+            with path.open("rb") as body:
+                answer = self.s3.put_object(
+                    Bucket=self.bucket,
+                    Key=key,
+                    Body=body,
+                    IfNoneMatch="*",
+                    Metadata={"sha256": sha256},
+                    ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
+                )
+        except ClientError as error:
+            if error_code(error) not in ("PreconditionFailed", "412"):
+                raise
+            # It is there: ours, when the answer to an earlier try was lost.
+            answer = self.s3.head_object(Bucket=self.bucket, Key=key)
+            if answer["Metadata"].get("sha256") != sha256:
+                raise TrainingFailed(
+                    f"{key} exists with other content", do="Look who wrote it: keys of a run are its own."
+                ) from error
+        return UploadedModel(key=key, version_id=answer.get("VersionId", ""), sha256=sha256)
+
+
+class Parts:
+    """A growing file, sent as numbered parts of whole lines: <prefix>000001<suffix>, <prefix>000002<suffix> ..."""
+
+    def __init__(self, uplink: Uplink, *, path: Path, prefix: str, suffix: str) -> None:
+        self._uplink, self._path, self._prefix, self._suffix = uplink, path, prefix, suffix
+        self._offset, self._number = 0, 0
+
+    def send(self, *, final: bool = False) -> None:
+        """Send what was added since the last part; what S3 refuses is kept for the next call."""
+        while body := self._next(final):
+            if not self._uplink.try_send(f"{self._prefix}{self._number + 1:06d}{self._suffix}", body):
+                return
+            self._offset += len(body)
+            self._number += 1
+
+    def _next(self, final: bool) -> bytes:
+        if not self._path.exists():
+            return b""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            block = file.read(PART_BYTES)
+        whole_lines = block[: block.rfind(b"\n") + 1]
+        # A line longer than a part, or the last one of a writer that died, goes as it is.
+        return whole_lines or (block if final or len(block) == PART_BYTES else b"")
