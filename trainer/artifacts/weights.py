@@ -1,0 +1,50 @@
+"""Model files: safetensors with the card inside, a JSON copy of the card beside. Loading runs no code.
+
+Owns reading and writing on disk; where the files go in S3 is the node's and the registry's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from trainer.artifacts.card import METADATA_KEY, Card, read_card
+from trainer.errors import DataError
+
+
+def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
+    """Write model and card, each whole or not at all; return the model file's sha256.
+
+    The card's JSON copy (`<name>.json`) is there before the model is, so that who sees the model sees both.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = safetensors.torch.save(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata={METADATA_KEY: card.to_json()}
+    )
+    _replace(path.with_suffix(".json"), (card.to_json(indent=2) + "\n").encode())
+    _replace(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def load(path: Path) -> tuple[dict[str, torch.Tensor], Card]:
+    """Read a model file into tensors on the CPU and its card. Raises DataError when it is missing, cut short or foreign."""
+    card = read_card(path)
+    try:
+        return safetensors.torch.load_file(path), card
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{path} is not a whole model file", why=str(error), do="Fetch the model again.") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,41 @@
+"""Dropout whose mask is a pure function of (key, position): no generator, no state, the same on every device.
+
+Owns the hash and the mask; the model decides where it is applied, `trainer.train.seeds` what the key is made of.
+A mask drawn this way depends neither on the other models of a pack nor on how a batch is cut into slices: element
+(row, t, h) of a step's batch has one number, whoever computes it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# lowbias32, an integer hash with full avalanche: https://nullprogram.com/blog/2018/07/31/ (read 2026-11-20).
+_MULTIPLIER_1 = 0x7FEB352D
+_MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # as a signed 32-bit number; products wrap
+_LANES = 2  # 16-bit numbers in one 32-bit hash: the probability is kept to 1/65536
+
+
+def keep_mask(key_2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, int, int], probability: float) -> torch.Tensor:
+    """Draw a boolean mask (T, B, H) that is True with `probability` kept, for rows first_row .. first_row+B of a batch.
+
+    `key_2` is two int32 numbers on the device where the mask is wanted. H must be even.
+    """
+    steps, rows, hidden = shape_TBH
+    device = key_2.device
+    row = torch.arange(first_row, first_row + rows, device=device, dtype=torch.int32)
+    cell = torch.arange(steps * hidden // _LANES, device=device, dtype=torch.int32).view(steps, 1, hidden // _LANES)
+    # A row's numbers start at a hash of the row, so that slices of a batch need not know its length.
+    hashed = cell + _mix(row, key_2[1], key_2[0]).view(1, rows, 1)
+    hashed = _mix(hashed, key_2[0], key_2[1])
+    lanes = hashed.view(torch.int16).view(steps, rows, hidden)
+    return lanes < round(probability * 65536) - 32768
+
+
+def _mix(number: torch.Tensor, key_1: torch.Tensor, key_2: torch.Tensor) -> torch.Tensor:
+    """Hash int32 numbers under a 64-bit key; overwrites nothing it was given."""
+    number = number ^ ((number >> 16) & 0xFFFF)
+    number.add_(key_1).mul_(_MULTIPLIER_1)
+    number.bitwise_xor_((number >> 15).bitwise_and_(0x1FFFF))
+    number.bitwise_xor_(key_2).mul_(_MULTIPLIER_2)
+    number.bitwise_xor_((number >> 16).bitwise_and_(0xFFFF))
+    return number

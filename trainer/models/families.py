@@ -1,0 +1,22 @@
+"""Which model families there are, and how each is built from its architecture: the dictionary that a card carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from trainer.config import Job
+from trainer.models.lstm import LstmClassifier
+
+
+def architecture_of(job: Job, *, num_features: int) -> dict[str, Any]:
+    """Return what `build` needs to make the job's model again, as JSON values."""
+    return {"features": num_features, "hidden": job.hidden, "layers": job.layers, "dropout": job.dropout}
+
+
+def build(family: str, architecture: dict[str, Any]) -> nn.Module:
+    """Build an untrained model. Its weights come from torch's global generator. Raises ValueError for an unknown family."""
+    if family != "lstm":
+        raise ValueError(f"unknown model family {family!r}")
+    return LstmClassifier(**architecture)

@@ -1,0 +1,45 @@
+"""The LSTM direction classifier: single-layer LSTMs one over the other, the last hidden state to one logit.
+
+Owns the architecture only; scaling, windows, loss and training are `trainer.train`.
+
+Built of single-layer `nn.LSTM`s, because `nn.LSTM(dropout=)` draws from a generator that all models of a process share,
+and a model's result must not depend on its neighbours. Time comes first, as oneDNN and cuDNN want it.
+
+Shapes: T time steps, B batch, F features, H hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from trainer.models.dropout import keep_mask
+
+
+class LstmClassifier(nn.Module):
+    """Say how likely the label 1 is after a window of bars."""
+
+    def __init__(self, *, features: int, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.lstms = nn.ModuleList(nn.LSTM(features if layer == 0 else hidden, hidden) for layer in range(layers))
+        self.head = nn.Linear(hidden, 1)
+
+    def forward(self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+        """Return logits (B,) float32 for scaled windows (T, B, F) float32.
+
+        Dropout is on where `keys_L2` ((L, 2) int32, a key for each layer) is given; `first_row` is the place of x's first
+        window in its batch.
+        """
+        hidden_TBH = x_TBF
+        for layer, lstm in enumerate(self.lstms):
+            hidden_TBH, _ = lstm(hidden_TBH)
+            between_layers = layer + 1 < len(self.lstms)
+            if between_layers and keys_L2 is not None and self.dropout > 0:
+                steps, rows, hidden = hidden_TBH.shape
+                keep = keep_mask(
+                    keys_L2[layer], first_row=first_row, shape_TBH=(steps, rows, hidden), probability=1 - self.dropout
+                )
+                hidden_TBH = hidden_TBH * keep * (1 / (1 - self.dropout))
+        logits_B: torch.Tensor = self.head(hidden_TBH[-1]).squeeze(-1)
+        return logits_B

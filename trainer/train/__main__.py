@@ -1,0 +1,121 @@
+"""Train every model of a job on this machine's devices, without any cloud.
+
+    python -m trainer.train --data DIR --symbols BTC-USD,ETH-USD --timeframe 1m --epochs 5 --out DIR     at a desk
+    python -m trainer.train --job JOB.json --data DIR --out DIR --events DIR --workers 4                 on a node
+
+Owns the arguments, the exit code and what is printed. Exit: 0 all models done; 100 some failed (and any error, with
+--events); 2 bad input at the desk; 130 on SIGTERM or Ctrl-C, with every worker gone and finished models kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import Job, job_from, load_job, parse_assignments
+from trainer.errors import Stopped, TrainerError, UsageError
+
+if TYPE_CHECKING:
+    from trainer.train.events import EventLog
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    parse = argparse.ArgumentParser(prog="python -m trainer.train", description="Train every model of a job on this machine.")
+    parse.add_argument("--job", type=Path, help="job file, TOML or JSON; what else is given here wins over it")
+    parse.add_argument("--data", type=Path, required=True, help="folder or file of candles (parquet or CSV)")
+    parse.add_argument("--out", type=Path, required=True, help="folder for the models")
+    parse.add_argument("--symbols", help="comma-separated; all that are found without it")
+    parse.add_argument("--timeframe", help="such as 1m; needed only where several are found")
+    parse.add_argument("--epochs", type=int, help="passes over the training windows, at most")
+    parse.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other job key")
+    parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
+    parse.add_argument("--workers", type=int, help="processes; one for each GPU or core without it")
+    parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    return parse
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    log: EventLog | None = None
+    try:
+        options = parser().parse_args(arguments)
+        # torch and the data packages load here, after the arguments are known to be right and signals are caught.
+        from trainer.train.events import EventLog, Story
+
+        story = Story(sys.stderr)
+        log = EventLog(options.events, story)
+        try:
+            return _train(options, log)
+        finally:
+            story.finish()
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
+    except TrainerError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        if log is None or options.events is None:
+            return error.exit_code
+        log.emit({"event": "error", **error.as_dict(), "code": 100})
+        return 100
+
+
+def _train(options: argparse.Namespace, log: EventLog) -> int:
+    job = _job(options)
+    if options.workers is not None and options.workers < 1:
+        raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
+    from trainer.train.devices import default_workers, device_kind
+    from trainer.train.survey import survey
+    from trainer.train.worker import WorkerSettings
+    from trainer.train.workers import Supervisor
+
+    kind = device_kind(options.device)
+    found = survey(job, options.data)
+    num_workers = min(options.workers or default_workers(kind), len(found.tasks))
+    models = [{"model": task.model, "symbol": task.symbol} for task in found.tasks]
+    log.emit({"event": "started", "models": models, "workers": num_workers, "device": kind, "data": found.data})
+    options.out.mkdir(parents=True, exist_ok=True)
+    settings = WorkerSettings(job=job, data=options.data, out=options.out)
+    with Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=log.emit) as supervisor:
+        outcome = supervisor.run(found.tasks)
+    counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
+    log.emit({"event": "ended", **counts})
+    for done in outcome.done.values():
+        print(json.dumps({"symbol": done["symbol"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
+    return 100 if outcome.failed else 0
+
+
+def _job(options: argparse.Namespace) -> Job:
+    given: dict[str, Any] = {"symbols": options.symbols, "timeframe": options.timeframe, "epochs": options.epochs}
+    file = {}
+    if options.job is not None:
+        file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)
+    present = {key: value for key, value in given.items() if value is not None}
+    return job_from(file, present, parse_assignments(options.settings))
+
+
+def _json_job(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read job {path}", why=str(error), do="Give the JSON of a job.") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"job {path} is not an object", do="Give the JSON of a job.")
+    return values
+
+
+def _stop(number: int, _frame: object) -> None:
+    """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore what comes after it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Stopped(f"training stopped by {signal.Signals(number).name}", do="Finished models are kept.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

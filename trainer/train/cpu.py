@@ -1,0 +1,42 @@
+"""How a CPU worker is set up before its first step: one thread, and an allocator that keeps what it has.
+
+Measured on 2 cores of an AMD EPYC with AVX-512, 2026-11-21, windows/s of one model (hidden 64, batch 256, one thread):
+3,500 plain, 6,000 with the two thresholds, 6,200 with micro-batches of 128 besides. Results are exactly the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+import torch
+
+# malloc.h. Every step frees and takes tens of MB: below these thresholds glibc hands them back to the kernel and
+# pages them in again, which costs a third to a half of the step.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_KEEP_BYTES = 1 << 30
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to keep freed blocks below 1 GiB; return whether there was a glibc to tell."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # musl has neither the name nor the function
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
+
+
+def use_one_thread() -> None:
+    """Keep torch to one thread: more of them fight over busy cores (5 to 9 times slower), and sums stay in one order."""
+    torch.set_num_threads(1)
+
+
+def num_cores() -> int:
+    """Return the cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

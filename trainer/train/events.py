@@ -1,0 +1,145 @@
+"""What the trainer says while it works: JSON lines for programs, dense lines or a progress bar for people.
+
+`events.jsonl` is read by the node agent while it grows, so each event is one write of one whole line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TextIO
+
+LINE_SECONDS = 10.0  # between progress lines of one model where there is no terminal
+
+
+class EventLog:
+    """Append events to `events.jsonl`, each with its time, and show them to people."""
+
+    def __init__(self, folder: Path | None, show: Callable[[dict[str, Any]], None]) -> None:
+        self._show = show
+        self._file = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / "events.jsonl").open("ab", buffering=0)
+
+    def emit(self, event: dict[str, Any]) -> None:
+        """Write one event. Numbers that JSON has no name for (NaN, infinity) become null."""
+        if self._file is not None:
+            stamped = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"), **event}
+            self._file.write((json.dumps(_finite(stamped), allow_nan=False) + "\n").encode())
+        self._show(event)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Story:
+    """Tell the training on stderr: one line that moves on a terminal, else a dense line now and then."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._terminal = stream.isatty()
+        self._latest: dict[str, dict[str, Any]] = {}  # progress by model
+        self._told: dict[str, float] = {}
+        self._total = self._ended = 0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Show one event."""
+        name, model = event["event"], event.get("model", "")
+        if name == "progress":
+            self._latest[model] = event
+            self._progress(event)
+            return
+        if name in ("model_done", "model_failed", "retry"):
+            self._latest.pop(model, None)
+            self._ended += name != "retry"
+        if name == "started":
+            self._total = len(event["models"])
+        line = _LINES[name](event) if name in _LINES else ""
+        if line:
+            self._clear()
+            print(line, file=self._stream, flush=True)
+
+    def finish(self) -> None:
+        """Leave the cursor on a line of its own."""
+        self._clear()
+
+    def _progress(self, event: dict[str, Any]) -> None:
+        if self._terminal:
+            self._clear()
+            self._stream.write(self._bar())
+            self._stream.flush()
+        elif self._clock() - self._told.get(event["model"], -math.inf) >= LINE_SECONDS:
+            self._told[event["model"]] = self._clock()
+            print(_progress_line(event), file=self._stream, flush=True)
+
+    def _bar(self) -> str:
+        shares = {model: _share(event) for model, event in self._latest.items()}
+        done = (self._ended + sum(shares.values())) / max(1, self._total)
+        speed = sum(event["windows_per_second"] for event in self._latest.values())
+        filled = round(20 * done)
+        names = "  ".join(f"{self._latest[model]['symbol']} {share:.0%}" for model, share in shares.items())
+        return f"[{'#' * filled}{'.' * (20 - filled)}] {self._ended}/{self._total} models  {speed:,.0f} windows/s  {names}"[
+            :118
+        ]
+
+    def _clear(self) -> None:
+        if self._terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def _share(event: dict[str, Any]) -> float:
+    return float((event["epoch"] - 1 + event["step"] / event["steps"]) / event["epochs"])
+
+
+def _progress_line(event: dict[str, Any]) -> str:
+    loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
+    place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
+    return f"{event['symbol']}  {place}  loss {loss}  {event['windows_per_second']:,.0f} windows/s"
+
+
+def _started_line(event: dict[str, Any]) -> str:
+    data = event["data"]
+    label = "  SYNTHETIC" if data["synthetic"] else ""
+    models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
+    return f"{models}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}"
+
+
+def _epoch_line(event: dict[str, Any]) -> str:
+    return (
+        f"{event['symbol']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
+    )
+
+
+def _done_line(event: dict[str, Any]) -> str:
+    test = event["metrics"]["test"]
+    auc = "-" if test["auc"] is None else f"{test['auc']:.4f}"
+    rates = f"accuracy {test['accuracy']:.4f} (base rate {test['base_rate']:.4f})  auc {auc}  mcc {test['mcc']:.4f}"
+    return f"{event['symbol']}  done  test: {rates}  log loss {test['log_loss']:.4f}  brier {test['brier']:.4f}"
+
+
+def _retry_line(event: dict[str, Any]) -> str:
+    return f"{event['symbol']}  tried again: {event['reason']}"
+
+
+def _failed_line(event: dict[str, Any]) -> str:
+    return f"{event['symbol']}  failed: {event['reason']}"
+
+
+_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "started": _started_line,
+    "epoch": _epoch_line,
+    "model_done": _done_line,
+    "retry": _retry_line,
+    "model_failed": _failed_line,
+}

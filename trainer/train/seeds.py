@@ -1,0 +1,29 @@
+"""Every random number of training follows from (seed, what it is for): weights, batch order and dropout of one model.
+
+No generator is shared between models, so a model's result does not depend on its neighbours or on its worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """Return 64 bits that belong to this seed and purpose, the same on every machine."""
+    text = "\x1f".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def batch_order(num_windows: int, *, seed: int, model: str, epoch: int) -> torch.Tensor:
+    """Return the order (num_windows,) int64 in which this epoch visits the training windows."""
+    generator = torch.Generator().manual_seed(derive(seed, model, "order", epoch))
+    return torch.randperm(num_windows, generator=generator)
+
+
+def dropout_keys(*, seed: int, model: str, step: int, layers: int) -> torch.Tensor:
+    """Return the keys (layers, 2) int32 of one optimizer step's dropout masks."""
+    words = [derive(seed, model, "dropout", step, layer) for layer in range(layers)]
+    halves = [[word & 0xFFFFFFFF, word >> 32] for word in words]
+    return torch.tensor(halves, dtype=torch.int64).to(torch.int32)

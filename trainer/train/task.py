@@ -1,0 +1,160 @@
+"""One model from candles to file: read, prepare, train, score once, write model and card.
+
+Runs inside a worker; `loop.py` is the training itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import trainer
+from trainer.artifacts.card import Card
+from trainer.artifacts.weights import save
+from trainer.config import Job
+from trainer.data.candles import read_candles, time_text
+from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.windows import SymbolData, prepare
+from trainer.errors import TrainingFailed
+from trainer.models.families import architecture_of
+from trainer.train.loop import Run, labels_at, train_pack
+from trainer.train.pack import Lanes, Member
+from trainer.train.score import Evaluator, metrics, probabilities_of
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A model to train, and the estimate (windows to visit) that orders the queue."""
+
+    symbol: str
+    family: str
+    timeframe: str
+    estimate: int
+
+    @property
+    def model(self) -> str:
+        """Return the model's name, `<family>_<SYMBOL>_<timeframe>`."""
+        return f"{self.family}_{self.symbol}_{self.timeframe}"
+
+
+def run_task(task: Task, job: Job, *, data: Path, out: Path, device: str, report: Report) -> dict[str, Any]:
+    """Train one model and write it to `out`; return its `model_done` event.
+
+    Raises DataError when its bars can't be trained on, TrainingFailed when training did not come to a finite loss.
+    """
+    candle_set = read_candles(data, symbols=(task.symbol,), timeframe=task.timeframe, bars=job.bars)
+    candles = candle_set.symbols[task.symbol]
+    symbol_data = prepare(candles, job, device=device)
+    member = _member(task, symbol_data)
+    run = Run(member=member, symbol=task.symbol, starts=symbol_data.starts, learning_rate=job.learning_rate)
+    pack = Lanes([member], job)
+    train_pack(pack, [run], job, report)
+    if run.failure:
+        raise TrainingFailed(f"{task.model} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
+    model = pack.model(0)
+    model.load_state_dict(run.best_weights)
+    scores = _scores(model, run, job)
+    files = [{"file": read.file, "bars": read.bars} for read in candle_set.files]
+    data_summary = {
+        "files": files,
+        "bars": len(candles),
+        "first": time_text(candles.timestamp[0]),
+        "last": time_text(candles.timestamp[-1]),
+        "holes": symbol_data.holes,
+        "ties": symbol_data.ties,
+        "synthetic": candle_set.synthetic,
+    }
+    card = _card(task, job, symbol_data, run, scores, data_summary, device)
+    file = f"{task.model}.safetensors"
+    sha256 = save(out / file, run.best_weights, card)
+    return {
+        "event": "model_done",
+        "model": task.model,
+        "symbol": task.symbol,
+        "family": task.family,
+        "file": file,
+        "sha256": sha256,
+        "metrics": scores,
+    }
+
+
+def _member(task: Task, symbol_data: SymbolData) -> Member:
+    return Member(
+        name=task.model,
+        rows_TF=symbol_data.rows_TF,
+        labels_T=symbol_data.labels_T,
+        mean_F=symbol_data.mean_F,
+        std_F=symbol_data.std_F,
+    )
+
+
+def _scores(model: torch.nn.Module, run: Run, job: Job) -> dict[str, dict[str, Any]]:
+    member = run.member
+    evaluator = Evaluator(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, lookback=job.lookback)
+    scores = {}
+    for span in ("validation", "test"):
+        chances = probabilities_of(evaluator.logits(model, run.starts[span]))
+        scores[span] = metrics(chances, labels_at(member.labels_T, run.starts[span], job.lookback))
+    return scores
+
+
+def _card(
+    task: Task,
+    job: Job,
+    symbol_data: SymbolData,
+    run: Run,
+    scores: dict[str, dict[str, Any]],
+    data_summary: dict[str, Any],
+    device: str,
+) -> Card:
+    settings = ("epochs", "batch", "learning_rate", "weight_decay", "clip_norm", "patience")
+    return Card(
+        model=task.model,
+        family=task.family,
+        symbol=task.symbol,
+        timeframe=task.timeframe,
+        architecture=architecture_of(job, num_features=len(FEATURES)),
+        features=list(FEATURES),
+        features_version=FEATURES_VERSION,
+        lookback=job.lookback,
+        horizon=job.horizon,
+        calendar=symbol_data.calendar,
+        # float32 values written as float64 text: reading them back gives the same float32.
+        scaler={"mean": symbol_data.mean_F.tolist(), "std": symbol_data.std_F.tolist()},
+        splits=symbol_data.splits(),
+        metrics=scores,
+        training={
+            **{name: getattr(job, name) for name in settings},
+            "epochs_run": run.epoch,
+            "best_epoch": run.best_epoch,
+            "final_learning_rate": run.learning_rate,
+            "lowered": run.lowered,
+            "history": run.history,
+            "device": device,
+            "torch": torch.__version__,
+        },
+        data=data_summary,
+        code_sha256=code_sha256(),
+        seed=job.seed,
+        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        mayfly=trainer.__version__,
+    )
+
+
+@cache
+def code_sha256() -> str:
+    """Return the hash of the package's Python files, names and content, in the order of their names."""
+    root = Path(trainer.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
