@@ -1,0 +1,175 @@
+"""Rules of S3 and SSM: writes one at a time and remembered, conditions that hold, bucket policies kept out of moto's reach.
+
+Reads and everything else pass to moto untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.rehearsal import wire
+from trainer.rehearsal.catalogue import IMAGE_PARAMETERS, image_parameters
+from trainer.rehearsal.cloud import Cloud, Rules
+from trainer.rehearsal.wire import Answer, Call
+from trainer.rehearsal.world import AwsError
+
+_OBJECT_WRITES = (
+    "PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject", "DeleteObjects", "PutObjectTagging", "DeleteObjectTagging",
+)  # fmt: skip
+_BUCKET_SETTINGS = (
+    "CreateBucket", "PutBucketVersioning", "PutBucketEncryption", "PutPublicAccessBlock", "PutBucketOwnershipControls",
+    "PutBucketLifecycleConfiguration", "PutBucketTagging",
+)  # fmt: skip
+REMEMBERED_PARAMETERS = "/mayfly/"
+
+
+def write_object(cloud: Cloud, call: Call) -> Answer:
+    """Write, copy, tag or delete, one at a time: moto checks a condition first and acts later, and S3 is atomic."""
+    with cloud.storage_lock:
+        if call.operation == "CopyObject":
+            _check_conditions(cloud, call.params)
+        answer = wire.collect(call.environ, call.account)
+        if cloud.objects and answer[0] < 300:
+            keys = [one["Key"] for one in call.params["Delete"]["Objects"]] if call.operation == "DeleteObjects" else []
+            for key in keys or [call.params["Key"]]:
+                cloud.objects.sync(call.params["Bucket"], key)
+        return answer
+
+
+def set_up_bucket(cloud: Cloud, call: Call) -> Answer:
+    """Change a bucket's settings, and remember them: reads in a later session need versioning, for one."""
+    with cloud.storage_lock:
+        answer = wire.collect(call.environ, call.account)
+        if cloud.objects and answer[0] < 300:
+            params = {name: value for name, value in call.params.items() if name not in ("ContentMD5", "ChecksumAlgorithm")}
+            cloud.objects.save_setting("s3", call.operation, call.params["Bucket"], params)
+        return answer
+
+
+def delete_bucket(cloud: Cloud, call: Call) -> Answer:
+    """Delete a bucket and what is remembered of it."""
+    with cloud.storage_lock:
+        answer = wire.collect(call.environ, call.account)
+        if answer[0] < 300:
+            cloud.bucket_policies.pop(call.params["Bucket"], None)
+            if cloud.objects:
+                cloud.objects.drop_settings(call.params["Bucket"])
+        return answer
+
+
+def put_bucket_policy(cloud: Cloud, call: Call) -> dict[str, Any]:
+    """Keep a bucket's policy here: moto would apply its Deny without its Condition, and refuse every request."""
+    bucket, policy = call.params["Bucket"], call.params["Policy"]
+    cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})  # an unknown bucket is an error
+    text = policy.decode() if isinstance(policy, bytes) else str(policy)
+    with cloud.storage_lock:
+        cloud.bucket_policies[bucket] = text
+        if cloud.objects:
+            cloud.objects.save_setting("s3", "PutBucketPolicy", bucket, {"Bucket": bucket, "Policy": text})
+    return {}
+
+
+def get_bucket_policy(cloud: Cloud, call: Call) -> Answer:
+    """Return the policy that was put."""
+    bucket = call.params["Bucket"]
+    cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
+    if bucket not in cloud.bucket_policies:
+        raise AwsError("NoSuchBucketPolicy", "The bucket policy does not exist", 404)
+    return 200, [("Content-Type", "application/json")], cloud.bucket_policies[bucket].encode()
+
+
+def delete_bucket_policy(cloud: Cloud, call: Call) -> dict[str, Any]:
+    """Drop the policy."""
+    cloud.bucket_policies.pop(call.params["Bucket"], None)
+    return {}
+
+
+def get_parameter(cloud: Cloud, call: Call) -> dict[str, Any] | Answer:
+    """Read a parameter; those by which AWS publishes image ids exist here too."""
+    name = call.params["Name"]
+    if not name.startswith(IMAGE_PARAMETERS):
+        return wire.collect(call.environ, call.account)
+    return {"Parameter": _image_parameter(call, name)}
+
+
+def get_parameters(cloud: Cloud, call: Call) -> dict[str, Any] | Answer:
+    """Read several parameters, as `get_parameter` does."""
+    names = call.params["Names"]
+    public = [name for name in names if name in image_parameters()]
+    if not public:
+        return wire.collect(call.environ, call.account)
+    rest = [name for name in names if name not in public]
+    answer = cloud.moto("ssm", "GetParameters", {**call.params, "Names": rest}) if rest else {}
+    return {
+        "Parameters": [*(_image_parameter(call, name) for name in public), *answer.get("Parameters", [])],
+        "InvalidParameters": answer.get("InvalidParameters", []),
+    }
+
+
+def put_parameter(cloud: Cloud, call: Call) -> dict[str, Any]:
+    """Write a parameter. The stack's own is remembered, and one remembered from an earlier session may be created again."""
+    name = call.params["Name"]
+    with cloud.storage_lock:
+        restored = name in cloud.restored_parameters
+        params = {**call.params, "Overwrite": True} if restored else call.params
+        if restored:  # AWS refuses tags beside Overwrite
+            params.pop("Tags", None)
+        answer = cloud.moto("ssm", "PutParameter", params)
+        cloud.restored_parameters.discard(name)
+        if cloud.objects and name.startswith(REMEMBERED_PARAMETERS):
+            cloud.objects.save_setting("ssm", "PutParameter", name, call.params)
+    return {"Version": answer["Version"], "Tier": answer.get("Tier", "Standard")}
+
+
+def restore(cloud: Cloud) -> int:
+    """Put back what an earlier session left: buckets with their settings, object versions, the stack's parameter."""
+    if cloud.objects is None:
+        return 0
+    with cloud.storage_lock:
+        for service, operation, params in cloud.objects.settings():
+            if operation == "PutBucketPolicy":
+                cloud.bucket_policies[params["Bucket"]] = params["Policy"]
+                continue
+            cloud.moto(service, operation, params)
+            if operation == "PutParameter":
+                cloud.restored_parameters.add(params["Name"])
+        return cloud.objects.restore()
+
+
+def _check_conditions(cloud: Cloud, params: dict[str, Any]) -> None:
+    """Hold If-Match and If-None-Match of CopyObject against the destination, which moto does not look at."""
+    if "IfMatch" not in params and "IfNoneMatch" not in params:
+        return
+    try:
+        head = cloud.moto("s3", "HeadObject", {"Bucket": params["Bucket"], "Key": params["Key"]})
+        etag = head["ETag"].strip('"')
+    except AwsError as error:
+        if error.status != 404:
+            raise
+        etag = None
+    if "IfMatch" in params and etag is None:
+        raise AwsError("NoSuchKey", "The specified key does not exist.", 404)
+    matched = params.get("IfMatch", etag)
+    if (matched or "").strip('"') not in (etag or "", "*") or ("IfNoneMatch" in params and etag is not None):
+        raise AwsError("PreconditionFailed", "At least one of the pre-conditions you specified did not hold", 412)
+
+
+def _image_parameter(call: Call, name: str) -> dict[str, Any]:
+    image_id = image_parameters().get(name)
+    if image_id is None:
+        raise AwsError("ParameterNotFound", f"Parameter {name} not found.")
+    arn = f"arn:aws:ssm:{call.region}::parameter{name}"
+    return {"Name": name, "Type": "String", "Value": image_id, "Version": 1, "ARN": arn, "DataType": "aws:ec2:image"}
+
+
+RULES: Rules = {
+    **{("s3", operation): write_object for operation in _OBJECT_WRITES},
+    **{("s3", operation): set_up_bucket for operation in _BUCKET_SETTINGS},
+    ("s3", "DeleteBucket"): delete_bucket,
+    ("s3", "PutBucketPolicy"): put_bucket_policy,
+    ("s3", "GetBucketPolicy"): get_bucket_policy,
+    ("s3", "DeleteBucketPolicy"): delete_bucket_policy,
+    ("ssm", "GetParameter"): get_parameter,
+    ("ssm", "GetParameters"): get_parameters,
+    ("ssm", "PutParameter"): put_parameter,
+}

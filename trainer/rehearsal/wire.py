@@ -1,0 +1,188 @@
+"""AWS's wire format: any request to (service, operation, parameters), a result or an error back, and calls into moto itself.
+
+moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned exactly.
+This is the one module, with `object_log`, that imports moto. Nothing here knows a rule of any service.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import re
+import urllib.parse
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a region).
+os.environ["MOTO_AMIS_PATH"] = str(Path(__file__).with_name("images.json"))
+
+from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above comes first)
+from botocore.parsers import create_parser  # noqa: E402
+from botocore.serialize import create_serializer  # noqa: E402
+from moto.core.parse import PROTOCOL_PARSERS  # noqa: E402
+from moto.core.request import Request, determine_request_protocol  # noqa: E402
+from moto.core.routing import get_service_router  # noqa: E402
+from moto.core.serialize import get_serializer_class  # noqa: E402
+from moto.core.utils import get_service_model  # noqa: E402
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app  # noqa: E402
+from werkzeug.exceptions import HTTPException  # noqa: E402
+from werkzeug.test import EnvironBuilder  # noqa: E402
+
+from trainer.rehearsal.world import AwsError  # noqa: E402
+
+Environ = dict[str, Any]
+Answer = tuple[int, list[tuple[str, str]], bytes]  # status, headers, body
+StartResponse = Callable[..., Any]
+
+# What requests are signed for, where botocore's model has another name.
+_MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
+_SIGNING_NAMES = {model: signing for signing, model in _MODEL_NAMES.items()}
+# "AKIA" is a person's key, "ASIA" one that instance metadata handed out; both name their account.
+_ACCESS_KEY = re.compile(r"(?:AKIA|ASIA)(\d{12})0000")
+
+get_model = functools.lru_cache(maxsize=None)(get_service_model)
+_moto = DomainDispatcherApplication(create_backend_app)
+warnings.filterwarnings("ignore", module=r"moto\..*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request, understood."""
+
+    service: str
+    operation: str
+    params: dict[str, Any]
+    account: str
+    region: str
+    environ: Environ
+    body: bytes
+    model: Any = field(repr=False)
+    protocol: str = ""
+
+
+def access_key(account: str, *, temporary: bool = False) -> str:
+    """Return the access key that stands for an account here."""
+    return f"{'ASIA' if temporary else 'AKIA'}{account}0000"
+
+
+def account_of(environ: Environ) -> tuple[str, str, str]:
+    """Return (account, region, service) that a request is signed for; the account is empty for a key of none.
+
+    Raises AwsError for a request that is not signed at all.
+    """
+    header = environ.get("HTTP_AUTHORIZATION", "")
+    scope = header.partition("Credential=")[2].partition(",")[0]
+    if not scope:
+        query = urllib.parse.parse_qs(environ.get("QUERY_STRING", ""))
+        scope = query.get("X-Amz-Credential", [""])[0]
+    parts = scope.split("/")
+    match = _ACCESS_KEY.fullmatch(parts[0])
+    if len(parts) < 4:
+        raise AwsError("MissingAuthenticationToken", "The embedded AWS answers signed requests only.", 403)
+    return match[1] if match else "", parts[2], _MODEL_NAMES.get(parts[3], parts[3])
+
+
+def read_body(environ: Environ) -> bytes:
+    """Read the request's body as it was sent, and put it back for whoever reads next."""
+    if environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked":
+        body = environ["wsgi.input"].read()
+        environ.pop("HTTP_TRANSFER_ENCODING")
+    else:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["CONTENT_LENGTH"] = str(len(body))
+    environ["wsgi.input"] = io.BytesIO(body)
+    environ.pop("wsgi.input_terminated", None)
+    return bytes(body)
+
+
+def decode(environ: Environ, body: bytes) -> Call | None:
+    """Understand a request, or return None where no model of botocore has its operation."""
+    account, region, service = account_of(environ)
+    model = get_model(service)
+    request = Request(dict(environ, **{"wsgi.input": io.BytesIO(body)}))
+    try:
+        operation, uri_params = get_service_router(service).match(request)
+    except HTTPException:
+        return None
+    protocol = determine_request_protocol(model, request.content_type)
+    raw = {
+        "method": request.method,
+        "values": request.values,
+        "headers": request.headers,
+        "body": body,
+        "url_path": request.raw_path,
+        "url_params": uri_params,
+    }
+    params = PROTOCOL_PARSERS[protocol](operation).parse(raw)
+    return Call(
+        service=service,
+        operation=operation.name,
+        params=params,
+        account=account,
+        region=region,
+        environ=environ,
+        body=body,
+        model=operation,
+        protocol=protocol,
+    )
+
+
+def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
+    """Write a result or an error the way the service does: (status, headers, body)."""
+    answer = get_serializer_class(call.service, call.protocol)(call.model).serialize(result)
+    body = answer["body"]
+    status = result.status if isinstance(result, AwsError) else int(answer["status_code"])
+    headers = [(name, str(value)) for name, value in answer["headers"].items()]
+    return status, headers, body.encode() if isinstance(body, str) else bytes(body)
+
+
+def to_moto(environ: Environ, account: str, start_response: StartResponse) -> Iterable[bytes]:
+    """Let moto answer a request as it came, for one account."""
+    environ["HTTP_X_MOTO_ACCOUNT_ID"] = account
+    answer: Iterable[bytes] = _moto(environ, start_response)
+    return answer
+
+
+def call_moto(account: str, region: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Call moto as a client would, without a socket. Raises AwsError with moto's code."""
+    model = get_model(service)
+    operation_model = model.operation_model(operation)
+    protocol = "ec2" if service == "ec2" else model.metadata["protocol"]
+    sent = create_serializer(protocol, False).serialize_to_request(params, operation_model)
+    body = sent["body"]
+    data = urllib.parse.urlencode(body).encode() if isinstance(body, dict) else body
+    scope = f"{access_key(account)}/20260101/{region}/{_SIGNING_NAMES.get(service, service)}/aws4_request"
+    headers = {**sent["headers"], "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
+    path, _, fixed_query = sent["url_path"].partition("?")  # such as "?policy", which says what of a bucket is meant
+    builder = EnvironBuilder(
+        path=path,
+        base_url="http://127.0.0.1",
+        method=sent["method"],
+        query_string="&".join(filter(None, (fixed_query, urllib.parse.urlencode(sent["query_string"], doseq=True)))),
+        headers=headers,
+        data=data,
+        content_type=headers.get("Content-Type"),
+    )
+    status, answer_headers, answer = collect(builder.get_environ(), account)
+    raw = {"status_code": status, "headers": HeadersDict(answer_headers), "body": answer}
+    parsed: dict[str, Any] = create_parser(protocol).parse(raw, operation_model.output_shape)
+    if status >= 300:
+        error = parsed.get("Error", {})
+        raise AwsError(error.get("Code", "InternalError"), error.get("Message", ""), status)
+    return parsed
+
+
+def collect(environ: Environ, account: str) -> Answer:
+    """Let moto answer, and return (status, headers, body)."""
+    seen: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
+        seen.append((status, headers))
+
+    body = b"".join(to_moto(environ, account, start_response))
+    status, headers = seen[-1]
+    return int(status.split()[0]), headers, body

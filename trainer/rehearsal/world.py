@@ -1,0 +1,410 @@
+"""What the front adds to moto, as plain values: instances and their states, tokens, pools, schedules, time. Pure.
+
+No I/O, no threads, no clock of its own: every method takes `now`, and whoever calls keeps calls apart. The front asks it for
+each request, and a simulator may call it directly, at microseconds an operation. What an instance is made of (its
+description) comes from outside; what becomes of it is decided here.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainer.rehearsal.expressions import At, Expression, first_fire, next_fire
+
+MEMORY = timedelta(hours=1)  # how long AWS shows a terminated instance, aws.md 3.3
+STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
+OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
+LOST_HOST = ("Server.InternalError", "Server.InternalError: the embedded AWS itself ended")
+
+
+class AwsError(Exception):
+    """An error as AWS answers it."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code, self.message, self.status = code, message, status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delays:
+    """How long the states that take time take, in seconds."""
+
+    pending_seconds: float = 1.5
+    shutting_down_seconds: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Where capacity comes from. In a rule, an empty field means any."""
+
+    instance_type: str = ""
+    availability_zone: str = ""
+    market: str = ""  # "on-demand" or "spot"
+
+    def covers(self, other: Pool) -> bool:
+        """Say whether a rule speaks of that pool."""
+        return (
+            self.instance_type in ("", other.instance_type)
+            and self.availability_zone in ("", other.availability_zone)
+            and self.market in ("", other.market)
+        )
+
+
+@dataclass(kw_only=True)
+class Instance:
+    """One machine: what it is made of, and the instants of its life."""
+
+    description: dict[str, Any]  # as DescribeInstances shows it, State and reasons apart
+    reservation_id: str
+    user_data: bytes
+    shutdown_behavior: str  # "terminate" or "stop"
+    launched_at: datetime
+    running_at: datetime
+    shutting_down_at: datetime | None = None
+    stopped_at: datetime | None = None
+    terminated_at: datetime | None = None
+    reason: tuple[str, str] = ("", "")
+    started: bool = False  # its user data was handed to whoever runs it
+    occupied: bool = False  # processes stand behind it: it is not gone before they are
+
+    @property
+    def id(self) -> str:
+        """Return the instance id."""
+        return str(self.description["InstanceId"])
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Return the instance's tags."""
+        return {tag["Key"]: tag["Value"] for tag in self.description.get("Tags", [])}
+
+    @property
+    def pool(self) -> Pool:
+        """Return the pool that the instance came from."""
+        return Pool(
+            instance_type=self.description["InstanceType"],
+            availability_zone=self.description["Placement"]["AvailabilityZone"],
+            market=self.description.get("InstanceLifecycle", "on-demand"),
+        )
+
+    def state(self, now: datetime) -> str:
+        """Return EC2's word for the state at this instant."""
+        if self.terminated_at is not None and now >= self.terminated_at:
+            return "terminated"
+        if self.shutting_down_at is not None:
+            return "shutting-down"
+        if self.stopped_at is not None:
+            return "stopped"
+        return "running" if now >= self.running_at else "pending"
+
+
+@dataclass(kw_only=True)
+class Schedule:
+    """A schedule that may fire."""
+
+    group: str
+    name: str
+    expression: Expression
+    target: dict[str, Any]
+    enabled: bool
+    delete_after_completion: bool
+    start: datetime
+    end: datetime | None
+    next_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Firing:
+    """One firing of a schedule."""
+
+    group: str
+    name: str
+    at: datetime
+    target: dict[str, Any]
+    completed: bool  # it was the last, and the schedule deletes itself
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """An answer that goes wrong, once."""
+
+    operation: str  # such as "CreateFleet"
+    code: str
+    status: int = 500
+    after: bool = False  # the call takes effect, and only its answer is lost
+
+
+@dataclass(kw_only=True)
+class World:
+    """The state of one account, beyond what moto keeps."""
+
+    delays: Delays = field(default_factory=Delays)
+    instances: dict[str, Instance] = field(default_factory=dict)
+    schedules: dict[tuple[str, str], Schedule] = field(default_factory=dict)
+    full: set[Pool] = field(default_factory=set)
+    faults: list[Fault] = field(default_factory=list)
+    _tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
+
+    # idempotency ------------------------------------------------------------------------------------------------------
+
+    def once(self, operation: str, params: dict[str, Any], create: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Answer a request with the same ClientToken as the first time. Raises AwsError where its parameters differ.
+
+        A request that failed leaves no trace: its token can be tried again, as on AWS.
+        """
+        asked = copy.deepcopy(params)
+        token = asked.pop("ClientToken", None)
+        if not token:
+            return create()
+        if (operation, token) in self._tokens:
+            before, answer = self._tokens[operation, token]
+            if before != asked:
+                raise AwsError(
+                    "IdempotentParameterMismatch",
+                    f"Arguments on this idempotent request are inconsistent with arguments used in previous request(s) ({token}).",
+                )
+            return copy.deepcopy(answer)
+        answer = create()
+        self._tokens[operation, token] = (asked, copy.deepcopy(answer))
+        return answer
+
+    # faults and capacity ----------------------------------------------------------------------------------------------
+
+    def fill(self, *, instance_type: str = "", availability_zone: str = "", market: str = "") -> None:
+        """Leave no capacity in the pools this describes; an empty word means any."""
+        self.full.add(Pool(instance_type=instance_type, availability_zone=availability_zone, market=market))
+
+    def is_full(self, pool: Pool) -> bool:
+        """Say whether a pool has nothing left."""
+        return any(rule.covers(pool) for rule in self.full)
+
+    def fail_next(self, operation: str, code: str, *, status: int = 500, after: bool = False) -> None:
+        """Let the next call of an operation fail; with `after`, it takes effect and its answer is lost."""
+        self.faults.append(Fault(operation=operation, code=code, status=status, after=after))
+
+    def take_fault(self, operation: str, *, after: bool) -> AwsError | None:
+        """Return the fault that is due for this call, once."""
+        for fault in self.faults:
+            if fault.operation == operation and fault.after == after:
+                self.faults.remove(fault)
+                return AwsError(fault.code, f"{fault.code}, as a test asked for", fault.status)
+        return None
+
+    # instances --------------------------------------------------------------------------------------------------------
+
+    def add(
+        self, description: dict[str, Any], *, reservation_id: str, user_data: bytes, shutdown_behavior: str, now: datetime
+    ) -> Instance:
+        """Start a machine's life: pending now, running when the delay is over."""
+        instance = Instance(
+            description={**description, "LaunchTime": now},
+            reservation_id=reservation_id,
+            user_data=user_data,
+            shutdown_behavior=shutdown_behavior,
+            launched_at=now,
+            running_at=now + timedelta(seconds=self.delays.pending_seconds),
+        )
+        self.instances[instance.id] = instance
+        return instance
+
+    def due_to_start(self, now: datetime) -> list[Instance]:
+        """Return the instances that have come to run since the last time, each once."""
+        due = [one for one in self.instances.values() if not one.started and one.state(now) == "running"]
+        for instance in due:
+            instance.started = True
+        return due
+
+    def terminate(self, instance_ids: Sequence[str], now: datetime) -> list[tuple[Instance, str]]:
+        """Begin to end instances, and return each with its state before. One unknown id fails the whole call."""
+        self.forget(now)
+        unknown = [one for one in instance_ids if one not in self.instances]
+        if unknown:
+            ids = ", ".join(unknown)
+            raise AwsError("InvalidInstanceID.NotFound", f"The instance ID '{ids}' does not exist")
+        changes = [(self.instances[one], self.instances[one].state(now)) for one in dict.fromkeys(instance_ids)]
+        for instance, _ in changes:
+            self._shut_down(instance, USER_SHUTDOWN, now)
+        return changes
+
+    def power_off(self, instance_id: str, now: datetime) -> None:
+        """Let the operating system of an instance switch itself off: what follows is its shutdown behaviour."""
+        instance = self.instances[instance_id]
+        if instance.shutdown_behavior == "terminate":
+            self._shut_down(instance, OS_SHUTDOWN, now)
+        elif instance.shutting_down_at is None and instance.stopped_at is None:
+            instance.stopped_at, instance.reason = now, OS_SHUTDOWN
+
+    def vacated(self, instance_id: str, now: datetime) -> None:
+        """Note that no process stands behind an instance any more."""
+        instance = self.instances[instance_id]
+        instance.occupied = False
+        self._settle(instance, now)
+
+    def lost(self, instance_id: str, now: datetime) -> None:
+        """End an instance whose machine vanished: the server that ran it died."""
+        instance = self.instances[instance_id]
+        instance.occupied = False
+        if instance.terminated_at is None:
+            instance.shutting_down_at = instance.shutting_down_at or now
+            instance.terminated_at, instance.reason = now, LOST_HOST
+
+    def forget(self, now: datetime) -> list[str]:
+        """Drop the instances that ended more than an hour ago, and return their ids."""
+        old = [one.id for one in self.instances.values() if one.terminated_at and now - one.terminated_at > MEMORY]
+        for instance_id in old:
+            del self.instances[instance_id]
+        return old
+
+    def alive(self, now: datetime) -> list[Instance]:
+        """Return the instances that are neither terminated nor stopped: what keeps an embedded AWS alive."""
+        return [one for one in self.instances.values() if one.state(now) not in ("terminated", "stopped") or one.occupied]
+
+    def describe(self, instance: Instance, now: datetime) -> dict[str, Any]:
+        """Return an instance as DescribeInstances shows it at this instant."""
+        state = instance.state(now)
+        shown = {**instance.description, "State": {"Code": STATE_CODES[state], "Name": state}}
+        if instance.reason[0]:
+            ended_at = instance.shutting_down_at or instance.stopped_at or now
+            initiator = "User initiated" if instance.reason != LOST_HOST else "Server.InternalError"
+            shown["StateReason"] = {"Code": instance.reason[0], "Message": instance.reason[1]}
+            shown["StateTransitionReason"] = f"{initiator} ({ended_at:%Y-%m-%d %H:%M:%S} GMT)"
+        if state == "terminated":  # AWS shows neither addresses nor network once an instance is gone
+            for name in ("PublicIpAddress", "PrivateIpAddress", "SubnetId", "VpcId"):
+                shown.pop(name, None)
+            shown.update(NetworkInterfaces=[], SecurityGroups=[], BlockDeviceMappings=[])
+        return shown
+
+    def find(
+        self, *, instance_ids: Sequence[str] = (), filters: Iterable[dict[str, Any]] = (), now: datetime
+    ) -> list[Instance]:
+        """Return the instances that DescribeInstances would. Raises AwsError for an unknown id or filter."""
+        self.forget(now)
+        unknown = [one for one in instance_ids if one not in self.instances]
+        if unknown:
+            raise AwsError("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist")
+        chosen = [self.instances[one] for one in instance_ids] or list(self.instances.values())
+        wanted = [(one["Name"], one.get("Values", [])) for one in filters]
+        return [one for one in chosen if all(_matches(one, name, values, now) for name, values in wanted)]
+
+    def tag(self, resource_ids: Iterable[str], tags: Iterable[dict[str, str]]) -> None:
+        """Set tags on those of the resources that are instances."""
+        for instance in [self.instances[one] for one in resource_ids if one in self.instances]:
+            changed = {tag["Key"]: tag for tag in instance.description.get("Tags", [])}
+            changed.update({tag["Key"]: {"Key": tag["Key"], "Value": tag.get("Value", "")} for tag in tags})
+            instance.description["Tags"] = list(changed.values())
+
+    def untag(self, resource_ids: Iterable[str], tags: Sequence[dict[str, str]]) -> None:
+        """Remove tags (a tag with a value only where the value agrees) from those of the resources that are instances."""
+        for instance in [self.instances[one] for one in resource_ids if one in self.instances]:
+            instance.description["Tags"] = [
+                tag
+                for tag in instance.description.get("Tags", [])
+                if not any(tag["Key"] == one["Key"] and one.get("Value", tag["Value"]) == tag["Value"] for one in tags)
+            ]
+
+    def _shut_down(self, instance: Instance, reason: tuple[str, str], now: datetime) -> None:
+        if instance.shutting_down_at is None:
+            instance.shutting_down_at, instance.reason = now, reason
+        self._settle(instance, now)
+
+    def _settle(self, instance: Instance, now: datetime) -> None:
+        """Fix the end of an instance that is shutting down, once no process is left behind it."""
+        if instance.shutting_down_at is not None and not instance.occupied and instance.terminated_at is None:
+            earliest = instance.shutting_down_at + timedelta(seconds=self.delays.shutting_down_seconds)
+            instance.terminated_at = max(now, earliest)
+
+    # schedules --------------------------------------------------------------------------------------------------------
+
+    def put_schedule(
+        self,
+        *,
+        group: str,
+        name: str,
+        expression: Expression,
+        target: dict[str, Any],
+        enabled: bool,
+        delete_after_completion: bool,
+        start: datetime | None,
+        end: datetime | None,
+        now: datetime,
+    ) -> None:
+        """Create a schedule, or replace the one of that name."""
+        begin = max(start, now) if start else now
+        self.schedules[group, name] = Schedule(
+            group=group,
+            name=name,
+            expression=expression,
+            target=target,
+            enabled=enabled,
+            delete_after_completion=delete_after_completion,
+            start=begin,
+            end=end,
+            next_at=first_fire(expression, begin),
+        )
+
+    def delete_schedule(self, group: str, name: str) -> None:
+        """Drop a schedule, if it is there."""
+        self.schedules.pop((group, name), None)
+
+    def delete_schedule_group(self, group: str) -> None:
+        """Drop every schedule of a group."""
+        for key in [key for key in self.schedules if key[0] == group]:
+            del self.schedules[key]
+
+    def fire_due(self, now: datetime) -> list[Firing]:
+        """Return what is due, each once however late, and move the schedules on; completed ones that say so are dropped."""
+        firings = []
+        for key, schedule in list(self.schedules.items()):
+            if not schedule.enabled or schedule.next_at is None or schedule.next_at > now:
+                continue
+            at = schedule.next_at
+            schedule.next_at = next_fire(schedule.expression, start=schedule.start, after=now)
+            if schedule.end and (at > schedule.end or (schedule.next_at and schedule.next_at > schedule.end)):
+                schedule.next_at = None
+            completed = schedule.next_at is None and schedule.delete_after_completion
+            if completed:
+                del self.schedules[key]
+            if not schedule.end or at <= schedule.end or isinstance(schedule.expression, At):
+                firings.append(
+                    Firing(group=schedule.group, name=schedule.name, at=at, target=schedule.target, completed=completed)
+                )
+        return firings
+
+
+def _matches(instance: Instance, name: str, values: Sequence[str], now: datetime) -> bool:
+    """Decide one filter of DescribeInstances; values may hold the wildcards * and ?."""
+    found: Iterable[str]
+    description = instance.description
+    if name.startswith("tag:"):
+        found = [value for key, value in instance.tags.items() if key == name[4:]]
+    elif name == "tag-key":
+        found = list(instance.tags)
+    elif name == "tag-value":
+        found = list(instance.tags.values())
+    elif name == "instance-state-name":
+        found = [instance.state(now)]
+    elif name == "instance-state-code":
+        found = [str(STATE_CODES[instance.state(now)])]
+    elif name in _FILTERS:
+        found = [str(_FILTERS[name](description) or "")]
+    else:
+        raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
+    return any(fnmatch.fnmatchcase(one, value) for one in found for value in values)
+
+
+_FILTERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "instance-id": lambda one: one["InstanceId"],
+    "instance-type": lambda one: one["InstanceType"],
+    "availability-zone": lambda one: one["Placement"]["AvailabilityZone"],
+    "image-id": lambda one: one.get("ImageId"),
+    "subnet-id": lambda one: one.get("SubnetId"),
+    "vpc-id": lambda one: one.get("VpcId"),
+    "client-token": lambda one: one.get("ClientToken"),
+    "instance-lifecycle": lambda one: one.get("InstanceLifecycle"),
+    "iam-instance-profile.arn": lambda one: one.get("IamInstanceProfile", {}).get("Arn"),
+}
