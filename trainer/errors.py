@@ -92,5 +92,6 @@ class Stopped(TrainerError):
 
 def nearest(word: str, known: Iterable[str], *, count: int = 3) -> str:
     """Return ' Did you mean a, b?' for the names of `known` closest to `word`, or '' when none is close."""
-    matches = get_close_matches(word.lower(), sorted(known), n=count, cutoff=0.5)
-    return f"Did you mean {', '.join(matches)}?" if matches else ""
+    spelled = {name.lower(): name for name in sorted(known)}
+    matches = get_close_matches(word.lower(), list(spelled), n=count, cutoff=0.5)
+    return f"Did you mean {', '.join(spelled[match] for match in matches)}?" if matches else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.sources import FIELDS, Series, Source, candle_files, open_source, read_series, symbols_in, timeframe_of
+from trainer.data.sources import FIELDS, Held, Series, Source, candle_files, open_source, read_series, symbols_in, timeframe_of
 from trainer.data.timeframes import canonical, parse_name
 from trainer.errors import DataError, nearest
 
@@ -42,12 +42,13 @@ class Candles:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRead:
-    """A file that was read: its name, the symbols taken from it, and how many of its bars those have."""
+    """A file that was read: the symbols taken from it with their bars, and all that it holds, taken or not."""
 
     file: str
     timeframe: str
     symbols: tuple[str, ...]
     bars: int
+    holds: tuple[Held, ...]
     synthetic: bool
 
 
@@ -133,7 +134,7 @@ def _join(sources: list[Source], wanted: tuple[str, ...], timeframe: str, bars: 
     parts: dict[str, list[Series]] = {}
     files = []
     for source in sources:
-        series = read_series(source, set(wanted) or None)
+        series, held = read_series(source, set(wanted) or None)
         if not source.has_symbol_column and wanted and series[0].symbol not in wanted:
             continue
         for item in series:
@@ -145,6 +146,7 @@ def _join(sources: list[Source], wanted: tuple[str, ...], timeframe: str, bars: 
                 timeframe=timeframe,
                 symbols=tuple(sorted(item.symbol for item in series)),
                 bars=sum(len(item.timestamp) for item in series),
+                holds=tuple(sorted(held, key=lambda item: item.symbol)),
                 synthetic=source.synthetic,
             )
         )

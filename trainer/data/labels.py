@@ -60,7 +60,7 @@ def plan_windows(candles: Candles, job: Job, *, warmup: int = WARMUP) -> WindowP
         raise DataError(
             f"{candles.symbol} has {num_bars} bars",
             why=f"one window needs {needed}: {warmup} for the features, lookback {job.lookback}, horizon {job.horizon}",
-            do="Give more bars, or lower lookback.",
+            do="Give more bars, lower lookback, or leave the symbol out of --symbols.",
         )
     calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.calendar == "auto" else job.calendar
     hole = holes(candles.timestamp, candles.timeframe, calendar)

@@ -77,6 +77,16 @@ class Series:
     values: np.ndarray
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a file holds of one symbol: how many bars, the first and the last time in nanoseconds UTC."""
+
+    symbol: str
+    bars: int
+    first: int
+    last: int
+
+
 def candle_files(path: Path) -> list[Path]:
     """List the candle files of a folder, or the one file that `path` is. Raises DataError when there is none."""
     if path.is_file():
@@ -144,12 +154,12 @@ def timeframe_of(source: Source) -> str:
     """Return the timeframe that the file's name says, else the commonest step between neighbouring bars of one symbol."""
     if source.name_timeframe:
         return source.name_timeframe
-    series = max(read_series(source, None), key=lambda item: len(item.timestamp))
-    return commonest_step(series.timestamp)
+    series, _ = read_series(source, None)
+    return commonest_step(max(series, key=lambda item: len(item.timestamp)).timestamp)
 
 
-def read_series(source: Source, symbols: set[str] | None) -> list[Series]:
-    """Read the bars of `symbols` (None: all of them), one Series a symbol. Raises DataError for values of the wrong kind."""
+def read_series(source: Source, symbols: set[str] | None) -> tuple[list[Series], list[Held]]:
+    """Read the bars of `symbols` (None: all), a Series each, and what the file holds of every symbol. Raises DataError."""
     fields = ("timestamp", *FIELDS) + (("symbol",) if source.has_symbol_column else ())
     table = _table(source, fields)
     if not table.num_rows:
@@ -159,13 +169,14 @@ def read_series(source: Source, symbols: set[str] | None) -> list[Series]:
     for row, field in enumerate(FIELDS):
         values[row] = _floats(source, field, table.column(1 + row))
     if not source.has_symbol_column:
-        return [Series(file=source.path.name, symbol=source.name_symbol, timestamp=timestamp, values=values)]
+        whole = Series(file=source.path.name, symbol=source.name_symbol, timestamp=timestamp, values=values)
+        return [whole], [_held(whole.symbol, timestamp)]
     return _by_symbol(source, table.column(len(fields) - 1), timestamp, values, symbols)
 
 
 def _by_symbol(
     source: Source, column: Any, timestamp: np.ndarray, values: np.ndarray, symbols: set[str] | None
-) -> list[Series]:
+) -> tuple[list[Series], list[Held]]:
     if column.null_count:
         raise DataError(
             f"{source.path} has {column.null_count} rows without a symbol", do="Fill the column, or drop those rows."
@@ -174,12 +185,17 @@ def _by_symbol(
     codes, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
     order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
-    found = []
+    series, held = [], []
     for code, name in enumerate(names):
+        rows = order[(ends[code - 1] if code else 0) : ends[code]]
+        held.append(_held(name, timestamp[rows]))
         if symbols is None or name in symbols:
-            rows = order[(ends[code - 1] if code else 0) : ends[code]]
-            found.append(Series(file=source.path.name, symbol=name, timestamp=timestamp[rows], values=values[:, rows]))
-    return found
+            series.append(Series(file=source.path.name, symbol=name, timestamp=timestamp[rows], values=values[:, rows]))
+    return series, held
+
+
+def _held(symbol: str, timestamp: np.ndarray) -> Held:
+    return Held(symbol=symbol, bars=len(timestamp), first=int(timestamp[0]), last=int(timestamp[-1]))
 
 
 def _table(source: Source, fields: tuple[str, ...]) -> pa.Table:
