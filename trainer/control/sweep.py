@@ -1,0 +1,173 @@
+"""The sweeper Lambda: ends whatever has this stack's tags and is past its deadline or silent past its lease.
+
+It goes by EC2 tags and the clock; by S3 only for leases, which it skips while S3 fails. It can describe, terminate by tag and
+delete schedules, and imports almost nothing of ours, so that a broken launcher can't stop it. Called every two minutes with
+{}, and once with {"run_id": ...} at each attempt's deadline. Deployed as `trainer.control.sweep.handler`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.runs.lease import heartbeat_key, read_heartbeat, silent
+
+EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
+UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the call that creates an instance: none without is a run's
+STALE_SCHEDULE = timedelta(minutes=15)  # after its last change, with no instance of its run: launches take seconds
+TERMINABLE = ("pending", "running", "stopping", "stopped")
+_RUN_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-(?:sweep|kill-\d+)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the function's environment says."""
+
+    project: str
+    stack: str
+    bucket: str
+    schedule_group: str
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Read PROJECT, STACK, BUCKET and SCHEDULE_GROUP. Raises KeyError where one is missing."""
+        names = {"project": "PROJECT", "stack": "STACK", "bucket": "BUCKET", "schedule_group": "SCHEDULE_GROUP"}
+        return cls(**{field_name: os.environ[name] for field_name, name in names.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clients:
+    """The AWS clients that a sweep speaks through."""
+
+    ec2: Any
+    s3: Any
+    scheduler: Any
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """What one sweep saw and did; the Lambda's answer and its log line."""
+
+    seen: int = 0
+    terminated: dict[str, str] = field(default_factory=dict)  # instance id -> why
+    failed: dict[str, str] = field(default_factory=dict)  # what could not be done -> the error
+    deleted_schedules: list[str] = field(default_factory=list)
+    lease_check: str = "done"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
+        return dict(vars(self))
+
+
+def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
+    """Sweep one run, or everything of this stack. Raises RuntimeError after the sweep where an instance could not be ended."""
+    clients = Clients(ec2=boto3.client("ec2"), s3=boto3.client("s3"), scheduler=boto3.client("scheduler"))
+    summary = sweep(
+        Settings.from_environment(), clients, run_id=str((event or {}).get("run_id") or ""), now=datetime.now(timezone.utc)
+    )
+    print(json.dumps(summary.as_dict()))
+    if summary.failed:  # a failed invocation is tried again by Lambda, and counts for the alarm
+        raise RuntimeError(f"the sweep could not do everything: {json.dumps(summary.failed)}")
+    return summary.as_dict()
+
+
+def sweep(settings: Settings, clients: Clients, *, now: datetime, run_id: str = "") -> Summary:
+    """Terminate what is due, of one run or of the stack, and (for the stack) delete schedules that nothing needs any more."""
+    summary = Summary()
+    instances = list(_instances(settings, clients.ec2, run_id))
+    summary.seen = len(instances)
+    for instance in instances:
+        tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
+        why = overdue(tags, instance["LaunchTime"], now)
+        if not why and not run_id and summary.lease_check == "done":
+            why = _silent(settings, clients.s3, tags, instance["LaunchTime"], now, summary)
+        if why:
+            _terminate(clients.ec2, instance["InstanceId"], why, summary)
+    if not run_id:
+        runs = {tag["Value"] for instance in instances for tag in instance.get("Tags", ()) if tag["Key"] == "run_id"}
+        _delete_stale_schedules(settings, clients.scheduler, runs, now, summary)
+    return summary
+
+
+def overdue(tags: Mapping[str, str], launched_at: datetime, now: datetime) -> str:
+    """Return why an instance is to end by its tags and the clock, or '' while it may live."""
+    try:
+        deadline = datetime.fromisoformat(tags["deadline"].replace("Z", "+00:00"))
+    except (KeyError, ValueError):
+        return "no deadline that can be read" if now > launched_at + UNTAGGED_ALLOWANCE else ""
+    if deadline.tzinfo is None:
+        deadline = deadline.replace(tzinfo=timezone.utc)
+    return f"past its deadline {tags['deadline']}" if now + EARLY >= deadline else ""
+
+
+def _instances(settings: Settings, ec2: Any, run_id: str) -> Iterable[Mapping[str, Any]]:
+    tags = {"project": settings.project, "stack": settings.stack} | ({"run_id": run_id} if run_id else {})
+    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
+    filters.append({"Name": "instance-state-name", "Values": list(TERMINABLE)})
+    for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
+        for reservation in page["Reservations"]:
+            yield from reservation["Instances"]
+
+
+def _silent(
+    settings: Settings, s3: Any, tags: Mapping[str, str], launched_at: datetime, now: datetime, summary: Summary
+) -> str:
+    """Return why an instance counts as hung, or ''. While S3 fails, no lease is judged."""
+    if "run_id" not in tags:
+        return ""
+    attempt, node = tags.get("attempt", "1"), tags.get("node", "0")
+    key = heartbeat_key(tags["run_id"], int(attempt) if attempt.isdigit() else 1, int(node) if node.isdigit() else 0)
+    lease_until = None
+    try:
+        body = s3.get_object(Bucket=settings.bucket, Key=key)["Body"].read()
+        lease_until = read_heartbeat(json.loads(body)).lease_until
+    except (BotoCoreError, ClientError) as error:
+        if getattr(error, "response", {}).get("Error", {}).get("Code") != "NoSuchKey":
+            summary.lease_check = f"skipped, S3 fails: {error}"
+            return ""
+    except (ValueError, KeyError, TypeError):
+        return ""  # no heartbeat of ours; the deadline stands
+    if not silent(launched_at=launched_at, lease_until=lease_until, now=now):
+        return ""
+    return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}" if lease_until else "never sent a heartbeat"
+
+
+def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:
+    """Terminate one instance; one that fails must not keep the others alive, one that is not found is gone."""
+    try:
+        ec2.terminate_instances(InstanceIds=[instance_id])
+    except (BotoCoreError, ClientError) as error:
+        if getattr(error, "response", {}).get("Error", {}).get("Code") != "InvalidInstanceID.NotFound":
+            summary.failed[instance_id] = str(error)
+            return
+    summary.terminated[instance_id] = why
+
+
+def _delete_stale_schedules(settings: Settings, scheduler: Any, runs: set[str], now: datetime, summary: Summary) -> None:
+    """Delete one-time schedules of runs that have no instance and start none. They cost nothing: a failure is told, no more."""
+    try:
+        pages = scheduler.get_paginator("list_schedules").paginate(GroupName=settings.schedule_group)
+        schedules = [item for page in pages for item in page["Schedules"]]
+    except (BotoCoreError, ClientError) as error:
+        print(f"cannot list schedules: {error}")
+        return
+    for item in schedules:
+        named = _RUN_SCHEDULE.match(item["Name"])
+        changed_at = item.get("LastModificationDate") or item.get("CreationDate") or now
+        if named is None or named[1] in runs or now < changed_at + STALE_SCHEDULE:
+            continue
+        try:
+            scheduler.delete_schedule(Name=item["Name"], GroupName=settings.schedule_group)
+        except (BotoCoreError, ClientError) as error:
+            if getattr(error, "response", {}).get("Error", {}).get("Code") != "ResourceNotFoundException":
+                print(f"cannot delete the schedule {item['Name']}: {error}")
+                continue
+        summary.deleted_schedules.append(item["Name"])
