@@ -48,10 +48,10 @@ def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> 
     if last is not None:
         starts = starts[max(0, len(starts) - last) :]
     if not len(starts):
-        needed = WARMUP + card.lookback
+        needed = f"{WARMUP + card.lookback} bars of {card.symbol}, the last {card.lookback} without a hole"
         raise DataError(
             f"no bar of {data_path} has a whole window behind it",
-            why=f"a prediction needs {needed} bars of {card.symbol} before it, the last {card.lookback} without a hole; there are {len(candles)}",
+            why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
     first_row = int(starts[0]) - WARMUP  # features look back WARMUP bars and no further, so older bars are not needed

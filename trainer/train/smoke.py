@@ -1,4 +1,4 @@
-"""The smoke test of a device: a tiny model takes a few steps and its loss falls. The node runs it on each device before training.
+"""The smoke test of a device: a tiny model takes a few steps and its loss falls. The node runs it on each before training.
 
     python -m trainer.train.smoke --device cuda:0
 
@@ -48,7 +48,7 @@ def smoke(device: str) -> dict[str, Any]:
     for _ in range(STEPS):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x_TBF), labels_B)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(float(loss.detach()))
     cuda = device.startswith("cuda")

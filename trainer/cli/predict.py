@@ -1,0 +1,66 @@
+"""`mayfly predict MODEL --data FILE`: what a model says about the bars of a file, as CSV on stdout.
+
+MODEL is a local .safetensors file, else the name or key of a model in that AWS's bucket. Over the bars that the model was
+tested on, the probabilities are those its card was scored from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from trainer.errors import UsageError
+
+COLUMNS = ("bar", "available_at", "probability")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one row a bar, oldest first: `bar` (start of the last bar seen), `available_at` (its end), `probability` of a rise."""
+    if arguments.last < 0:
+        raise UsageError(f"--last {arguments.last}", do="Give 1 or more; without it every window is predicted.")
+    with _model_file(arguments) as path:
+        # Late: torch takes a second to load, and a wrong name should not wait for it.
+        from trainer.train.predict import predict_file
+
+        predictions = predict_file(path, Path(arguments.data), last=arguments.last or None)
+    if arguments.json:
+        print(json.dumps({"predictions": [asdict(prediction) for prediction in predictions]}, indent=2))
+        return 0
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    # repr keeps every digit of a float: metrics computed from this file are the card's own.
+    writer.writerows((found.bar, found.available_at, repr(found.probability)) for found in predictions)
+    return 0
+
+
+@contextmanager
+def _model_file(arguments: argparse.Namespace) -> Iterator[Path]:
+    """Give the model as a local file; one from a bucket is fetched into a folder that lasts as long as it is needed."""
+    local = Path(arguments.model)
+    if local.is_file() and local.suffix == ".safetensors":
+        yield local
+        return
+    if (
+        local.suffix == ".safetensors"
+        and local.parent.is_dir()
+        and local.parent != Path()
+        and not arguments.model.startswith("models/")
+    ):
+        raise UsageError(f"model {local} does not exist", do="Check the path, or give a name that `mayfly models list` shows.")
+    # Late: only a model in a bucket needs AWS.
+    from trainer.cli.connect import connected
+    from trainer.launch.preflight import read_stack
+    from trainer.registry.store import fetch_model
+
+    with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
+        with connected(rehearse=arguments.rehearse, program=False) as access:
+            outputs = read_stack(access, stack=arguments.stack)
+            path = fetch_model(access, outputs, arguments.model, into=Path(folder))
+        yield path
