@@ -12,7 +12,7 @@ from trainer.errors import ConfigError
 
 @contextmanager
 def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
-    """Give access for as long as a command runs. `program=False` is for verbs that read: a rehearsal then needs the bucket alone."""
+    """Give access for as long as a command runs. `program=False`: reading a rehearsal needs its bucket alone."""
     if not rehearse:
         yield Access()
         return

@@ -1,4 +1,4 @@
-"""How the command line looks: tables, durations, dollars, and one live line on a terminal. stderr's story, never stdout's data."""
+"""How the command line looks: tables, durations, dollars, and one live line on a terminal. Never stdout's data."""
 
 from __future__ import annotations
 

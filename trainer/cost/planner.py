@@ -8,7 +8,7 @@ It knows no cloud: prices come in, dollars come out.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -65,7 +65,7 @@ class Estimate:
     seconds_p90: float
 
 
-def workload(job: Job, bars: dict[str, int]) -> Workload:
+def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     """Return the work in a job over so many bars a symbol."""
     training_share = 1.0 - job.validation_fraction - job.test_fraction
     used = {symbol: min(count, job.bars) if job.bars else count for symbol, count in bars.items()}

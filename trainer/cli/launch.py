@@ -1,0 +1,224 @@
+"""`mayfly launch` (python -m trainer.launch): from a job to its receipt.
+
+Reads downwards: the job, preflight, the plan, the question, the record, the run, the receipt. Decisions are made elsewhere
+(`launch/plan`, `runs/reconcile`); here is only their order, and what is said about them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from trainer.access import Access
+from trainer.cli.candles import DEMO_JOB, DataCheck, demo_data, upload_candles
+from trainer.cli.connect import connected
+from trainer.cli.output import Story
+from trainer.cli.plan_view import plan_lines
+from trainer.cli.receipt_view import receipt_lines
+from trainer.cli.watch import Watch
+from trainer.config import Job, job_from, load_job, parse_assignments, with_settings
+from trainer.control.act import read_receipt
+from trainer.control.drive import StopSignal, drive, start
+from trainer.control.settle import settle_unwatched
+from trainer.cost.instances import InstanceType, instance_type
+from trainer.cost.planner import workload
+from trainer.data.sync import LocalFile
+from trainer.errors import Stopped, TrainerError, UsageError
+from trainer.launch.bundle import build_bundle
+from trainer.launch.inputs import Candles, choose, list_inputs
+from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, make_plan, refuse_retired
+from trainer.launch.preflight import look, read_stack
+from trainer.launch.start import new_record, register
+from trainer.runs.observed import last_deadline
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord, iso, utc_now
+from trainer.runs.store import Objects, open_objects
+from trainer.stack_outputs import StackOutputs
+
+FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "market", "max_duration")
+NUMBERS_OF_THE_JOB = ("epochs", "budget")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a detached one."""
+    began = utc_now()
+    story = Story()
+    settings = given_settings(arguments)
+    job = job_from(settings)
+    named = [instance_type(name) for name in job.instance]  # an unknown type ends here, before anything is started
+    with ExitStack() as ends:
+        check = _started_check(job, ends)
+        if arguments.rehearse:
+            story.update("starting the embedded AWS ...", topic="rehearsal")
+        access = ends.enter_context(connected(rehearse=arguments.rehearse))
+        outputs = read_stack(access, stack=arguments.stack)
+        objects = open_objects(access, outputs.bucket)
+        with ThreadPoolExecutor(max_workers=3) as pool:
+            machines = named or [instance_type(name) for name in DEFAULT_TYPES]
+            offers_asked = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.market == "spot")
+            settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
+            bundle_asked = pool.submit(build_bundle)
+            job, candles, files = _resolve(job, settings, check, objects, named, access, story, ends)
+            plan = make_plan(
+                job,
+                workload(job, candles.bars),
+                machines,
+                offers_asked.result(),
+                subnets=outputs.subnets,
+                region=outputs.region,
+                rehearsal=access.rehearsal,
+                cap=timedelta(minutes=outputs.max_lifetime_minutes),
+            )
+            _tell_settled(settled, story)
+        offers, bundle = offers_asked.result(), bundle_asked.result()
+        lines = plan_lines(plan, job, candles)
+        if arguments.dry_run:
+            return _print_plan(arguments, plan, job, candles, outputs, lines)
+        for line in lines:
+            story.line(line)
+        _ask(arguments, access)
+        candles = _uploaded(candles, files, access, outputs, story)
+        record = new_record(job, plan, bundle, outputs, preflight_at=began, now=utc_now())
+        with StopSignal().installed() as stop:  # from here on Ctrl-C is a wish that the run's record must know of
+            register(record, job, bundle, candles, offers, objects)
+            story.line(f"run {record.run_id}")
+            watch = Watch(story, stop, rehearse=arguments.rehearse)
+            if arguments.detach:
+                left = start(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
+                return _detached(arguments, left, objects, story)
+            receipt = drive(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
+        return _end(arguments, receipt, story)
+
+
+def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Merge what the user gave, the later winning: job file, flags, --set."""
+    settings = load_job(Path(arguments.job)) if arguments.job else {}
+    flags = {name: value for name in FLAGS_OF_THE_JOB if (value := getattr(arguments, name)) is not None}
+    numbers = [f"{name}={value}" for name in NUMBERS_OF_THE_JOB if (value := getattr(arguments, name)) is not None]
+    return {**settings, **flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)}
+
+
+def _started_check(job: Job, ends: ExitStack) -> DataCheck | None:
+    """Start the data check as early as its job is known; it runs beside everything else."""
+    if not job.data:
+        return None
+    check = DataCheck(job)
+    ends.callback(check.close)
+    return check
+
+
+def _resolve(
+    job: Job,
+    settings: dict[str, Any],
+    check: DataCheck | None,
+    objects: Objects,
+    named: list[InstanceType],
+    access: Access,
+    story: Story,
+    ends: ExitStack,
+) -> tuple[Job, Candles, list[LocalFile]]:
+    """Find the candles and fill in what they decide: the job's symbols and timeframe. Refuses retired types on AWS."""
+    files: list[LocalFile] = []
+    candles: Candles | None = None
+    if check is None and (inputs := list_inputs(objects)):
+        candles = choose(inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.lookback + job.horizon)
+        for key in candles.left_out:
+            story.line(f"left out: {key} (no launch put it there; name it with --data once)")
+    elif check is None and access.rehearsal:
+        folder, sentence = demo_data(Path(os.environ.get("MAYFLY_HOME", ".mayfly")))
+        job = job_from(DEMO_JOB, settings, {"data": str(folder)})
+        story.line(f"no --data and an empty raw/, so this is the demo's job: {sentence}")
+        check = _started_check(job, ends)
+    if check is not None:
+        candles, files = check.result()
+    if not access.rehearsal:
+        refuse_retired(named, workload(job, candles.bars) if candles else None)
+    if candles is None:
+        do = "Name your candles with --data PATH: they are uploaded there and stay."
+        raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)
+    return with_settings(job, symbols=tuple(candles.bars), timeframe=candles.timeframe), candles, files
+
+
+def _tell_settled(settled: Future[list[Receipt]] | None, story: Story) -> None:
+    """Say what became of runs that nobody watched. Trouble with an old run is told and does not stop a new one."""
+    if settled is None:
+        return
+    try:
+        for receipt in settled.result():
+            story.line(f"settled {receipt['run_id']}, which nobody watched: {receipt['state']}")
+    except TrainerError as error:
+        story.line(f"warning: an earlier run could not be settled: {error}")
+
+
+def _print_plan(
+    arguments: argparse.Namespace, plan: LaunchPlan, job: Job, candles: Candles, outputs: StackOutputs, lines: list[str]
+) -> int:
+    if arguments.json:
+        document = {"dry_run": True, "stack": outputs.stack, "job": job.to_dict(), "data": candles.to_dict(), **plan.to_dict()}
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join([*lines, "dry run: nothing was uploaded and nothing launched"]))
+    return 0
+
+
+def _ask(arguments: argparse.Namespace, access: Access) -> None:
+    """Ask before money is spent: never in a rehearsal. Raises UsageError where nobody can answer, Stopped for a no."""
+    if access.rehearsal or arguments.yes:
+        return
+    if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        why = "--json was given" if arguments.json else "there is no terminal to ask on"
+        raise UsageError("this would spend money, and nobody said yes", why=why, do="Add -y to launch, or --dry-run to look.")
+    print("Launch? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
+
+
+def _uploaded(candles: Candles, files: list[LocalFile], access: Access, outputs: StackOutputs, story: Story) -> Candles:
+    if not files:
+        return candles
+    size = sum(file.bytes for file in files) / 1e6
+    story.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{outputs.bucket}/raw/ ...", topic="upload")
+    return upload_candles(candles, files, access, bucket=outputs.bucket)
+
+
+def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, story: Story) -> int:
+    """Leave a run that has its instance; one that ended before that has a receipt to show."""
+    receipt = read_receipt(objects, record.run_id) if record.state == "closed" else None
+    if receipt is not None:
+        return _end(arguments, receipt, story)
+    deadline = iso(last_deadline(record).replace(microsecond=0))
+    instances = [
+        instance_id for attempt in record.attempts for launch in attempt.launches for instance_id in launch.instance_ids
+    ]
+    if arguments.json:
+        document = {
+            "run_id": record.run_id,
+            "state": record.state,
+            "detached": True,
+            "instances": instances,
+            "deadline": deadline,
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        print(record.run_id)
+    where = " --rehearse" if arguments.rehearse else ""
+    story.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {deadline} at the latest")
+    story.line(f"follow it:  mayfly logs {record.run_id} -f{where}    mayfly status {record.run_id}{where}")
+    story.line(f"end it:     mayfly stop {record.run_id}{where}")
+    return 0
+
+
+def _end(arguments: argparse.Namespace, receipt: Receipt, story: Story) -> int:
+    """Print the receipt and return the run's exit code."""
+    print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
+    run_id, where = receipt["run_id"], " --rehearse" if arguments.rehearse else ""
+    models = f"mayfly models list{where}    mayfly pull {run_id}{where}    " if receipt["models"] else ""
+    story.line(f"look at it: {models}mayfly logs {run_id}{where}")
+    return int(receipt["exit_code"])

@@ -1,0 +1,95 @@
+"""What is said while a run goes on: a line for each phase, and in between where training is, with time and dollars so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from trainer.cli.output import BOLD, RED, Story, duration, money
+from trainer.control.drive import Progress, StopSignal
+
+PHASES = {
+    "capacity": "looking for capacity",
+    "boot": "the machine boots",
+    "stage": "devices, data and code on the machine",
+    "train": "training",
+    "upload": "uploading the last models",
+    "terminate": "ending: waiting to see the machine gone",
+}
+
+
+class Watch:
+    """Renders progress. One for each run; `on_event` is what `control.drive` calls."""
+
+    def __init__(self, story: Story, stop: StopSignal, *, rehearse: bool) -> None:
+        self._story, self._stop = story, stop
+        self._where = " --rehearse" if rehearse else ""
+        self._phase = ""
+        self._instances: set[str] = set()
+        self._presses = 0
+        self._told: set[str] = set()
+
+    def on_event(self, progress: Progress) -> None:
+        """Say what is new since the last look, and show where things are."""
+        self._tell_presses(progress)
+        for seen in progress.instances:
+            if seen.instance_id not in self._instances:
+                self._instances.add(seen.instance_id)
+                market = seen.market.replace("_", "-")
+                self._line(progress, f"{seen.instance_id}: {seen.instance_type}, {market}, {seen.availability_zone}")
+        if progress.phase != self._phase:
+            self._phase = progress.phase
+            self._line(progress, PHASES.get(progress.phase, progress.phase))
+            if progress.phase == "train":
+                self._tell_how_to_leave(progress)
+        for text, style in ((progress.warning, RED), (progress.last_error, "")):
+            if text and text not in self._told:
+                self._told.add(text)
+                self._story.line(f"{'WARNING: ' if style else 'AWS: '}{text}", style)
+        self._story.update(f"{_clock(progress)}  {_doing(progress)}", topic=self._topic(progress))
+
+    def _tell_presses(self, progress: Progress) -> None:
+        if self._stop.presses > self._presses and self._presses == 0:
+            self._story.line("Ctrl-C: ending the run; finished models are uploaded, then the machine is terminated.", BOLD)
+            self._story.line(f"Press it again to leave at once; the deadline stands, {_utc(progress.deadline)}.")
+        self._presses = self._stop.presses
+
+    def _tell_how_to_leave(self, progress: Progress) -> None:
+        self._story.line(
+            f"Ctrl-C ends the run. To leave without stopping it, close this terminal: it goes on, and ends by "
+            f"{_utc(progress.deadline)} at the latest; mayfly status {progress.run_id}{self._where} tells."
+        )
+
+    def _topic(self, progress: Progress) -> str:
+        """Return what counts as news without a terminal: the phase, and each model that is done."""
+        return f"{progress.phase} {progress.models_done}"
+
+    def _line(self, progress: Progress, text: str) -> None:
+        self._story.line(f"{_clock(progress)}  {text}")
+
+
+def _clock(progress: Progress) -> str:
+    return f"[{duration(progress.elapsed_seconds):>6} {money(progress.spent_usd):>7}]"
+
+
+def _doing(progress: Progress) -> str:
+    """Return where the run is, in one line."""
+    if progress.phase != "train" or not progress.symbols:
+        return f"{PHASES.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
+    parts = [f"{progress.models_done}/{progress.models_total or len(progress.symbols)} models"]
+    if progress.windows_per_second:
+        parts.append(f"{progress.windows_per_second:,.0f} windows/s")
+    parts += [_symbol(name, told) for name, told in progress.symbols.items() if told.get("state") == "training"]
+    return "training  " + "  ".join(parts)
+
+
+def _symbol(name: str, told: Mapping[str, Any]) -> str:
+    steps = told.get("steps") or 0
+    share = f" {100 * (told.get('step') or 0) // steps}%" if steps else ""
+    loss = told.get("loss")
+    return f"{name} {told.get('epoch', 0)}/{told.get('epochs', 0)}{share}" + (f" {loss:.4f}" if isinstance(loss, float) else "")
+
+
+def _utc(instant: datetime) -> str:
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
