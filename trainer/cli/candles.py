@@ -67,30 +67,14 @@ class DataCheck:
         self._folder.cleanup()
 
     def _understood(self, report: Mapping[str, Any]) -> tuple[Candles, list[LocalFile]]:
-        found = {entry["symbol"]: entry for entry in report["symbols"]}
         files = []
         for entry in report["files"]:
-            held = [found[symbol] for symbol in entry["symbols"] if symbol in found]
-            if entry["timeframe"] != report["timeframe"] or not held:
-                continue
-            summary = {
-                "file": Path(entry["file"]).name,
-                "bytes": entry["bytes"],
-                "sha256": entry["sha256"],
-                "timeframe": entry["timeframe"],
-                "synthetic": report["synthetic"],
-                "symbols": held,
-            }
-            path = self._path(entry["file"])
+            # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
+            summary = {name: entry[name] for name in ("file", "bytes", "sha256", "timeframe", "synthetic", "holds")}
+            path = self._data if self._data.is_file() else self._data / entry["file"]
             files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
-        bars = {symbol: int(entry["bars"]) for symbol, entry in found.items()}
+        bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
         return Candles(timeframe=report["timeframe"], bars=bars, synthetic=bool(report["synthetic"])), files
-
-    def _path(self, name: str) -> Path:
-        path = Path(name)
-        if path.is_absolute() or path.exists():
-            return path
-        return self._data / name if self._data.is_dir() else self._data
 
 
 def upload_candles(candles: Candles, files: list[LocalFile], access: Access, *, bucket: str) -> Candles:

@@ -89,16 +89,16 @@ def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, f
 
 
 def _spans(inputs: Sequence[Input]) -> dict[str, dict[tuple[str, str], int]]:
-    """Return symbol -> {(first, last): bars}. Files checked together carry the same joined span, and it counts once."""
+    """Return symbol -> {(first, last): bars}; the same bars under two names count once."""
     spans: dict[str, dict[tuple[str, str], int]] = {}
     for item in inputs:
-        for entry in item.summary["symbols"]:
+        for entry in item.summary["holds"]:
             spans.setdefault(str(entry["symbol"]), {})[str(entry["first"]), str(entry["last"])] = int(entry["bars"])
     return spans
 
 
 def _symbols(item: Input) -> set[str]:
-    return {str(entry["symbol"]) for entry in item.summary["symbols"]}
+    return {str(entry["symbol"]) for entry in item.summary["holds"]}
 
 
 def _described(key: str, objects: Objects) -> Input | None:
