@@ -1,0 +1,234 @@
+"""A cloud in memory, with a clock of its own and a caller that can be killed at every side effect."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from trainer.launch.fleet import FleetOutcome, outcome
+from trainer.runs.lease import LEASE, heartbeat_key
+from trainer.runs.record import RunRecord, iso
+from trainer.runs.store import Conflict, Stored, create_record, models_prefix, result_key, stop_key
+from trainer.runs.world import Instance
+
+PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
+
+
+class Killed(BaseException):
+    """kill -9 of the caller: nothing of ours may catch it."""
+
+
+class MemoryObjects:
+    def __init__(self, cloud: MemoryCloud) -> None:
+        self.cloud, self.versions = cloud, itertools.count(1)
+        self.stored: dict[str, list[Stored]] = {}
+
+    def get(self, *, key: str, version_id: str = "") -> Stored | None:
+        self.cloud.advance()
+        found = [item for item in self.stored.get(key, []) if not version_id or item.version_id == version_id]
+        return found[-1] if found else None
+
+    head = get
+
+    def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        self.cloud.side_effect(f"put {key}", before=True)
+        current = self.stored.get(key, [])
+        if (create and current) or (if_match and (not current or current[-1].etag != if_match)):
+            raise Conflict(key)
+        etag = self.write(key, body)
+        self.cloud.side_effect(f"put {key}", before=False)
+        return etag
+
+    def write(self, key: str, body: bytes, sha256: str = "") -> str:
+        """Write as somebody else: no crash, no condition."""
+        number = next(self.versions)
+        item = Stored(
+            key=key, etag=f"e{number}", version_id=f"v{number}", modified_at=self.cloud.clock, sha256=sha256, body=body
+        )
+        self.stored.setdefault(key, []).append(item)
+        return item.etag
+
+    def list(self, *, prefix: str) -> tuple[Stored, ...]:
+        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))
+
+    def folders(self, *, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted({key[len(prefix) :].split("/")[0] for key in self.stored if key.startswith(prefix)}))
+
+
+class MemoryCloud:
+    """One account. A node reports after `work`, then powers itself off; each of its habits can be switched off."""
+
+    def __init__(self, start: datetime) -> None:
+        self.clock = start
+        self.objects = MemoryObjects(self)
+        self.fleets: dict[str, str] = {}
+        self.machines: dict[str, Instance] = {}
+        self.ended: dict[str, tuple[datetime, str]] = {}  # id -> (when shutting-down began, reason)
+        self.schedules: dict[str, datetime] = {}
+        self.full: set[str] = set()  # zones without capacity
+        self.answers: list[FleetOutcome] = []  # what CreateFleet says next, instead of the truth
+        self.work = timedelta(minutes=3)
+        self.node_works = self.node_beats = self.node_stops = True
+        self.calls: list[str] = []
+        self.kill_at: int | None = None
+        self.requests: dict[str, Mapping[str, Any]] = {}
+
+    def side_effect(self, name: str, *, before: bool) -> None:
+        """Note a side effect, and kill the caller right before or right after the one that a test chose."""
+        self.advance()
+        self.calls.append(name if not before else f"({name}")
+        if self.kill_at is not None and len(self.calls) == self.kill_at:
+            raise Killed(name)
+
+    def done(self) -> list[str]:
+        return [name for name in self.calls if not name.startswith("(")]
+
+    def now(self) -> datetime:
+        return self.clock
+
+    def sleep(self, seconds: float) -> None:
+        self.clock += timedelta(seconds=max(seconds, 1.0))
+        self.advance()
+
+    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetOutcome:
+        self.side_effect("create_fleet", before=True)
+        token = request["ClientToken"]
+        subnet = request["LaunchTemplateConfigs"][0]["Overrides"][0]["SubnetId"]
+        zone = subnet.removeprefix("subnet-")
+        if zone in self.full:
+            return outcome({"Instances": [], "Errors": [{"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": zone}]})
+        if token in self.fleets:
+            assert self.requests[token] == request, "IdempotentParameterMismatch"
+        else:
+            instance_id = f"i-{len(self.fleets):04d}"
+            self.fleets[token], self.requests[token] = instance_id, request
+            tags = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
+            self.machines[instance_id] = Instance(
+                instance_id=instance_id,
+                attempt=int(tags["attempt"]),
+                instance_type="g5.12xlarge",
+                market=request["TargetCapacitySpecification"]["DefaultTargetCapacityType"].replace("-", "_"),
+                availability_zone=zone,
+                state="pending",
+                launched_at=self.clock,
+            )
+        answer = self.answers.pop(0) if self.answers else FleetOutcome(kind="created", instance_ids=(self.fleets[token],))
+        self.side_effect("create_fleet", before=False)
+        return answer
+
+    def instances(self, *, run_id: str) -> tuple[Instance, ...]:
+        self.advance()
+        return tuple(self._shown(machine) for machine in self.machines.values())
+
+    def terminate(self, *, instance_ids: tuple[str, ...]) -> None:
+        self.side_effect("terminate", before=True)
+        for instance_id in instance_ids:
+            self.end(instance_id, "Client.UserInitiatedShutdown")
+        self.side_effect("terminate", before=False)
+
+    def scheduled(self, *, name: str) -> datetime | None:
+        return self.schedules.get(name)
+
+    def arm_sweep(self, *, name: str, run_id: str, at: datetime) -> None:
+        self._arm("arm_sweep", name, at)
+
+    def arm_kill(self, *, name: str, instance_ids: tuple[str, ...], at: datetime) -> None:
+        self._arm("arm_kill", name, at)
+
+    def delete_schedule(self, *, name: str) -> None:
+        self.side_effect("delete_schedule", before=True)
+        self.schedules.pop(name, None)
+        self.side_effect("delete_schedule", before=False)
+
+    def alive(self) -> list[str]:
+        return [name for name, machine in self.machines.items() if self._shown(machine).state in ("pending", "running")]
+
+    def end(self, instance_id: str, reason: str) -> None:
+        if instance_id in self.machines:
+            self.ended.setdefault(instance_id, (self.clock, reason))
+
+    def advance(self) -> None:
+        """Let the nodes do what they do by now."""
+        for machine in self.machines.values():
+            if self._shown(machine).state == "running":
+                self._node(machine)
+
+    def _arm(self, name: str, schedule: str, at: datetime) -> None:
+        self.side_effect(name, before=True)
+        self.schedules[schedule] = at
+        self.side_effect(name, before=False)
+
+    def _shown(self, machine: Instance) -> Instance:
+        if machine.instance_id in self.ended:
+            began, reason = self.ended[machine.instance_id]
+            state = "terminated" if self.clock >= began + SHUTTING_DOWN else "shutting-down"
+            return replace(machine, state=state, reason=reason)
+        return replace(machine, state="running" if self.clock >= machine.launched_at + PENDING else "pending")
+
+    def _node(self, machine: Instance) -> None:
+        run_id = next(key.split("/")[1] for key in self.objects.stored if key.startswith("runs/"))
+        began = machine.launched_at + PENDING
+        stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
+        over = self.node_works and self.clock >= began + self.work
+        if self.node_beats:
+            self.objects.write(heartbeat_key(run_id, machine.attempt), self._heartbeat(machine, began))
+        if stop or over:
+            self._report(run_id, machine, began, "done" if over else "stopped")
+            self.end(machine.instance_id, "Client.InstanceInitiatedShutdown")
+
+    def _heartbeat(self, machine: Instance, began: datetime) -> bytes:
+        return json.dumps(
+            {
+                "instance_id": machine.instance_id,
+                "at": iso(self.clock),
+                "lease_until": iso(self.clock + LEASE),
+                "phase": "train",
+                "phases": {"boot": iso(began), "train": iso(began)},
+                "progress": {
+                    "BTC-USD": {"epoch": 1, "epochs": 15, "step": 10, "steps": 900, "loss": 0.69, "state": "training"}
+                },
+                "models_total": 2,
+            }
+        ).encode()
+
+    def _report(self, run_id: str, machine: Instance, began: datetime, state: str) -> None:
+        models = []
+        for symbol in ("BTC-USD", "ETH-USD") if state == "done" else ("BTC-USD",):
+            key = f"{models_prefix(run_id, machine.attempt)}lstm_{symbol}_1m.safetensors"
+            self.objects.write(key, b"weights", sha256="abc")
+            version = self.objects.stored[key][-1].version_id
+            models.append({"symbol": symbol, "family": "lstm", "key": key, "version_id": version, "sha256": "abc"})
+        phases = {"boot": began, "stage": began + timedelta(seconds=10), "train": began + timedelta(seconds=30)}
+        phases |= {"upload": self.clock - timedelta(seconds=2), "end": self.clock}
+        result = {
+            "state": state,
+            "models": models,
+            "phases": {name: iso(instant) for name, instant in phases.items()},
+            "data": {"files": [{"file": "raw/a.parquet", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},
+        }
+        self.objects.write(result_key(run_id, machine.attempt), json.dumps(result).encode())
+
+
+@pytest.fixture
+def make_cloud(make_record: Callable[..., RunRecord]) -> Callable[..., tuple[MemoryCloud, RunRecord]]:
+    """Return a fresh cloud that holds one starting run, and the run's record."""
+
+    def build(**fields: Any) -> tuple[MemoryCloud, RunRecord]:
+        record = make_record(**fields)
+        cloud = MemoryCloud(record.created_at)
+        create_record(cloud.objects, record)
+        cloud.calls.clear()
+        return cloud, record
+
+    return build
+
+
+@pytest.fixture
+def killed() -> type[BaseException]:
+    return Killed

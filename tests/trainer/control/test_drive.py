@@ -1,0 +1,185 @@
+"""Whole runs against a cloud in memory: every way a run ends, in order, with a receipt and nothing alive."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from trainer.control.drive import Progress, StopSignal, drive_to_receipt
+from trainer.errors import Stopped
+from trainer.launch.fleet import FleetOutcome, outcome
+
+
+def drive(cloud, record, **options):
+    return drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
+
+
+def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
+    cloud, record = make_cloud()
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"], receipt["error"]) == ("done", 0, None)
+    assert [model["symbol"] for model in receipt["models"]] == ["BTC-USD", "ETH-USD"]
+    assert [(item["state"], item["proof"]) for item in receipt["instances"]] == [("terminated", "described terminated")]
+    assert cloud.alive() == []
+    assert cloud.schedules == {}
+
+
+def test_the_intent_is_stored_and_the_deadline_armed_before_the_launch(make_cloud):
+    cloud, record = make_cloud()
+    drive(cloud, record)
+    key = f"put runs/{record.run_id}/run.json"
+    assert cloud.done()[:4] == [key, "arm_sweep", "create_fleet", key]
+    assert [name for name in cloud.done() if name != key][:3] == ["arm_sweep", "create_fleet", "arm_kill"]
+
+
+def test_the_receipt_is_written_after_the_end_and_before_the_record_closes(make_cloud):
+    cloud, record = make_cloud()
+    drive(cloud, record)
+    run = f"put runs/{record.run_id}"
+    assert cloud.done()[-4:] == ["delete_schedule", "delete_schedule", f"{run}/receipt.json", f"{run}/run.json"]
+
+
+def test_no_capacity_falls_to_the_next_rung(make_cloud):
+    cloud, record = make_cloud()
+    cloud.full = {"us-east-1a"}
+    receipt = drive(cloud, record)
+    assert receipt["state"] == "done"
+    assert receipt["instances"][0]["availability_zone"] == "us-east-1b"
+    assert len(cloud.fleets) == 1
+
+
+def test_no_capacity_anywhere_is_exit_101_and_names_what_was_tried(make_cloud):
+    cloud, record = make_cloud()
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"], receipt["instances"]) == ("failed", 101, [])
+    assert "us-east-1a" in receipt["error"]["why"] and "InsufficientInstanceCapacity" in receipt["error"]["why"]
+    assert cloud.schedules == {}
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("VcpuLimitExceeded", 102), ("UnauthorizedOperation", 103)])
+def test_quota_and_permission_end_the_run_without_another_rung(make_cloud, code, exit_code):
+    cloud, record = make_cloud()
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    refused = outcome({"Instances": [], "Errors": [{"ErrorCode": code, "ErrorMessage": "no"}]})
+    cloud.create_fleet = lambda *, request: refused
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"]) == ("failed", exit_code)
+
+
+def test_an_ambiguous_answer_is_replayed_under_the_same_token(make_cloud):
+    cloud, record = make_cloud()
+    cloud.answers = [FleetOutcome(kind="ambiguous", error_class="unknown", code="ReadTimeoutError", message="timed out")]
+    receipt = drive(cloud, record)
+    assert receipt["state"] == "done"
+    assert len(cloud.fleets) == len(receipt["instances"]) == 1
+
+
+def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_cloud):
+    cloud, record = make_cloud()
+    cloud.work = timedelta(minutes=20)
+    stop = StopSignal()
+
+    def press_in_training(progress: Progress) -> None:
+        if progress.phase == "train" and not stop.presses:
+            stop.press()
+
+    receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
+    assert (receipt["state"], receipt["exit_code"]) == ("stopped", 130)
+    assert [model["symbol"] for model in receipt["models"]] == ["BTC-USD"]
+    assert receipt["failed"] == [{"symbol": "ETH-USD", "reason": "not finished, the run ended stopped"}]
+    assert cloud.alive() == []
+
+
+def test_the_second_press_detaches_and_names_the_deadline(make_cloud):
+    cloud, record = make_cloud()
+    cloud.node_stops = False
+    stop = StopSignal()
+
+    def press_in_training(progress: Progress) -> None:
+        if progress.phase == "train":
+            stop.press()
+
+    with pytest.raises(Stopped, match="2026-11-20T13:00:00Z"):
+        drive(cloud, record, stop=stop, on_event=press_in_training)
+    assert cloud.alive() == ["i-0000"]
+    assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
+
+
+def test_a_press_before_there_is_an_instance_starts_none(make_cloud):
+    cloud, record = make_cloud()
+    stop = StopSignal()
+    stop.press()
+    receipt = drive(cloud, record, stop=stop)
+    assert (receipt["state"], receipt["instances"]) == ("stopped", [])
+    assert cloud.fleets == {}
+
+
+def test_a_node_that_ignores_the_stop_is_terminated_after_the_grace(make_cloud):
+    cloud, record = make_cloud()
+    cloud.node_works = cloud.node_stops = False
+    stop = StopSignal()
+
+    def press_in_training(progress: Progress) -> None:
+        if progress.phase == "train" and not stop.presses:
+            stop.press()
+
+    receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
+    assert receipt["state"] == "stopped"
+    assert cloud.alive() == []
+
+
+def test_a_run_past_its_deadline_is_terminated_and_expired(make_cloud):
+    cloud, record = make_cloud()
+    cloud.node_works = False
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"]) == ("expired", 104)
+    assert cloud.alive() == []
+    assert cloud.clock < record.deadline + timedelta(minutes=2)
+
+
+def test_the_budget_makes_the_deadline(make_cloud):
+    cloud, record = make_cloud(budget_usd=1.0)
+    cloud.node_works = False
+    receipt = drive(cloud, record)
+    assert receipt["state"] == "expired"
+    assert "budget" in receipt["error"]["what"]
+    assert cloud.clock < record.created_at + timedelta(minutes=14)  # a dollar buys 12 minutes of 5 dollars an hour
+
+
+def test_a_node_that_falls_silent_is_terminated_and_failed(make_cloud):
+    cloud, record = make_cloud()
+    cloud.node_works = False
+
+    def hang(progress: Progress) -> None:
+        if progress.elapsed_seconds > 300:
+            cloud.node_beats = False
+
+    receipt = drive(cloud, record, on_event=hang)
+    assert (receipt["state"], receipt["exit_code"]) == ("failed", 100)
+    assert "silent" in receipt["error"]["what"]
+    assert cloud.clock < record.created_at + timedelta(minutes=9)
+
+
+def test_a_spot_instance_taken_back_is_interrupted(make_cloud, make_record):
+    ladder = tuple(type(rung)(**(vars(rung) | {"market": "spot", "price_usd_per_hour": 2.0})) for rung in make_record().ladder)
+    cloud, record = make_cloud(ladder=ladder)
+
+    def take_back(progress: Progress) -> None:
+        if progress.elapsed_seconds > 120:
+            cloud.end("i-0000", "Server.SpotInstanceTermination")
+
+    receipt = drive(cloud, record, on_event=take_back)
+    assert (receipt["state"], receipt["exit_code"]) == ("interrupted", 105)
+
+
+def test_an_instance_that_cannot_be_seen_to_end_is_said_loudly_and_is_exit_110(make_cloud):
+    cloud, record = make_cloud()
+    cloud.node_works = False
+    cloud.terminate = lambda *, instance_ids: None
+    warnings = []
+    receipt = drive(cloud, record, on_event=lambda progress: warnings.append(progress.warning))
+    assert (receipt["state"], receipt["exit_code"]) == ("unconfirmed", 110)
+    assert any("i-0000" in warning and "may still cost money" in warning for warning in warnings)
+    assert f"runs/{record.run_id}/receipt.json" not in cloud.objects.stored
