@@ -82,7 +82,7 @@ def main() -> int:
     access = Access(region=os.environ["AWS_REGION"], endpoint_url=os.environ.get("AWS_ENDPOINT_URL"))
     rehearsal = "MAYFLY_ROOT" in os.environ
     status = report.Status(identity=identity)
-    status.enter("boot", datetime.fromtimestamp(int(os.environ["MAYFLY_BOOTED_AT"]), timezone.utc))
+    status.enter("boot", datetime.fromtimestamp(float(os.environ["MAYFLY_BOOTED_AT"]), timezone.utc))
     node = Node(
         work=work,
         rehearsal=rehearsal,

@@ -203,10 +203,10 @@ scratch_folder() { # the image mounts local NVMe here, where the type has it
 
 main() {
   check_where_we_are
-  booted_at=$(date +%s)
+  booted_at=$(date +%s.%N)
   trap power_off EXIT
   trap on_signal TERM INT
-  cap=$((booted_at + cap_minutes * 60))
+  cap=$((${booted_at%.*} + cap_minutes * 60))
   arm "$cap"
 
   export MAYFLY_BUCKET=$bucket AWS_REGION=$region AWS_DEFAULT_REGION=$region HOME=${HOME:-/root}

@@ -19,7 +19,6 @@ class Progress:
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
-    ended_at: str = ""
 
     @property
     def windows_per_second(self) -> float | None:
@@ -52,7 +51,7 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "error":
         return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
     if kind == "ended":
-        return replace(progress, rates={}, ended_at=str(event.get("time", "")))
+        return replace(progress, rates={})
     return progress
 
 

@@ -1,0 +1,237 @@
+"""A machine for the node's tests: the embedded AWS's bucket, a metadata service, and the real bootstrap in a sandbox.
+
+The code bundle holds the real package, with a stand-in for `trainer.train` that writes the events which its job asks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainer
+from trainer.access import Access
+from trainer.config import Job
+from trainer.rehearsal.instance import NodeProcess, start_node
+from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
+from trainer.runs.record import iso
+
+RUN, BUCKET = "20261120-235912-test-k3v9", "node-tests"
+PACKAGE = Path(trainer.__file__).parent
+
+STAND_IN = """
+import argparse, hashlib, json, pathlib, signal, sys, time
+
+parser = argparse.ArgumentParser()
+for name in ("job", "data", "out", "events", "workers", "device"):
+    parser.add_argument("--" + name, type=pathlib.Path if name in ("job", "data", "out", "events") else str)
+options = parser.parse_args()
+script = json.loads((options.data / "script.json").read_text())
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
+options.out.mkdir(parents=True)
+print("the trainer runs on", options.workers, options.device, flush=True)
+import trainer; print("code:", trainer.__file__, flush=True)
+with (options.events / "events.jsonl").open("a") as events:
+    for event in script["events"]:
+        if event["event"] == "model_done":
+            content = ("weights of " + event["symbol"]).encode()
+            (options.out / event["file"]).write_bytes(content)
+            (options.out / event["file"]).with_suffix(".json").write_text("{}")
+            event.setdefault("sha256", hashlib.sha256(content).hexdigest())
+        print(json.dumps({"time": "2026-11-20T00:00:00Z", **event}), file=events, flush=True)
+time.sleep(script.get("sleep", 0))
+sys.exit(script["exit"])
+"""
+SMOKE = 'import sys\nprint("smoke", sys.argv[2])\n'
+
+
+def model_done(symbol: str, **more: Any) -> dict[str, Any]:
+    model = f"lstm_{symbol}_1m"
+    done = {"event": "model_done", "model": model, "symbol": symbol, "family": "lstm", "file": f"{model}.safetensors"}
+    return {**done, "metrics": {"test": {"auc": 0.5}}, **more}
+
+
+def started(*symbols: str) -> dict[str, Any]:
+    models = [{"model": f"lstm_{symbol}_1m", "symbol": symbol} for symbol in symbols]
+    return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": {"bars": 7, "synthetic": True}}
+
+
+@dataclass
+class Machine:
+    """One instance-to-be; change what a test is about, then start it."""
+
+    access: Access
+    sandbox: Path
+    gpus: int = 4
+    expected_gpus: int = 4
+    cap_minutes: str = "60"
+    smoke: str = SMOKE
+    trainer: str = STAND_IN
+    bundle_sha256: str = ""
+    deadline: datetime = field(
+        default_factory=lambda: datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=30)
+    )
+    input_sha256: str = ""
+    script: dict[str, Any] = field(default_factory=dict)
+    node: NodeProcess | None = None
+    server: ThreadingHTTPServer | None = None
+
+    def __post_init__(self) -> None:
+        self.s3 = self.access.client("s3")
+        # The name is global on one server, the account a test's own.
+        self.bucket = f"{BUCKET}-{(self.access.access_key or '')[4:16]}"
+        self.s3.create_bucket(Bucket=self.bucket)
+        self.s3.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
+
+    def user_data(self) -> bytes:
+        text = (PACKAGE / "node/bootstrap.sh").read_text()
+        values = {"BUCKET": self.bucket, "REGION": "us-east-1", "PROJECT": "mayfly", "CAP_MINUTES": self.cap_minutes}
+        for name, value in values.items():
+            text = text.replace(f"@@{name}@@", value)
+        return text.encode()
+
+    def start(self) -> NodeProcess:
+        bundle = self._bundle()
+        sha256 = hashlib.sha256(bundle).hexdigest()
+        self.s3.put_object(Bucket=self.bucket, Key=f"code/{sha256}.whl", Body=bundle)
+        content = json.dumps(self.script).encode()
+        version = self.s3.put_object(Bucket=self.bucket, Key="raw/script.json", Body=content)["VersionId"]
+        self.s3.put_object(Bucket=self.bucket, Key="raw/script.json", Body=b"a later version, which no run asked for")
+        found = self.input_sha256 or hashlib.sha256(content).hexdigest()
+        manifest = {
+            "job": Job(symbols=("A", "B")).to_dict(),
+            "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
+            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus}},
+        }
+        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())
+        tags = {"project": "mayfly", "run_id": RUN, "attempt": "1", "node": "0", "deadline": iso(self.deadline)}
+        tags |= {"bundle_key": f"code/{sha256}.whl", "bundle_sha256": self.bundle_sha256 or sha256}
+        self.server = serve_metadata(self._view(tags))
+        environment = {
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}/imds/i-1",
+            "AWS_ENDPOINT_URL": str(self.access.endpoint_url),
+            "MAYFLY_REHEARSAL_GPUS": str(self.gpus),
+        }
+        self.node = start_node(
+            sandbox=self.sandbox,
+            instance_id="i-1",
+            instance_type="p3.8xlarge",
+            user_data=self.user_data(),
+            environment=environment,
+        )
+        return self.node
+
+    def stop(self) -> None:
+        if self.node:
+            self.node.terminate(grace_seconds=0)
+        if self.server:
+            self.server.shutdown()
+            self.server.server_close()
+
+    def wait_for(self, condition: Callable[[], Any], seconds: float = 30) -> Any:
+        """Wait for a process of this machine, which no clock of ours can hurry."""
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {seconds} s; the log says:\n{self.log()}")
+            time.sleep(0.05)
+        return found
+
+    def wait_until_off(self) -> None:
+        node = self.node
+        assert node is not None
+        self.wait_for(lambda: node.poll() == "poweroff" and (self.sandbox / "run/user-data-exit").exists())
+
+    def exit_code(self) -> int:
+        return int((self.sandbox / "run/user-data-exit").read_text())
+
+    def log(self) -> str:
+        path = self.sandbox / "var/log/cloud-init-output.log"
+        return path.read_text() if path.exists() else ""
+
+    def keys(self, prefix: str) -> list[str]:
+        return [entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])]
+
+    def read(self, key: str) -> bytes:
+        return self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+
+    def result(self) -> dict[str, Any]:
+        return json.loads(self.read(f"runs/{RUN}/attempts/1/nodes/0/result.json"))
+
+    def timer(self) -> str:
+        return (self.sandbox / "run/timers/mayfly-deadline.timer").read_text()
+
+    def _bundle(self) -> bytes:
+        path = self.sandbox.parent / "bundle.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for source in [*PACKAGE.glob("*.py"), *(PACKAGE / "node").glob("*"), *(PACKAGE / "runs").glob("*.py")]:
+                if source.is_file():
+                    archive.write(source, f"trainer/{source.relative_to(PACKAGE)}")
+            archive.writestr("trainer/train/__init__.py", "")
+            archive.writestr("trainer/train/__main__.py", self.trainer)
+            archive.writestr("trainer/train/smoke.py", self.smoke)
+        return path.read_bytes()
+
+    def _view(self, tags: dict[str, str]) -> MetadataView:
+        now = datetime.now(timezone.utc)
+        account = (self.access.access_key or "")[4:16]
+        return MetadataView(
+            instance_id="i-1",
+            instance_type="p3.8xlarge",
+            availability_zone="us-east-1a",
+            region="us-east-1",
+            account_id=account,
+            image_id="ami-1",
+            launched_at=now,
+            tags=tags,
+            credentials=RoleCredentials(
+                role="node",
+                access_key=f"ASIA{account}0000",
+                secret_key="rehearsal",
+                session_token="token",
+                expires_at=now + timedelta(hours=6),
+            ),
+        )
+
+
+def serve_metadata(view: MetadataView) -> ThreadingHTTPServer:
+    tokens = TokenStore()
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            path = self.path.removeprefix("/imds/i-1")
+            status, content_type, body = respond(
+                view, tokens, self.command, path, dict(self.headers), datetime.now(timezone.utc)
+            )
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return server
+
+
+@pytest.fixture
+def machine(access: Access, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(access=access, sandbox=tmp_path / "sandbox")
+    machine.script = {"events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}], "exit": 0}
+    yield machine
+    machine.stop()

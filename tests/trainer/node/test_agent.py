@@ -1,0 +1,138 @@
+"""The agent from bootstrap to result, against the embedded AWS, with a stand-in for the trainer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from trainer.runs.record import from_iso
+
+RUN = "20261120-235912-test-k3v9"
+NODE = f"runs/{RUN}/attempts/1/nodes/0/"
+MODELS = f"models/experiments/{RUN}/1/"
+
+
+def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any) -> None:
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert (result["state"], result["exit_code"], machine.exit_code(), result["error"]) == ("done", 0, 0, None)
+    assert [model["symbol"] for model in result["models"]] == ["A", "B"]
+    for model in result["models"]:
+        stored = machine.s3.get_object(Bucket=machine.bucket, Key=model["key"], VersionId=model["version_id"])
+        assert hashlib.sha256(stored["Body"].read()).hexdigest() == model["sha256"] == stored["Metadata"]["sha256"]
+    assert machine.keys(MODELS) == [
+        f"{MODELS}lstm_{symbol}_1m.{kind}" for symbol in ("A", "B") for kind in ("json", "safetensors")
+    ]
+    assert list(result["phases"]) == ["boot", "stage", "train", "upload", "end"]
+    began = [from_iso(at) for at in result["phases"].values()]
+    assert began == sorted(began)
+    assert result["devices"] == {
+        "expected": 4,
+        "found": 4,
+        "kind": "cpu",
+        "note": "GPUs are CPU processes in a rehearsal",
+    }
+    assert result["data"] == {"bars": 7, "synthetic": True}
+    assert result["python_packages"] == "the desk's .venv"
+    heartbeat = json.loads(machine.read(f"live/{RUN}/1/0.json"))
+    assert (heartbeat["phase"], heartbeat["models_done"], heartbeat["models_total"]) == ("end", 2, 2)
+    log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
+    assert "the trainer runs on 4 cpu" in log
+    assert f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log  # from the bundle, not the checkout
+    events = b"".join(machine.read(key) for key in machine.keys(f"{NODE}metrics/")).splitlines()
+    assert [json.loads(line)["event"] for line in events] == ["started", "model_done", "model_done", "ended"]
+
+
+def test_too_few_devices_end_the_run_before_anything_is_fetched(machine: Any) -> None:
+    machine.gpus, machine.expected_gpus = 1, 8
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert (result["state"], result["exit_code"]) == ("failed", 100)
+    assert "found 1 GPUs, this instance type has 8" in result["error"]["what"]
+    assert list(result["phases"]) == ["boot", "end"]
+    assert not (machine.sandbox / "opt/mayfly/work/data").exists()
+
+
+def test_a_failed_smoke_test_ends_the_run_and_names_the_device(machine: Any) -> None:
+    machine.smoke = "import sys\nprint('no kernel image')\nsys.exit(100)\n"
+    machine.start()
+    machine.wait_until_off()
+    error = machine.result()["error"]
+    assert (error["what"], error["why"], error["code"]) == ("the smoke test failed on cpu", "no kernel image", 100)
+
+
+def test_an_input_with_another_sha256_is_not_trained_on(machine: Any) -> None:
+    machine.input_sha256 = "0" * 64
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert (result["state"], result["error"]["code"]) == ("failed", 100)
+    assert "raw/script.json" in result["error"]["what"]
+    assert "train" not in result["phases"]
+
+
+def test_a_failed_model_is_reported_and_its_neighbour_is_uploaded(machine: Any) -> None:
+    failed = {"event": "model_failed", "model": "lstm_B_1m", "symbol": "B", "reason": "killed twice"}
+    retry = {"event": "retry", "model": "lstm_B_1m", "symbol": "B", "reason": "killed"}
+    machine.script["events"][2:3] = [retry, failed]
+    machine.script["exit"] = 100
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert (result["state"], result["exit_code"], result["retries"]) == ("failed", 100, 1)
+    assert [model["symbol"] for model in result["models"]] == ["A"]
+    assert result["failed"] == [{"symbol": "B", "reason": "killed twice"}]
+
+
+def test_a_file_that_is_not_what_the_trainer_hashed_is_not_uploaded(machine: Any) -> None:
+    machine.script["events"][1]["sha256"] = "0" * 64
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert result["state"] == "failed"
+    assert [entry["symbol"] for entry in result["failed"]] == ["A"]
+    assert f"{MODELS}lstm_A_1m.safetensors" not in machine.keys(MODELS)
+
+
+def test_stop_json_ends_the_trainer_and_keeps_finished_models(machine: Any) -> None:
+    machine.script |= {"sleep": 600, "events": [started("A", "B"), model_done("A")]}
+    machine.start()
+    machine.wait_for(lambda: f"{MODELS}lstm_A_1m.safetensors" in machine.keys(MODELS))
+    machine.s3.put_object(Bucket=machine.bucket, Key=f"runs/{RUN}/attempts/1/stop.json", Body=b"{}")
+    machine.wait_until_off()
+    result = machine.result()
+    assert (result["state"], result["exit_code"]) == ("stopped", 130)
+    assert [model["symbol"] for model in result["models"]] == ["A"]
+    assert result["failed"] == [{"symbol": "B", "reason": "stopped before it was done"}]
+
+
+def test_a_terminated_node_reports_within_the_grace(machine: Any) -> None:
+    machine.script |= {"sleep": 600, "events": [started("A", "B"), model_done("A")]}
+    node = machine.start()
+    machine.wait_for(lambda: f"{MODELS}lstm_A_1m.safetensors" in machine.keys(MODELS))
+    node.terminate(grace_seconds=20)
+    assert machine.result()["state"] == "stopped"
+
+
+def test_a_killed_trainer_is_a_failure_that_says_so(machine: Any) -> None:
+    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    machine.trainer = machine.trainer.replace("time.sleep(script", kill + "time.sleep(script")
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert (result["state"], result["exit_code"]) == ("failed", 100)
+    assert "exit code -9" in result["error"]["why"]
+
+
+def started(*symbols: str) -> dict[str, Any]:
+    models = [{"model": f"lstm_{symbol}_1m", "symbol": symbol} for symbol in symbols]
+    return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": {}}
+
+
+def model_done(symbol: str) -> dict[str, Any]:
+    model = f"lstm_{symbol}_1m"
+    done = {"event": "model_done", "model": model, "symbol": symbol, "family": "lstm", "file": f"{model}.safetensors"}
+    return {**done, "metrics": {}}
