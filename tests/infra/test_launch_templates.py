@@ -1,0 +1,109 @@
+"""The launch template, as the program registers it, and the user data in it."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pulumi
+import pytest
+
+from infra.launch_templates import USER_DATA_LIMIT_BYTES, bootstrap_template, image_line, render_user_data
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recorded
+
+VALUES: dict[str, Any] = {"bucket": "store", "region": "eu-west-1", "project": "mayfly", "cap_minutes": 720}
+
+
+@pytest.fixture
+def template(program: Recorded) -> dict[str, Any]:
+    return program.inputs("aws:ec2/launchTemplate:LaunchTemplate")
+
+
+def test_metadata_needs_a_token_and_stays_on_the_machine(template: dict[str, Any]) -> None:
+    assert template["metadataOptions"] == {
+        "httpEndpoint": "enabled",
+        "httpTokens": "required",
+        "httpPutResponseHopLimit": 1,
+        "instanceMetadataTags": "enabled",
+    }
+
+
+def test_power_off_ends_the_instance(template: dict[str, Any]) -> None:
+    assert template["instanceInitiatedShutdownBehavior"] == "terminate"
+
+
+def test_root_volume_is_encrypted_gp3_and_ends_with_the_instance(template: dict[str, Any]) -> None:
+    (mapping,) = template["blockDeviceMappings"]
+    assert mapping["deviceName"] == "/dev/sda1"
+    assert mapping["ebs"] == {"volumeSize": 100, "volumeType": "gp3", "encrypted": "true", "deleteOnTermination": "true"}
+
+
+def test_the_one_interface_has_the_closed_group(template: dict[str, Any]) -> None:
+    (interface,) = template["networkInterfaces"]
+    assert interface["securityGroups"] == ["instances-id"]
+    assert interface["deleteOnTermination"] == "true"
+    assert "vpcSecurityGroupIds" not in template
+
+
+def test_instances_take_on_the_instance_role(template: dict[str, Any]) -> None:
+    assert template["iamInstanceProfile"] == {"arn": "arn:aws:mock:::mayfly-dev-eu-west-1-instance"}
+
+
+def test_instance_volume_and_interface_are_tagged(template: dict[str, Any]) -> None:
+    tags = {"project": "mayfly", "stack": "dev", "owner": "mayfly"}
+    assert {item["resourceType"]: item["tags"] for item in template["tagSpecifications"]} == {
+        "instance": tags,
+        "volume": tags,
+        "network-interface": tags,
+    }
+
+
+def test_type_image_market_and_key_are_left_to_the_launch(template: dict[str, Any]) -> None:
+    assert not {"imageId", "instanceType", "instanceMarketOptions", "keyName"} & template.keys()
+
+
+def test_user_data_is_the_bootstrap_with_this_stacks_values(template: dict[str, Any]) -> None:
+    text = base64.b64decode(template["userData"]).decode()
+    assert text.startswith("#!/bin/bash\n")
+    assert "mayfly-dev-123456789012-eu-west-1" in text
+    assert "@@" not in text
+    assert len(text.encode()) < USER_DATA_LIMIT_BYTES
+
+
+def test_bootstrap_asks_for_the_four_values_and_no_other() -> None:
+    template = bootstrap_template()
+    assert all(f"@@{key}@@" in template for key in ("BUCKET", "REGION", "PROJECT", "CAP_MINUTES"))
+    assert "@@" not in render_user_data(template, **VALUES)
+
+
+def test_placeholders_are_filled_in() -> None:
+    text = render_user_data("@@BUCKET@@ @@REGION@@ @@PROJECT@@ @@CAP_MINUTES@@ @@BUCKET@@", **VALUES)
+    assert text == "store eu-west-1 mayfly 720 store"
+
+
+@pytest.mark.parametrize("left", ["@@SECRET@@", "@@bucket@@", "half @@BUCKET"])
+def test_a_placeholder_that_is_left_is_an_error(left: str) -> None:
+    with pytest.raises(pulumi.RunError, match="@@"):
+        render_user_data(f"fine @@BUCKET@@\n{left}", **VALUES)
+
+
+def test_user_data_above_sixteen_kilobytes_is_an_error() -> None:
+    render_user_data("x" * USER_DATA_LIMIT_BYTES, **VALUES)
+    with pytest.raises(pulumi.RunError, match="16385 bytes"):
+        render_user_data("x" * (USER_DATA_LIMIT_BYTES + 1), **VALUES)
+
+
+def test_an_image_line_names_its_parameter_and_root_device() -> None:
+    ubuntu = image_line("oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04")
+    assert ubuntu.parameter == (
+        "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+    )
+    assert ubuntu.root_device == "/dev/sda1"
+    assert image_line("oss-nvidia-driver-gpu-pytorch-2.13-amazon-linux-2023").root_device == "/dev/xvda"
+
+
+def test_an_image_line_of_an_unknown_system_is_an_error() -> None:
+    with pytest.raises(pulumi.RunError, match="image_line"):
+        image_line("oss-nvidia-driver-gpu-pytorch-2.13-plan9")

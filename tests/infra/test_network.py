@@ -1,0 +1,47 @@
+"""The network, as the program registers it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from infra.network import subnet_ranges
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recorded
+
+
+def test_security_group_lets_nothing_in_and_only_https_out(program: Recorded) -> None:
+    group = program.inputs("aws:ec2/securityGroup:SecurityGroup")
+    assert group["ingress"] == []
+    (egress,) = group["egress"]
+    assert (egress["protocol"], egress["fromPort"], egress["toPort"]) == ("tcp", 443, 443)
+
+
+def test_no_rule_is_added_to_the_group_from_elsewhere(program: Recorded) -> None:
+    assert not [resource.typ for resource in program.resources if "ecurityGroup" in resource.typ.rpartition(":")[2]][1:]
+
+
+def test_each_zone_has_a_subnet_of_its_own(program: Recorded) -> None:
+    subnets = program.all("aws:ec2/subnet:Subnet")
+    assert [subnet["availabilityZone"] for subnet in subnets] == ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
+    ranges = [ipaddress.IPv4Network(subnet["cidrBlock"]) for subnet in subnets]
+    assert not any(one.overlaps(other) for one in ranges for other in ranges if one is not other)
+    assert all(one.subnet_of(ipaddress.IPv4Network("10.86.0.0/16")) for one in ranges)
+    assert len(program.all("aws:ec2/routeTableAssociation:RouteTableAssociation")) == 3
+
+
+def test_only_instances_that_ask_get_a_public_address(program: Recorded) -> None:
+    assert all(subnet["mapPublicIpOnLaunch"] is False for subnet in program.all("aws:ec2/subnet:Subnet"))
+
+
+def test_s3_is_reached_by_a_gateway_on_the_subnets_route_table(program: Recorded) -> None:
+    endpoint = program.inputs("aws:ec2/vpcEndpoint:VpcEndpoint")
+    assert endpoint["serviceName"] == "com.amazonaws.eu-west-1.s3"
+    assert endpoint["vpcEndpointType"] == "Gateway"
+    assert endpoint["routeTableIds"] == ["public-id"]
+
+
+def test_a_vpc_is_cut_in_sixteenths() -> None:
+    assert subnet_ranges("10.86.0.0/16")[:2] == ["10.86.0.0/20", "10.86.16.0/20"]
+    assert len(subnet_ranges("192.168.0.0/24")) == 16

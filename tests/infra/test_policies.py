@@ -1,0 +1,167 @@
+"""Who may do what, as documents."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase  # its `*` crosses slashes, as IAM's does
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra import policies
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recorded
+
+WHERE = {"account": "123456789012", "region": "eu-west-1"}
+OWN_TAGS = {"StringEquals": {"aws:ResourceTag/project": "mayfly", "aws:ResourceTag/stack": "dev"}}
+INSTANCE = policies.instance(bucket="store")
+SWEEPER = policies.sweeper(
+    **WHERE, project="mayfly", stack="dev", bucket="store", schedule_group="mayfly-dev", log_group="/aws/lambda/sweeper"
+)
+SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", sweeper_name="sweeper")
+ROLES = {"instance": INSTANCE, "sweeper": SWEEPER, "scheduler": SCHEDULER}
+
+
+def statements(document: policies.Document) -> dict[str, dict[str, Any]]:
+    return {statement["Sid"]: statement for statement in document["Statement"]}
+
+
+def actions(statement: dict[str, Any]) -> list[str]:
+    action = statement["Action"]
+    return [action] if isinstance(action, str) else list(action)
+
+
+def allowed(document: policies.Document) -> set[str]:
+    return {action for statement in document["Statement"] for action in actions(statement)}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_is_allowed_a_wildcard_action(role: str) -> None:
+    for statement in ROLES[role]["Statement"]:
+        assert statement["Effect"] == "Allow"
+        assert not any("*" in action for action in actions(statement))
+        assert "NotAction" not in statement and "NotResource" not in statement
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_actions_without_a_resource_are_allowed_on_everything(role: str) -> None:
+    for name, statement in statements(ROLES[role]).items():
+        if statement["Resource"] == "*":
+            assert name.endswith("HasNoResource")
+            assert actions(statement) in (["ec2:DescribeInstances"], ["scheduler:ListSchedules"])
+
+
+def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
+    assert {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Sid": "ReadInputs",
+                "Effect": "Allow",
+                "Action": ["s3:GetObject", "s3:GetObjectVersion"],
+                "Resource": [f"arn:aws:s3:::store/{prefix}" for prefix in ("raw/*", "code/*", "jobs/*", "runs/*")],
+            },
+            {
+                "Sid": "AddResults",
+                "Effect": "Allow",
+                "Action": ["s3:PutObject", "s3:AbortMultipartUpload"],
+                "Resource": [
+                    "arn:aws:s3:::store/runs/*/attempts/*",
+                    "arn:aws:s3:::store/runs/*/checkpoints/*",
+                    "arn:aws:s3:::store/live/*",
+                    "arn:aws:s3:::store/models/experiments/*",
+                ],
+            },
+            {
+                "Sid": "ListThem",
+                "Effect": "Allow",
+                "Action": "s3:ListBucket",
+                "Resource": "arn:aws:s3:::store",
+                "Condition": {"StringLike": {"s3:prefix": ["raw/*", "code/*", "jobs/*", "runs/*"]}},
+            },
+        ],
+    } == INSTANCE
+
+
+def test_instance_can_neither_delete_nor_touch_ec2_nor_pass_a_role() -> None:
+    assert not [action for action in allowed(INSTANCE) if "Delete" in action or not action.startswith("s3:")]
+
+
+@pytest.mark.parametrize(
+    "key", ["runs/r/run.json", "runs/r/receipt.json", "models/production/m.safetensors", "code/x.whl", "raw/x"]
+)
+def test_instance_can_not_write_what_decides_anything(key: str) -> None:
+    assert not any(fnmatchcase(key, pattern) for pattern in policies.INSTANCE_WRITES)
+
+
+def test_sweeper_ends_only_instances_of_its_own_stack() -> None:
+    statement = statements(SWEEPER)["EndOwnInstances"]
+    assert statement["Resource"] == "arn:aws:ec2:eu-west-1:123456789012:instance/*"
+    assert statement["Condition"] == OWN_TAGS
+
+
+def test_sweeper_can_create_nothing() -> None:
+    assert allowed(SWEEPER) == {
+        "ec2:DescribeInstances",
+        "ec2:TerminateInstances",
+        "s3:GetObject",
+        "s3:ListBucket",
+        "scheduler:ListSchedules",
+        "scheduler:DeleteSchedule",
+        "logs:CreateLogStream",
+        "logs:PutLogEvents",
+    }
+
+
+def test_sweeper_reads_heartbeats_and_no_other_object() -> None:
+    assert statements(SWEEPER)["ReadHeartbeats"]["Resource"] == "arn:aws:s3:::store/live/*"
+    assert statements(SWEEPER)["ListHeartbeats"]["Condition"] == {"StringLike": {"s3:prefix": "live/*"}}
+
+
+def test_sweeper_clears_runs_schedules_and_not_the_standing_one() -> None:
+    pattern = statements(SWEEPER)["ClearOwnSchedules"]["Resource"]
+    group = "arn:aws:scheduler:eu-west-1:123456789012:schedule/mayfly-dev"
+    assert fnmatchcase(f"{group}/mayfly-20261120-235912-lstm-k3v9-sweep", pattern)
+    assert not fnmatchcase(f"{group}/standing-sweep", pattern)
+    assert not fnmatchcase(f"{group.replace('dev', 'prod')}/mayfly-x-sweep", pattern)
+
+
+def test_sweeper_writes_its_own_log() -> None:
+    assert statements(SWEEPER)["WriteOwnLog"]["Resource"] == (
+        "arn:aws:logs:eu-west-1:123456789012:log-group:/aws/lambda/sweeper:*"
+    )
+
+
+def test_schedules_call_the_sweeper_and_end_instances_of_the_stack() -> None:
+    assert allowed(SCHEDULER) == {"lambda:InvokeFunction", "ec2:TerminateInstances"}
+    assert statements(SCHEDULER)["CallSweeper"]["Resource"] == "arn:aws:lambda:eu-west-1:123456789012:function:sweeper"
+    assert statements(SCHEDULER)["EndOwnInstances"]["Condition"] == OWN_TAGS
+
+
+def test_only_this_accounts_group_of_schedules_can_take_the_role_on() -> None:
+    (statement,) = policies.trust_scheduler(**WHERE, schedule_group="mayfly-dev")["Statement"]
+    assert statement["Principal"] == {"Service": "scheduler.amazonaws.com"}
+    assert statement["Condition"] == {
+        "StringEquals": {
+            "aws:SourceAccount": "123456789012",
+            "aws:SourceArn": "arn:aws:scheduler:eu-west-1:123456789012:schedule-group/mayfly-dev",
+        }
+    }
+
+
+def test_the_program_gives_each_role_its_own_document(program: Recorded) -> None:
+    for role in ("instance", "sweeper", "scheduler"):
+        document = json.loads(program.inputs("aws:iam/rolePolicy:RolePolicy", role)["policy"])
+        assert statements(document).keys() == statements(ROLES[role]).keys()
+
+
+@pytest.mark.parametrize(("role", "service"), [("instance", "ec2"), ("sweeper", "lambda"), ("scheduler", "scheduler")])
+def test_each_role_is_for_one_service(program: Recorded, role: str, service: str) -> None:
+    (statement,) = json.loads(program.inputs("aws:iam/role:Role", role)["assumeRolePolicy"])["Statement"]
+    assert statement["Principal"] == {"Service": f"{service}.amazonaws.com"}
+
+
+def test_no_managed_policy_widens_a_role(program: Recorded) -> None:
+    assert not program.all("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    assert not any(role.get("managedPolicyArns") for role in program.all("aws:iam/role:Role"))

@@ -1,0 +1,72 @@
+"""The program as a whole: what it exports, what it tags, and that nothing it names is left to chance."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import pulumi_aws as aws
+
+from trainer.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recorded
+
+# Types whose resources AWS can't tag.
+UNTAGGABLE = {
+    "aws:ec2/routeTableAssociation:RouteTableAssociation",
+    "aws:iam/rolePolicy:RolePolicy",
+    "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
+    "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
+    "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
+    "aws:s3/bucketPolicy:BucketPolicy",
+    "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
+    "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
+    "aws:s3/bucketVersioning:BucketVersioning",
+    "aws:scheduler/schedule:Schedule",
+}
+
+
+def test_the_parameter_holds_exactly_the_stack_outputs(program: Recorded) -> None:
+    parameter = program.inputs("aws:ssm/parameter:Parameter")
+    outputs = StackOutputs.from_json(parameter["insecureValue"])
+    assert parameter["name"] == parameter_name("mayfly", "dev") == "/mayfly/mayfly/dev"
+    assert len(parameter["insecureValue"]) < PARAMETER_LIMIT_BYTES
+    assert outputs.bucket == "mayfly-dev-123456789012-eu-west-1"
+    assert outputs.region == "eu-west-1"
+    assert sorted(outputs.subnets) == ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
+    assert outputs.launch_templates.keys() == outputs.images.keys()
+    assert outputs.max_lifetime_minutes == 720
+
+
+def test_the_parameter_has_room_for_six_zones_and_four_image_lines(program: Recorded) -> None:
+    outputs = json.loads(program.inputs("aws:ssm/parameter:Parameter")["insecureValue"])
+    (line,) = outputs["images"]
+    outputs["images"] = {f"{line}-{number}": outputs["images"][line] for number in range(4)}
+    outputs["launch_templates"] = {f"{line}-{number}": "lt-0123456789abcdef0" for number in range(4)}
+    outputs["subnets"] = {f"eu-west-1{letter}": "subnet-0123456789abcdef0" for letter in "abcdef"}
+    StackOutputs(**outputs).to_json()
+
+
+def test_every_stack_output_is_exported_and_nothing_else(program: Recorded) -> None:
+    assert set(program.outputs) == {field.name for field in fields(StackOutputs)}
+
+
+def test_everything_that_can_be_tagged_is_tagged(program: Recorded) -> None:
+    for resource in program.resources:
+        if resource.typ not in UNTAGGABLE:
+            tags = resource.inputs.get("tags", {})
+            assert {"project": "mayfly", "stack": "dev", "owner": "mayfly"}.items() <= tags.items(), resource.typ
+
+
+def test_what_is_not_tagged_could_not_be(program: Recorded) -> None:
+    for resource_type in UNTAGGABLE & {resource.typ for resource in program.resources}:
+        module, _, name = resource_type.removeprefix("aws:").replace("lambda", "lambda_").partition("/")
+        resource_class = getattr(getattr(aws, module), name.partition(":")[2])
+        assert not hasattr(resource_class, "tags"), resource_type
+
+
+def test_no_instance_and_no_fleet_is_part_of_the_stack(program: Recorded) -> None:
+    types = {resource.typ for resource in program.resources}
+    assert not {"aws:ec2/instance:Instance", "aws:ec2/fleet:Fleet", "aws:ec2/spotInstanceRequest:SpotInstanceRequest"} & types

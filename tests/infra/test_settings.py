@@ -1,0 +1,95 @@
+"""The settings: declared with type, default and description, and refused where they make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+from pulumi.runtime.config import set_all_config
+
+from infra.settings import Settings, read_settings
+from trainer.rehearsal.pulumi_apply import settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
+
+
+@pytest.fixture
+def configure(program: Any) -> Any:
+    """Set the stack's configuration over the defaults; after the program ran, so that project and stack are known."""
+
+    def set_config(**overrides: str) -> None:
+        values = settings(ROOT, stack="dev", overrides={})
+        set_all_config({f"mayfly:{key}": value for key, value in {**values, **overrides}.items()})
+
+    return set_config
+
+
+def test_every_setting_is_declared_with_type_default_and_description() -> None:
+    assert DECLARED.keys() == {field.name for field in fields(Settings)} - {"project", "stack"}
+    for declaration in DECLARED.values():
+        assert declaration.keys() == {"type", "default", "description"}
+
+
+def test_types_are_the_declared_ones() -> None:
+    kinds = {"int": "integer", "str": "string"}
+    assert {field.name: kinds[str(field.type)] for field in fields(Settings) if field.name in DECLARED} == {
+        key: declaration["type"] for key, declaration in DECLARED.items()
+    }
+
+
+def test_defaults_make_sense(configure: Any) -> None:
+    configure()
+    read = read_settings()
+    assert (read.project, read.stack, read.sweep_minutes, read.max_lifetime_minutes) == ("mayfly", "dev", 2, 720)
+    assert read.prefix == "mayfly-dev"
+    assert read.tags == {"project": "mayfly", "stack": "dev", "owner": "mayfly"}
+
+
+def test_a_setting_of_the_wrong_type_is_a_clear_error(configure: Any) -> None:
+    configure(sweep_minutes="soon")
+    with pytest.raises(pulumi.RunError, match=r"sweep_minutes.*soon.*int.*pulumi config set"):
+        read_settings()
+
+
+def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
+    configure(sweep_minutes="60")
+    with pytest.raises(pulumi.RunError, match="'sweep_minutes' is 60; it must be between 1 and 15"):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("stack", "Dev"),
+        ("stack", "a-stack-with-a-long-name"),
+        ("project", "1mayfly"),
+        ("owner", ""),
+        ("owner", "two words"),
+        ("max_lifetime_minutes", 5),
+        ("max_lifetime_minutes", 20_000),
+        ("sweep_minutes", 0),
+        ("volume_gib", 8),
+        ("max_availability_zones", 17),
+        ("noncurrent_days", 0),
+        ("experiment_days", 0),
+        ("log_days", 31),
+        ("vpc_cidr", "10.86.0.0/28"),
+        ("vpc_cidr", "10.86.0.1/16"),
+        ("vpc_cidr", "8.8.0.0/16"),
+        ("vpc_cidr", "everywhere"),
+    ],
+)
+def test_a_senseless_setting_is_named(configure: Any, key: str, value: object) -> None:
+    configure()
+    with pytest.raises(ValueError, match=f"Setting '{key}' is {value!r}; it must be"):
+        replace(read_settings(), **{key: value})
+
+
+def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
+    longest = f"{'p' * 16}-{'s' * 16}-123456789012-ap-southeast-1"
+    assert len(longest) <= 63

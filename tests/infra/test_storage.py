@@ -1,0 +1,75 @@
+"""The bucket, as the program registers it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recorded
+
+
+def rules(program: Recorded) -> dict[str, dict[str, Any]]:
+    configuration = program.inputs("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration")
+    return {rule["id"]: rule for rule in configuration["rules"]}
+
+
+def test_bucket_survives_the_stack(program: Recorded) -> None:
+    request = program.request("aws:s3/bucket:Bucket")
+    assert request.protect
+    assert request.retainOnDelete
+    assert program.inputs("aws:s3/bucket:Bucket")["forceDestroy"] is False
+
+
+def test_bucket_keeps_versions(program: Recorded) -> None:
+    assert program.inputs("aws:s3/bucketVersioning:BucketVersioning")["versioningConfiguration"] == {"status": "Enabled"}
+
+
+def test_bucket_encrypts_at_rest(program: Recorded) -> None:
+    inputs = program.inputs("aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration")
+    assert inputs["rules"] == [{"applyServerSideEncryptionByDefault": {"sseAlgorithm": "AES256"}}]
+
+
+def test_bucket_blocks_public_access_in_all_four_ways(program: Recorded) -> None:
+    inputs = program.inputs("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock")
+    for switch in ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets"):
+        assert inputs[switch] is True
+
+
+def test_bucket_owner_owns_every_object(program: Recorded) -> None:
+    inputs = program.inputs("aws:s3/bucketOwnershipControls:BucketOwnershipControls")
+    assert inputs["rule"] == {"objectOwnership": "BucketOwnerEnforced"}
+
+
+def test_bucket_refuses_requests_without_tls(program: Recorded) -> None:
+    (statement,) = json.loads(program.inputs("aws:s3/bucketPolicy:BucketPolicy")["policy"])["Statement"]
+    assert statement["Effect"] == "Deny"
+    assert statement["Principal"] == "*"
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    bucket = "arn:aws:s3:::mayfly-dev-123456789012-eu-west-1"
+    assert statement["Resource"] == [bucket, f"{bucket}/*"]
+
+
+def test_old_versions_and_their_markers_go_after_ninety_days(program: Recorded) -> None:
+    rule = rules(program)["old-versions"]
+    assert rule["filter"] == {"prefix": ""}
+    assert rule["noncurrentVersionExpiration"] == {"noncurrentDays": 90}
+    assert rule["expiration"] == {"expiredObjectDeleteMarker": True}
+
+
+def test_unfinished_uploads_go_after_a_week(program: Recorded) -> None:
+    assert rules(program)["unfinished-uploads"]["abortIncompleteMultipartUpload"] == {"daysAfterInitiation": 7}
+
+
+def test_overwritten_heartbeats_go_after_a_day(program: Recorded) -> None:
+    rule = rules(program)["heartbeats"]
+    assert rule["filter"] == {"prefix": "live/"}
+    assert rule["noncurrentVersionExpiration"] == {"noncurrentDays": 1}
+
+
+def test_experiments_expire_and_nothing_else_of_value_does(program: Recorded) -> None:
+    expiring = {name: rule for name, rule in rules(program).items() if "days" in rule.get("expiration", {})}
+    assert expiring["experiments"]["filter"] == {"prefix": "models/experiments/"}
+    assert expiring["experiments"]["expiration"] == {"days": 180}
+    assert set(expiring) == {"experiments", "heartbeats"}
+    assert all(rule["status"] == "Enabled" for rule in rules(program).values())
