@@ -145,6 +145,7 @@ def s3(method, key, body=None):  # AWS Signature Version 4
         signing = hmac.new(signing, part.encode(), hashlib.sha256).digest()
     headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
                                 f"SignedHeaders={names}, Signature={signing.hex()}")
+    headers["content-type"] = "text/plain"  # else urllib says that it sends a form
     return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method))
 
 

@@ -169,7 +169,8 @@ class Machine:
         return json.loads(self.read(f"runs/{RUN}/attempts/1/nodes/0/result.json"))
 
     def timer(self) -> str:
-        return (self.sandbox / "run/timers/mayfly-deadline.timer").read_text()
+        path = self.sandbox / "run/timers/mayfly-deadline.timer"
+        return path.read_text() if path.exists() else ""
 
     def _bundle(self) -> bytes:
         path = self.sandbox.parent / "bundle.zip"

@@ -1,0 +1,244 @@
+"""A node's sandbox: nothing of it can hide, stop or outlive its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
+
+Start = Callable[[str], NodeProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a shell script as user data."""
+    nodes = []
+
+    def run(script: str) -> NodeProcess:
+        node = start_node(
+            sandbox=tmp_path / f"node-{len(nodes)}",
+            instance_id=f"i-{os.getpid()}-{len(nodes)}",
+            instance_type="p3.8xlarge",
+            user_data=f"#!/bin/bash\n{script}\n".encode(),
+            environment={"MAYFLY_REHEARSAL_GPUS": "4", "DESK_PYTHON": sys.executable},
+        )
+        nodes.append(node)
+        return node
+
+    yield run
+    for node in nodes:
+        node.terminate(grace_seconds=0)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait for another process, which no clock of ours can hurry."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s"
+        time.sleep(0.02)
+
+
+def log(node: NodeProcess) -> str:
+    return (node.sandbox / "var/log/cloud-init-output.log").read_text()
+
+
+def pid_in(path: Path) -> int:
+    wait_for(lambda: path.exists() and path.read_text().strip())
+    return int(path.read_text())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_node_sees_its_sandbox_and_nothing_of_the_desk(start: Start) -> None:
+    os.environ["DESK_SECRET"] = "of the desk"
+    try:
+        node = start("env; type -P systemctl poweroff; type -P python3 || echo no python3; pwd")
+    finally:
+        del os.environ["DESK_SECRET"]
+    wait_for(lambda: node.poll() == "exited")
+    assert "DESK_SECRET" not in log(node)
+    assert f"PATH={node.sandbox}/bin\n" in log(node)
+    assert f"HOME={node.sandbox}/home\n" in log(node)
+    assert f"\n{node.sandbox}/bin/systemctl\n{node.sandbox}/bin/poweroff\nno python3\n{node.sandbox}/home\n" in log(node)
+
+
+def test_user_data_that_ends_leaves_the_node_up(start: Start) -> None:
+    node = start("exit 3")
+    wait_for(lambda: node.poll() == "exited")
+    assert (node.sandbox / "run/user-data-exit").read_text() == "3"
+
+
+@pytest.mark.parametrize(
+    "command", ["systemctl poweroff", "poweroff", "shutdown -h now", "halt", "reboot", "systemctl poweroff --force"]
+)
+def test_every_way_to_power_off_is_seen(start: Start, command: str) -> None:
+    node = start(f"{command}; sleep 600")
+    wait_for(lambda: node.poll() == "poweroff")
+
+
+def test_nvidia_smi_shows_as_many_gpus_as_the_type_has(start: Start) -> None:
+    node = start("nvidia-smi --query-gpu=index,name,memory.total --format=csv,noheader,nounits")
+    wait_for(lambda: node.poll() == "exited")
+    assert [line.split(", ")[0] for line in log(node).splitlines()] == ["0", "1", "2", "3"]
+
+
+def test_termination_lets_processes_say_goodbye(start: Start) -> None:
+    node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
+    wait_for((node.sandbox / "home/ready").exists)
+    node.terminate(grace_seconds=10)
+    assert "goodbye" in log(node)
+
+
+def test_a_stopped_process_gets_its_chance_too(start: Start) -> None:
+    node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
+    wait_for((node.sandbox / "home/ready").exists)
+    os.killpg(node.process_group, signal.SIGSTOP)
+    node.terminate(grace_seconds=10)
+    assert "goodbye" in log(node)
+
+
+def test_a_stopped_process_group_that_ignores_sigterm_ends(start: Start) -> None:
+    node = start("trap '' TERM; echo $$ > $HOME/pid; while :; do sleep 0.05; done")
+    pid = pid_in(node.sandbox / "home/pid")
+    os.killpg(node.process_group, signal.SIGSTOP)
+    node.terminate(grace_seconds=0.2)
+    assert not alive(pid)
+
+
+def test_a_daemon_in_a_session_of_its_own_with_an_empty_environment_ends_too(start: Start) -> None:
+    daemon = (
+        "import os, time\n"
+        "if os.fork(): os._exit(0)\n"
+        "os.setsid()\n"
+        "if os.fork(): os._exit(0)\n"
+        "open(os.sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    node = start(f'exec -c "$DESK_PYTHON" -I -c "{daemon}" "$HOME/pid"')
+    pid = pid_in(node.sandbox / "home/pid")
+    wait_for(lambda: node.poll() == "exited")
+    assert os.getpgid(pid) != node.process_group and alive(pid)
+    node.terminate(grace_seconds=0)
+    assert not alive(pid)
+
+
+def test_terminating_twice_is_as_good_as_once(start: Start) -> None:
+    node = start("sleep 600")
+    node.terminate(grace_seconds=0)
+    node.terminate(grace_seconds=0)
+    assert node.poll() == "exited"
+
+
+TIMER = """
+write() { # instant
+  printf '[Timer]\\nOnCalendar=%s\\nUnit=end.service\\n' "$1" > $MAYFLY_ROOT/etc/systemd/system/end.timer
+  printf '[Service]\\nExecStart=%s\\n' "${2:-$MAYFLY_ROOT/bin/systemctl poweroff}" > $MAYFLY_ROOT/etc/systemd/system/end.service
+}
+"""
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+
+
+def test_a_timer_fires_when_it_is_due_even_if_every_process_is_stopped(start: Start) -> None:
+    node = start(
+        f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl daemon-reload; systemctl enable --now end.timer; sleep 600"
+    )
+    wait_for((node.sandbox / "run/timers/end.timer").exists)
+    os.killpg(node.process_group, signal.SIGSTOP)
+    node.tick(NOON - timedelta(seconds=1))
+    assert node.poll() == "running"
+    node.tick(NOON)
+    assert node.poll() == "poweroff"
+
+
+def test_a_stopped_timer_does_not_fire(start: Start) -> None:
+    node = start(f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer; systemctl stop end.timer")
+    wait_for(lambda: node.poll() == "exited")
+    node.tick(NOON)
+    assert node.poll() == "exited"
+
+
+def test_a_changed_timer_counts_after_daemon_reload_and_restart_only(start: Start) -> None:
+    change = "systemctl enable --now end.timer; write '2026-11-20 11:00:00 UTC'; systemctl restart end.timer"
+    node = start(f"{TIMER} write '2026-11-20 12:00:00 UTC'; {change}")
+    reloaded = start(f"{TIMER} write '2026-11-20 12:00:00 UTC'; {change}; systemctl daemon-reload; systemctl restart end.timer")
+    wait_for(lambda: node.poll() == reloaded.poll() == "exited")
+    for one in (node, reloaded):
+        one.tick(NOON - timedelta(minutes=1))
+    assert (node.poll(), reloaded.poll()) == ("exited", "poweroff")
+
+
+def test_a_unit_that_names_this_machines_own_tools_is_refused(start: Start) -> None:
+    node = start(f"{TIMER} write '2026-11-20 12:00:00 UTC' /bin/echo; systemctl start end.service")
+    wait_for(lambda: node.poll() == "exited")
+    assert "lies outside the sandbox" in log(node)
+
+
+def test_stubs_do_nothing_outside_a_sandbox() -> None:
+    stubs = Path(__file__).parents[3] / "trainer/rehearsal/stubs"
+    for command in (["systemctl", "poweroff"], ["poweroff"], ["shutdown", "now"]):
+        done = subprocess.run([str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=10)
+        assert done.returncode == 1 and "no sandbox" in done.stderr
+    assert not (stubs.parent / "run").exists()
+
+
+SERVER = """
+import sys, time
+from pathlib import Path
+from trainer.rehearsal.instance import start_node
+start_node(sandbox=Path(sys.argv[1]), instance_id="i-orphan", instance_type="t", environment={},
+           user_data=b"#!/bin/bash\\necho $$ > $HOME/pid; trap '' TERM; while :; do sleep 0.05; done")
+time.sleep(600)
+"""
+
+
+def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", SERVER, str(sandbox)], cwd=Path(__file__).parents[3])
+
+
+def test_a_node_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
+    server = run_server(tmp_path / "nodes/i-orphan")
+    pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")
+    server.kill()
+    server.wait()
+    wait_for(lambda: not alive(pid))
+
+
+def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
+    server = run_server(tmp_path / "nodes/i-orphan")
+    pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")
+    wait_for(lambda: json.loads((tmp_path / "nodes/i-orphan" / MARKER).read_text()))
+    os.kill(json.loads((tmp_path / "nodes/i-orphan" / MARKER).read_text())["supervisor"], signal.SIGKILL)
+    server.kill()
+    server.wait()
+    assert alive(pid)
+    assert reap(tmp_path) >= 1
+    wait_for(lambda: not alive(pid))
+    assert reap(tmp_path) == 0
+
+
+def test_reap_leaves_a_process_alone_that_only_has_the_same_id(tmp_path: Path) -> None:
+    (tmp_path / "nodes/i-1").mkdir(parents=True)
+    bystander = subprocess.Popen(["sleep", "600"])
+    try:
+        record = {"instance_id": "i-1", "supervisor": bystander.pid, "started": "1", "process_group": os.getpgid(bystander.pid)}
+        (tmp_path / "nodes/i-1" / MARKER).write_text(json.dumps(record))
+        assert reap(tmp_path) == 0
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
