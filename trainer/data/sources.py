@@ -43,12 +43,9 @@ _NAMES = {  # in order of preference; compared in lower case with blanks and das
     "volume": ("volume", "v", "vol", "base_volume", "volume_base"),
     "symbol": ("symbol", "ticker", "sym", "instrument", "pair"),
 }
-_EPOCH_UNITS = (
-    (1e11, 1_000_000_000),
-    (1e14, 1_000_000),
-    (1e17, 1_000),
-    (np.inf, 1),
-)  # below 1e11 it is seconds until the year 5138
+# Epoch numbers by size: each unit until the year 2255, where nanoseconds in int64 end, and none before 1973.
+_EPOCH_UNITS = ((9e9, 1_000_000_000), (9e12, 1_000_000), (9e15, 1_000), (np.inf, 1))
+_FIRST_EPOCH = 1e8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,11 +237,7 @@ def _timestamps(source: Source, column: Any) -> np.ndarray:
             numbers = column.to_numpy()
             if not np.isfinite(numbers).all():
                 raise ValueError("a time is not a number")
-            largest = float(np.abs(numbers).max())
-            factor = next(factor for limit, factor in _EPOCH_UNITS if largest < limit)
-            if pa.types.is_integer(kind):
-                return np.asarray(numbers.astype(np.int64) * factor)
-            return np.asarray(np.rint(numbers * factor).astype(np.int64))
+            return _from_epoch(numbers)
         import pandas as pd  # late: half a second, and only text needs it
 
         parsed: pd.Series = pd.to_datetime(pd.Series(column.cast(pa.string()).to_pylist()), utc=True, format="ISO8601")
@@ -255,6 +248,20 @@ def _timestamps(source: Source, column: Any) -> np.ndarray:
             why=_first_line(error),
             do="Write times as ISO 8601 text, timestamps, or epoch numbers.",
         ) from error
+
+
+def _from_epoch(numbers: np.ndarray) -> np.ndarray:
+    """Turn epoch numbers of one unit, or dates written as 20211231, into nanoseconds. Raises ValueError for other numbers."""
+    largest = float(numbers.max())
+    if largest < _FIRST_EPOCH:
+        import pandas as pd  # late: half a second, and only numbers that are dates need it
+
+        whole = pd.Series(numbers.astype(np.int64).astype(str))
+        return np.asarray(pd.to_datetime(whole, format="%Y%m%d").to_numpy(dtype="datetime64[ns]").astype(np.int64))
+    factor = next(factor for limit, factor in _EPOCH_UNITS if largest < limit)
+    if numbers.dtype.kind in "iu":
+        return np.asarray(numbers.astype(np.int64) * factor)
+    return np.asarray(np.rint(numbers * factor).astype(np.int64))
 
 
 def _floats(source: Source, field: str, column: Any) -> np.ndarray:

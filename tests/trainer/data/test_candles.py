@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.data.candles import Candles, read_candles
+from trainer.data.writing import write_candles
+from trainer.errors import DataError
+
+HEADER = "time,open,high,low,close,volume"
+
+
+def rows(first: int, count: int, *, close: float = 1.0) -> list[str]:
+    """Minute bars from minute `first` of 2021 on."""
+    return [f"{1_609_459_200 + 60 * (first + index)},1,2,0.5,{close},3" for index in range(count)]
+
+
+def test_files_that_do_not_overlap_are_joined_in_time_order(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m_b.csv", HEADER, rows(10, 5))
+    write_csv("AAA_1m_c.csv", HEADER, rows(0, 10))
+    candles = read_candles(tmp_path)
+    assert np.diff(candles.symbols["AAA"].timestamp).tolist() == [60_000_000_000] * 14
+    assert [(file.file, file.bars) for file in candles.files] == [("AAA_1m_b.csv", 5), ("AAA_1m_c.csv", 10)]
+
+
+def test_the_same_bars_twice_count_once(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m_a.csv", HEADER, rows(0, 10))
+    write_csv("AAA_1m_b.csv", HEADER, rows(5, 10))
+    assert len(read_candles(tmp_path).symbols["AAA"]) == 15
+
+
+def test_an_overlap_that_disagrees_is_an_error_that_names_both_files(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m_a.csv", HEADER, rows(0, 10))
+    write_csv("AAA_1m_b.csv", HEADER, rows(5, 10, close=1.5))
+    with pytest.raises(DataError, match=r"AAA_1m_a\.csv and AAA_1m_b\.csv disagree about AAA \(5 bars differ.*00:05:00Z"):
+        read_candles(tmp_path)
+
+
+def test_several_timeframes_without_a_choice_are_listed(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, rows(0, 3))
+    write_csv("AAA_1h.csv", HEADER, rows(0, 1))
+    write_csv("ES_tick2800.csv", HEADER, rows(0, 3))
+    with pytest.raises(DataError, match="several timeframes: 1h, 1m, tick2800"):
+        read_candles(tmp_path)
+    assert read_candles(tmp_path, timeframe="60min").timeframe == "1h"
+
+
+def test_the_symbols_asked_for_settle_the_timeframe_when_they_have_one(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, rows(0, 3))
+    write_csv("BBB_1h.csv", HEADER, rows(0, 1))
+    assert read_candles(tmp_path, symbols=["BBB"]).timeframe == "1h"
+
+
+def test_a_name_without_a_timeframe_takes_the_commonest_step(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA.csv", HEADER, rows(0, 5) + rows(60, 5))
+    candles = read_candles(tmp_path)
+    assert (candles.timeframe, list(candles.symbols)) == ("1m", ["AAA"])
+
+
+def test_the_last_bars_are_taken_after_joining(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m_a.csv", HEADER, rows(0, 10))
+    write_csv("AAA_1m_b.csv", HEADER, rows(10, 10))
+    candles = read_candles(tmp_path, bars=12)
+    assert candles.bars == 12
+    assert candles.symbols["AAA"].timestamp[-1] == (1_609_459_200 + 60 * 19) * 10**9
+
+
+def test_symbols_come_in_the_order_asked_for(write_csv, tmp_path: Path) -> None:
+    for symbol in ("AAA", "BBB", "CCC"):
+        write_csv(f"{symbol}_1m.csv", HEADER, rows(0, 3))
+    assert list(read_candles(tmp_path).symbols) == ["AAA", "BBB", "CCC"]
+    assert list(read_candles(tmp_path, symbols=["CCC", "AAA", "CCC"]).symbols) == ["CCC", "AAA"]
+
+
+def test_files_of_another_timeframe_are_not_opened(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, rows(0, 3))
+    (tmp_path / "AAA_1h.parquet").write_bytes(b"no parquet")
+    (tmp_path / "README.md").write_text("not candles")
+    assert [file.file for file in read_candles(tmp_path, timeframe="1m").files] == ["AAA_1m.csv"]
+
+
+def test_a_file_tells_all_it_holds_whatever_is_taken(tmp_path: Path, make_candles) -> None:
+    write_candles(tmp_path / "ALL_1m.parquet", [make_candles(5, symbol="BBB"), make_candles(7, symbol="AAA")])
+    file = read_candles(tmp_path, symbols=["AAA"]).files[0]
+    assert (file.symbols, file.bars) == (("AAA",), 7)
+    assert [(held.symbol, held.bars) for held in file.holds] == [("AAA", 7), ("BBB", 5)]
+
+
+def test_a_single_file_whose_name_says_nothing_holds_the_symbol_asked_for(write_csv) -> None:
+    assert list(read_candles(write_csv("latest.csv", HEADER, rows(0, 3)), symbols=["BTC-USD"]).symbols) == ["BTC-USD"]
+
+
+def test_candles_are_synthetic_when_any_file_is(tmp_path: Path, make_candles) -> None:
+    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(5)])
+    assert not read_candles(tmp_path).synthetic
+    write_candles(tmp_path / "BBB_1m.parquet", [make_candles(5, symbol="BBB")], synthetic=True)
+    assert read_candles(tmp_path).synthetic
+    assert not read_candles(tmp_path, symbols=["AAA"]).synthetic
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere does not exist.*--data"):
+        read_candles(tmp_path / "nowhere")
+
+
+def test_a_folder_without_candles_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(DataError, match="holds no candles"):
+        read_candles(tmp_path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(DataError, match="is no candle file"):
+        read_candles(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("content", [b"not parquet at all", b"", b"PAR1junkPAR1"])
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "AAA_1m.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"AAA_1m\.parquet is not parquet"):
+        read_candles(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe binary \x80\n\x81"])
+def test_a_file_that_is_not_csv_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "AAA_1m.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"AAA_1m\.csv"):
+        read_candles(tmp_path)
+
+
+def test_a_missing_column_is_named_with_those_found(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", "time,open,high,low,volume", ["1,1,1,1,1"])
+    with pytest.raises(DataError, match="no column for close .its columns are time, open, high, low, volume"):
+        read_candles(tmp_path)
+
+
+def test_a_file_without_bars_is_named(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, [])
+    with pytest.raises(DataError, match="holds no bars"):
+        read_candles(tmp_path)
+
+
+def test_duplicate_bars_are_named_with_the_first(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, rows(0, 3) + rows(2, 3))
+    with pytest.raises(DataError, match="duplicate bars of AAA .1 in all, the first at 2021-01-01T00:02:00Z"):
+        read_candles(tmp_path)
+
+
+def test_unsorted_bars_are_named_with_the_first(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, rows(5, 3) + rows(0, 3))
+    with pytest.raises(DataError, match="unsorted bars of AAA .2021-01-01T00:00:00Z comes after 2021-01-01T00:07:00Z"):
+        read_candles(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("1,2,0.5,nan,3", "close is NaN"),
+        ("1,2,,1,3", "low is NaN"),
+        ("1,2,0.5,1,", "volume is NaN"),
+        ("inf,2,0.5,1,3", "open is infinite"),
+        ("1,2,0.5,-1,3", "close is not above zero"),
+        ("1,2,0,1,3", "low is not above zero"),
+        ("1,1,2,1,3", "high is below low"),
+        ("1,2,0.5,1,-3", "volume is negative"),
+    ],
+)
+def test_an_impossible_bar_is_named_with_its_time(write_csv, tmp_path: Path, row: str, problem: str) -> None:
+    write_csv("AAA_1m.csv", HEADER, [*rows(0, 3), f"{1_609_459_200 + 180},{row}"])
+    with pytest.raises(
+        DataError, match=rf"AAA_1m\.csv: {problem} in a bar of AAA .1 such bars, the first at 2021-01-01T00:03:00Z"
+    ):
+        read_candles(tmp_path)
+
+
+def test_an_unknown_symbol_is_named_with_those_found_and_the_nearest(write_csv, tmp_path: Path) -> None:
+    write_csv("BTC-USD_1m.csv", HEADER, rows(0, 3))
+    write_csv("ETH-USD_1m.csv", HEADER, rows(0, 3))
+    with pytest.raises(DataError, match=r"unknown symbol 'btc-usd'.*BTC-USD, ETH-USD.*Did you mean BTC-USD"):
+        read_candles(tmp_path, symbols=["btc-usd"], timeframe="1m")
+
+
+def test_an_unknown_timeframe_is_named_with_those_found(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, rows(0, 3))
+    write_csv("BBB.csv", HEADER, rows(0, 3))
+    with pytest.raises(DataError, match="no candles of timeframe 5m .it holds 1m"):
+        read_candles(tmp_path, timeframe="5m")
+
+
+def test_rows_are_views_of_the_bars(make_candles) -> None:
+    candles: Candles = make_candles(10)
+    part = candles.rows(-4, -1)
+    assert part.close.tolist() == candles.close[6:9].tolist()
+    assert np.shares_memory(part.close, candles.close)

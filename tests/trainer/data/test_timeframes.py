@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainer.data.timeframes import canonical, commonest_step, parse_name, step_of
+from trainer.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("BTC-USD_1m_2021-2022", ("BTC-USD", "1m")),
+        ("ES_tick2800_2015-2016", ("ES", "tick2800")),
+        ("SP500_1d", ("SP500", "1d")),
+        ("BTC_USDT_60min_x", ("BTC_USDT", "1h")),
+        ("BTCUSDT-1h-2021-01", ("BTCUSDT", "1h")),
+        ("AAPL_2012-2018", ("AAPL", "")),
+        ("AAPL_1M_2012", ("AAPL_1M", "")),
+        ("candles", ("candles", "")),
+    ],
+)
+def test_a_name_tells_symbol_and_timeframe(stem: str, expected: tuple[str, str]) -> None:
+    assert parse_name(stem) == expected
+
+
+def test_a_timeframe_has_one_name() -> None:
+    assert [canonical(name) for name in ("60m", "1H", "24h", "7d", "90s", "Tick2800")] == [
+        "1h",
+        "1h",
+        "1d",
+        "1w",
+        "90s",
+        "tick2800",
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "1M", "0m", "fast", "m"])
+def test_what_is_no_timeframe_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match="is no timeframe"):
+        step_of(name)
+
+
+def test_event_bars_have_no_length() -> None:
+    assert step_of("tick2800") == 0
+
+
+def test_the_commonest_step_names_the_timeframe() -> None:
+    minutes = np.array([0, 1, 2, 3, 60, 61], dtype=np.int64) * 60_000_000_000
+    assert commonest_step(minutes) == "1m"
+
+
+def test_steps_of_no_common_length_are_events() -> None:
+    assert commonest_step(np.array([0, 17, 29, 88, 90], dtype=np.int64) * 1_000_000_000) == "events"
