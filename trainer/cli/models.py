@@ -1,0 +1,55 @@
+"""`mayfly models list|pull`: the models in the bucket."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from trainer.cli.connect import connected
+from trainer.cli.output import table
+from trainer.launch.preflight import read_stack
+from trainer.registry.store import Model, find_model, list_models, save_model
+from trainer.runs.record import iso
+from trainer.runs.store import open_objects
+
+HEADER = ["model", "stage", "run", "accuracy", "base rate", "AUC", "MCC", "created", "version", "sha256"]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List every model with its run, version and scores on the test span, or download one with its hash checked."""
+    with connected(rehearse=arguments.rehearse, program=False) as access:
+        objects = open_objects(access, read_stack(access, stack=arguments.stack).bucket)
+        if arguments.action == "pull":
+            model = find_model(objects, arguments.model)
+            path = save_model(objects, model, Path(arguments.out or "."))
+            print(json.dumps({**_as_dict(model), "path": str(path)}, indent=2) if arguments.json else path)
+            return 0
+        models = list_models(objects)
+    if arguments.json:
+        print(json.dumps({"models": [_as_dict(model) for model in models]}, indent=2))
+    else:
+        print("\n".join(table([HEADER, *map(_row, models)], right=(3, 4, 5, 6))) if models else "no models yet")
+    return 0
+
+
+def _as_dict(model: Model) -> dict[str, object]:
+    return {**vars(model), "created_at": iso(model.created_at)}
+
+
+def _row(model: Model) -> list[str]:
+    scores = model.metrics.get("test") or model.metrics
+
+    def score(name: str) -> str:
+        value = scores.get(name)
+        return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
+
+    return [
+        model.name,
+        model.stage,
+        model.run_id or "-",
+        *(score(name) for name in ("accuracy", "base_rate", "auc", "mcc")),
+        f"{model.created_at:%Y-%m-%d %H:%M}",
+        model.version_id[:8],
+        model.sha256[:12],
+    ]

@@ -1,0 +1,47 @@
+"""`mayfly pull RUN`: everything that a run made, into one folder: models with their cards, receipt, log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from trainer.cli.connect import connected
+from trainer.cli.logs import LogReader
+from trainer.control.cloud import AwsCloud
+from trainer.control.settle import settle_run
+from trainer.launch.preflight import read_stack
+from trainer.registry.store import models_of_run, save_model, write_whole
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Download a run's models (sha256 checked), its receipt if it has ended, and its log."""
+    folder = Path(arguments.out or arguments.run)
+    with connected(rehearse=arguments.rehearse, program=False) as access:
+        cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        settled = settle_run(cloud, arguments.run)
+        models = models_of_run(cloud.objects, arguments.run)
+        files = [save_model(cloud.objects, model, folder) for model in models]
+        if settled.receipt is not None:
+            files.append(folder / "receipt.json")
+            write_whole(files[-1], json.dumps(settled.receipt, indent=2).encode())
+        log = LogReader(cloud.objects, arguments.run).read_new()
+        if log:
+            files.append(folder / "log.txt")
+            write_whole(files[-1], log.encode())
+    if arguments.json:
+        document = {
+            "run_id": arguments.run,
+            "state": settled.receipt["state"] if settled.receipt else settled.look.record.state,
+            "folder": str(folder),
+            "files": [path.name for path in files],
+            "models": [{"name": model.name, "version_id": model.version_id, "sha256": model.sha256} for model in models],
+        }
+        print(json.dumps(document, indent=2))
+        return 0
+    for path in files:
+        print(path)
+    if settled.receipt is None:
+        print(f"{arguments.run} has not ended: this is what there is so far", file=sys.stderr)
+    return 0

@@ -1,0 +1,55 @@
+"""`mayfly receipts [RUN]`: the receipts of the runs that ended; runs that nobody watches are settled first."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from trainer.cli.connect import connected
+from trainer.cli.output import duration, money, table
+from trainer.cli.receipt_view import receipt_lines
+from trainer.control.act import read_receipt
+from trainer.control.cloud import AwsCloud
+from trainer.control.settle import settle_run, settle_unwatched
+from trainer.errors import UsageError
+from trainer.launch.preflight import read_stack
+from trainer.runs.store import run_ids
+
+HEADER = ["run", "state", "exit", "models", "failed", "time", "spent", "instance"]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one receipt, or a table of all, oldest first."""
+    with connected(rehearse=arguments.rehearse, program=False) as access:
+        outputs = read_stack(access, stack=arguments.stack)
+        cloud = AwsCloud(access, outputs)
+        if arguments.run:
+            receipt = settle_run(cloud, arguments.run).receipt
+            if receipt is None:
+                do = f"mayfly status {arguments.run} tells how it goes."
+                raise UsageError(f"run {arguments.run} has no receipt yet", why="it has not ended", do=do)
+            print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
+            return 0
+        settle_unwatched(access, outputs)
+        found = [receipt for run_id in run_ids(cloud.objects) if (receipt := read_receipt(cloud.objects, run_id))]
+    if arguments.json:
+        print(json.dumps({"receipts": found}, indent=2))
+    else:
+        print("\n".join(table([HEADER, *map(_row, found)], right=(2, 3, 4))) if found else "no receipts yet")
+    return 0
+
+
+def _row(receipt: dict[str, Any]) -> list[str]:
+    instance = receipt["instances"][-1] if receipt["instances"] else None
+    dollars = receipt["dollars"]
+    return [
+        receipt["run_id"],
+        receipt["state"],
+        str(receipt["exit_code"]),
+        str(len(receipt["models"])),
+        str(len(receipt["failed"])),
+        duration(receipt["seconds"]["total"]),
+        f"{money(dollars['spent_low'])} to {money(dollars['spent_high'])}",
+        f"{instance['instance_id']} {instance['state']}" if instance else "-",
+    ]

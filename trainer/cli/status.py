@@ -1,0 +1,157 @@
+"""`mayfly status [RUN]`: where runs are, told truthfully: a run that nobody watches is settled before it is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime
+from typing import Any
+
+from trainer.cli.connect import connected
+from trainer.cli.output import duration, money, table
+from trainer.cli.receipt_view import receipt_lines
+from trainer.control.act import read_receipt
+from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.drive import Progress, progress_of
+from trainer.control.settle import Settled, settle_run
+from trainer.errors import UsageError
+from trainer.launch.preflight import read_stack
+from trainer.runs.record import from_iso, iso
+from trainer.runs.store import run_ids
+
+LAST_ENDED = 5  # how many ended runs are shown beside the open ones
+HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show one run, or every open run and the last that ended; newest last."""
+    with connected(rehearse=arguments.rehearse, program=False) as access:
+        cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        if arguments.run:
+            shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]
+        else:
+            shown = _all(cloud)
+    if arguments.json:
+        print(json.dumps({"runs": shown}, indent=2))
+    elif arguments.run:
+        print("\n".join(_lines(shown[0])))
+    elif shown:
+        print("\n".join(table([HEADER, *(_row(item) for item in shown)])))
+    else:
+        print("no runs yet")
+    return 0
+
+
+def _all(cloud: Cloud) -> list[dict[str, Any]]:
+    """Return every open run, settled as far as it goes, and the last ended ones, oldest first."""
+    shown: list[dict[str, Any]] = []
+    ended = 0
+    for run_id in reversed(run_ids(cloud.objects)):
+        receipt = read_receipt(cloud.objects, run_id)
+        if receipt is None:
+            try:
+                shown.append(_shown(settle_run(cloud, run_id), cloud.now()))
+            except UsageError:
+                continue  # a folder without a record: a launch that ended before it began
+        elif ended < LAST_ENDED:
+            shown.append(_of_receipt(receipt))
+            ended += 1
+    return shown[::-1]
+
+
+def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
+    if settled.receipt is not None:
+        return _of_receipt(settled.receipt)
+    return _of_progress(progress_of(settled.look, now, settled.look.error), now)
+
+
+def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
+    instances = receipt["instances"]
+    return {
+        "run_id": receipt["run_id"],
+        "state": receipt["state"],
+        "instances": instances,
+        "phase": "",
+        "models_done": len(receipt["models"]),
+        "models_total": len(receipt["models"]) + len(receipt["failed"]),
+        "symbols": {},
+        "elapsed_seconds": receipt["seconds"]["total"],
+        "spent_usd": receipt["dollars"]["spent_high"],
+        "deadline": receipt["deadline"],
+        "deadline_in_seconds": None,
+        "message": "",
+        "warning": "",
+        "receipt": receipt,
+    }
+
+
+def _of_progress(progress: Progress, now: datetime) -> dict[str, Any]:
+    return {
+        "run_id": progress.run_id,
+        "state": progress.state,
+        "instances": [
+            {
+                "instance_id": seen.instance_id,
+                "instance_type": seen.instance_type,
+                "market": seen.market,
+                "availability_zone": seen.availability_zone,
+                "state": seen.state,
+            }
+            for seen in progress.instances
+        ],
+        "phase": progress.phase,
+        "models_done": progress.models_done,
+        "models_total": progress.models_total,
+        "symbols": {symbol: dict(values) for symbol, values in progress.symbols.items()},
+        "elapsed_seconds": round(progress.elapsed_seconds, 3),
+        "spent_usd": round(progress.spent_usd, 6),
+        "deadline": iso(progress.deadline),
+        "deadline_in_seconds": round((progress.deadline - now).total_seconds()),
+        "message": progress.last_error or progress.message,
+        "warning": progress.warning,
+        "receipt": None,
+    }
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    instance = item["instances"][-1] if item["instances"] else {}
+    left = item["deadline_in_seconds"]
+    return [
+        item["run_id"],
+        item["state"],
+        str(instance.get("instance_id", "-")),
+        str(instance.get("instance_type", "-")),
+        str(instance.get("availability_zone", "-")),
+        str(instance.get("market", "-")).replace("_", "-"),
+        item["phase"] or "ended",
+        _steps(item),
+        money(item["spent_usd"]),
+        "-" if left is None else duration(left) if left > 0 else "past",
+    ]
+
+
+def _steps(item: dict[str, Any]) -> str:
+    """Return how far the models are together: steps of all epochs while they train, else models done."""
+    symbols = [values for values in item["symbols"].values() if values.get("steps") and values.get("epochs")]
+    if not symbols:
+        return f"{item['models_done']}/{item['models_total']} models" if item["models_total"] else "-"
+    done = sum(max(0, values.get("epoch", 1) - 1) * values["steps"] + values.get("step", 0) for values in symbols)
+    return f"{done}/{sum(values['epochs'] * values['steps'] for values in symbols)}"
+
+
+def _lines(item: dict[str, Any]) -> list[str]:
+    """Return one run in detail: its receipt if it ended, else where it is."""
+    if item["receipt"] is not None:
+        return receipt_lines(item["receipt"])
+    lines = table([HEADER, _row(item)])
+    for symbol, values in sorted(item["symbols"].items()):
+        loss = values.get("loss")
+        shown = f"loss {loss:.4f}" if isinstance(loss, (int, float)) else ""
+        epochs = f"epoch {values.get('epoch', 0)}/{values.get('epochs', 0)}"
+        lines.append(
+            f"  {symbol:12} {values.get('state', ''):9} {epochs} step {values.get('step', 0)}/{values.get('steps', 0)} {shown}"
+        )
+    lines += [line for line in (item["message"], item["warning"]) if line]
+    left = from_iso(item["deadline"])
+    lines.append(f"whatever happens, it ends by {left:%Y-%m-%d %H:%M:%S} UTC")
+    return lines

@@ -1,0 +1,148 @@
+"""The models that a bucket holds: listing them with their versions and scores, and fetching one with its hash checked.
+
+Experiments are read through the receipts of their runs, which name the attempt whose keys count; a run without a receipt is
+looked at in S3. Production models, where there are any, are the objects themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.access import Access
+from trainer.errors import ConfigError, UsageError, nearest
+from trainer.runs.record import from_iso
+from trainer.runs.store import Objects, Stored, models_prefix, open_objects, read_record, receipt_key
+from trainer.stack_outputs import StackOutputs
+
+EXPERIMENTS, PRODUCTION = "models/experiments/", "models/production/"
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One model object. `name` is `<family>_<symbol>_<timeframe>`; `run_id` is empty for a production model."""
+
+    name: str
+    stage: Literal["experiment", "production"]
+    run_id: str
+    key: str
+    version_id: str
+    sha256: str
+    family: str
+    symbol: str
+    created_at: datetime
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+def list_models(objects: Objects) -> tuple[Model, ...]:
+    """Return every model of the bucket: production first, then experiments, the newest run first."""
+    production = [
+        _model(objects, stored, stage="production", run_id="") for stored in _weights(objects.list(prefix=PRODUCTION))
+    ]
+    runs = sorted(objects.folders(prefix=EXPERIMENTS), reverse=True)
+    return (*production, *(model for run_id in runs for model in models_of_run(objects, run_id)))
+
+
+def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
+    """Return the models of one run, of the attempt that its record names."""
+    receipt = objects.get(key=receipt_key(run_id))
+    if receipt is not None:
+        return tuple(_from_receipt(json.loads(receipt.body)))
+    try:
+        record, _ = read_record(objects, run_id)
+    except UsageError:
+        return ()  # keys without a record: of a run that nobody answers for
+    if record.attempt is None:
+        return ()
+    listed = _weights(objects.list(prefix=models_prefix(run_id, record.attempt.number)))
+    return tuple(_model(objects, stored, stage="experiment", run_id=run_id) for stored in listed)
+
+
+def find_model(objects: Objects, name_or_key: str) -> Model:
+    """Return the model of that key, or of that name: production's, else the newest experiment's. Raises UsageError."""
+    models = list_models(objects)
+    for model in models:
+        if name_or_key in (model.key, model.name, f"{model.run_id}/{model.name}"):
+            return model
+    hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
+    raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
+
+
+def fetch_model(access: Access, outputs: StackOutputs, name_or_key: str, into: Path) -> Path:
+    """Download a model and its card into a folder and return the model's path. Raises UsageError; ConfigError for a bad hash."""
+    objects = open_objects(access, outputs.bucket)
+    return save_model(objects, find_model(objects, name_or_key), into)
+
+
+def save_model(objects: Objects, model: Model, into: Path) -> Path:
+    """Write a model, its hash checked, and its card where there is one into a folder; a file appears whole or not at all."""
+    stored = objects.get(key=model.key, version_id=model.version_id)
+    if stored is None:
+        raise ConfigError(
+            f"model {model.key} is gone", why=f"no version {model.version_id}", do="mayfly models list shows others."
+        )
+    found = hashlib.sha256(stored.body).hexdigest()
+    if model.sha256 and found != model.sha256:
+        why = f"sha256 is {found}, it should be {model.sha256}"
+        raise ConfigError(f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version.")
+    path = into / model.key.rsplit("/", 1)[-1]
+    write_whole(path, stored.body)
+    card = objects.get(key=model.key.removesuffix(SUFFIX) + ".json")
+    if card is not None:
+        write_whole(path.with_suffix(".json"), card.body)
+    return path
+
+
+def write_whole(path: Path, body: bytes) -> None:
+    """Write a file by rename, so that nobody ever reads half of it; missing folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(body)
+    part.replace(path)
+
+
+def _weights(listed: Iterable[Stored]) -> Iterator[Stored]:
+    return (stored for stored in listed if stored.key.endswith(SUFFIX))
+
+
+def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "production"], run_id: str) -> Model:
+    stored = objects.head(key=listed.key) or listed
+    card = objects.get(key=listed.key.removesuffix(SUFFIX) + ".json")
+    values = json.loads(card.body) if card else {}
+    name = listed.key.rsplit("/", 1)[-1].removesuffix(SUFFIX)
+    family, _, rest = name.partition("_")
+    return Model(
+        name=name,
+        stage=stage,
+        run_id=run_id,
+        key=listed.key,
+        version_id=stored.version_id,
+        sha256=stored.sha256,
+        family=str(values.get("family") or family),
+        symbol=str(values.get("symbol") or rest.rpartition("_")[0]),
+        created_at=stored.modified_at,
+        metrics=values.get("metrics") or {},
+    )
+
+
+def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
+    created_at = from_iso(receipt.get("closed_at") or receipt["created_at"])
+    for made in receipt.get("models", ()):
+        yield Model(
+            name=made["key"].rsplit("/", 1)[-1].removesuffix(SUFFIX),
+            stage="experiment",
+            run_id=receipt["run_id"],
+            key=made["key"],
+            version_id=made["version_id"],
+            sha256=made["sha256"],
+            family=made["family"],
+            symbol=made["symbol"],
+            created_at=created_at,
+            metrics=made.get("metrics") or {},
+        )
