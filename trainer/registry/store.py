@@ -75,7 +75,7 @@ def find_model(objects: Objects, name_or_key: str) -> Model:
 
 
 def fetch_model(access: Access, outputs: StackOutputs, name_or_key: str, into: Path) -> Path:
-    """Download a model and its card into a folder and return the model's path. Raises UsageError; ConfigError for a bad hash."""
+    """Download a model and its card into a folder and return the model's path. Raises UsageError, or ConfigError (bad hash)."""
     objects = open_objects(access, outputs.bucket)
     return save_model(objects, find_model(objects, name_or_key), into)
 
