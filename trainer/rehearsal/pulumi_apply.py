@@ -36,7 +36,12 @@ def apply(access: Access, *, stack: str = "dev", config: Mapping[str, str] | Non
     command += ["--stack", stack, "--region", access.region or "us-east-1"]
     for key, value in (config or {}).items():
         command += ["--set", f"{key}={value}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=APPLY_SECONDS, check=False)
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=APPLY_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            "the Pulumi program could not be applied to the embedded AWS", why=f"{APPLY_SECONDS} s passed"
+        ) from error
     if ended.returncode:
         said = ended.stderr.strip().splitlines() or ["it said nothing"]
         raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=said[-1])
@@ -47,7 +52,7 @@ def apply(access: Access, *, stack: str = "dev", config: Mapping[str, str] | Non
 def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path) -> dict[str, Any]:
     """Apply the program from the folder `program` in this process, which should do nothing else. Returns its outputs.
 
-    Raises ConfigError for what the embedded AWS can't apply, and whatever the program itself raises.
+    Raises ConfigError for what the embedded AWS can't apply and for settings that the program refuses.
     """
     import pulumi
     from pulumi.runtime import get_root_resource
@@ -69,13 +74,12 @@ def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str,
         exports: dict[str, Any] = getattr(get_root_resource(), "outputs", {})
         return pulumi.Output.all(**exports).apply(outputs.update)
 
-    sys.path.insert(0, str(program))
+    sys.path.insert(0, str(program))  # for `from infra.network import Network`
     try:
-        pulumi.runtime.test(run_program)()  # type: ignore[no-untyped-call]  # waits for every resource, and raises what any of them raised
-    except Exception as error:  # narrowed at once: Pulumi wraps what a resource raised in errors of its own
-        if cloud.first_error is not None:
-            raise cloud.first_error from error
-        raise
+        # Waits for every resource, and raises what the first of them raised.
+        pulumi.runtime.test(run_program)()  # type: ignore[no-untyped-call]
+    except pulumi.RunError as error:  # how the program refuses a setting
+        raise ConfigError(str(error)) from error
     return outputs
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import botocore.session
 import pulumi
 from botocore import xform_name
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ParamValidationError
 
 from trainer.access import Access
 from trainer.errors import ConfigError
@@ -74,7 +74,10 @@ class Resources:
                 do="Add it to trainer/rehearsal/pulumi_resources.py.",
             )
         properties = Properties({key: value for key, value in inputs.items() if value is not None})
-        made = maker(self, name, properties)
+        try:
+            made = maker(self, name, properties)
+        except (ClientError, ParamValidationError) as error:
+            raise ConfigError(f"the embedded AWS refused {resource_type} '{name}'", why=str(error)) from error
         if properties:
             raise ConfigError(
                 f"the embedded AWS can't apply {resource_type} '{name}'",

@@ -1,0 +1,218 @@
+"""The Pulumi program applied to the embedded AWS: the account then holds what `pulumi up` would have made."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pulumi
+import pytest
+
+from trainer.access import Access
+from trainer.errors import ConfigError, UsageError
+from trainer.rehearsal import pulumi_apply
+from trainer.rehearsal.pulumi_resources import Properties, Resources, zip_archive
+from trainer.stack_outputs import StackOutputs, parameter_name
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.server import EmbeddedAws
+
+ROOT = Path(__file__).resolve().parents[3]
+TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
+
+
+@pytest.fixture(scope="module")
+def applied(aws_server: EmbeddedAws) -> tuple[Access, dict[str, Any]]:
+    """One account with the program applied, and its outputs."""
+    access = aws_server.account()
+    return access, pulumi_apply.apply(access, config={"owner": "somebody", "sweep_minutes": "3"})
+
+
+@pytest.fixture
+def resources(access: Access) -> Resources:
+    return Resources(access, account="000000000000")
+
+
+# --- what is there afterwards
+
+
+def test_the_parameter_that_launches_read_says_what_the_program_exports(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    value = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]["Value"]
+    assert StackOutputs.from_json(value) == StackOutputs(**outputs)
+    assert outputs["owner"] == "somebody"
+    assert len(outputs["subnets"]) == 6
+
+
+def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    (template,) = outputs["launch_templates"].values()
+    versions = access.client("ec2").describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
+    data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+    assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert data["MetadataOptions"]["HttpTokens"] == "required"
+    assert data["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
+    assert data["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
+    assert data["NetworkInterfaces"][0]["Groups"] == [outputs["security_group"]]
+    user_data = base64.b64decode(data["UserData"]).decode()
+    assert outputs["bucket"] in user_data and "@@" not in user_data
+
+
+def test_the_security_group_has_one_way_out_and_none_in(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    (group,) = access.client("ec2").describe_security_groups(GroupIds=[outputs["security_group"]])["SecurityGroups"]
+    assert group["IpPermissions"] == []
+    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in group["IpPermissionsEgress"]] == [
+        ("tcp", 443, 443)
+    ]
+
+
+def test_the_bucket_keeps_versions_and_its_lifecycle(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    s3 = access.client("s3")
+    assert s3.get_bucket_versioning(Bucket=outputs["bucket"])["Status"] == "Enabled"
+    rules = s3.get_bucket_lifecycle_configuration(Bucket=outputs["bucket"])["Rules"]
+    assert {rule["ID"] for rule in rules} == {"old-versions", "unfinished-uploads", "heartbeats", "experiments"}
+    assert all(s3.get_public_access_block(Bucket=outputs["bucket"])["PublicAccessBlockConfiguration"].values())
+
+
+def test_objects_can_be_written_under_the_tls_only_policy(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    s3 = access.client("s3")
+    assert json.loads(s3.get_bucket_policy(Bucket=outputs["bucket"])["Policy"])["Statement"][0]["Sid"] == "TlsOnly"
+    assert s3.put_object(Bucket=outputs["bucket"], Key="raw/x", Body=b"x")["VersionId"]
+
+
+def test_the_standing_sweep_calls_the_sweeper_with_the_schedules_role(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    schedule = access.client("scheduler").get_schedule(GroupName=outputs["schedule_group"], Name="standing-sweep")
+    assert schedule["ScheduleExpression"] == "rate(3 minutes)"
+    assert schedule["Target"]["Arn"] == outputs["sweeper_arn"]
+    assert schedule["Target"]["RoleArn"] == outputs["scheduler_role_arn"]
+
+
+def test_the_function_received_a_zip_with_the_sweeper_in_it(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    function = access.client("lambda").get_function(FunctionName=outputs["sweeper_arn"])
+    assert function["Configuration"]["Handler"] == "trainer.control.sweep.handler"
+    assert function["Configuration"]["Environment"]["Variables"]["BUCKET"] == outputs["bucket"]
+    assert function["Configuration"]["CodeSize"] > 1_000_000
+
+
+def test_roles_have_their_policies(applied: tuple[Access, dict[str, Any]]) -> None:
+    iam = applied[0].client("iam")
+    policy = iam.get_role_policy(RoleName="mayfly-dev-us-east-1-instance", PolicyName="instance")["PolicyDocument"]
+    assert policy["Statement"][0]["Sid"] == "ReadInputs"
+    profile = iam.get_instance_profile(InstanceProfileName="mayfly-dev-us-east-1-instance")["InstanceProfile"]
+    assert [role["RoleName"] for role in profile["Roles"]] == ["mayfly-dev-us-east-1-instance"]
+
+
+def test_a_bucket_that_is_already_there_keeps_its_objects(aws_server: EmbeddedAws, resources: Resources) -> None:
+    s3 = resources.client("s3")
+    resources.make("aws:s3/bucket:Bucket", "bucket", {"bucket": "kept-from-before"})
+    s3.put_object(Bucket="kept-from-before", Key="models/m", Body=b"m")
+    resources.make("aws:s3/bucket:Bucket", "bucket", {"bucket": "kept-from-before", "tags": {"project": "mayfly"}})
+    assert s3.get_object(Bucket="kept-from-before", Key="models/m")["Body"].read() == b"m"
+
+
+# --- what is refused
+
+
+def test_an_unknown_resource_type_is_an_error(resources: Resources) -> None:
+    with pytest.raises(ConfigError, match="aws:sqs/queue:Queue"):
+        resources.make("aws:sqs/queue:Queue", "letters", {})
+
+
+def test_an_unknown_property_is_an_error(resources: Resources) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        resources.make("aws:s3/bucket:Bucket", "b", {"bucket": "painted", "colour": "red"})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named"),
+    [
+        ({"metadataOptions": {"httpToken": "required"}}, "metadataOptions.httpToken"),
+        ({"metadataOptions": {"httpTokens": "demanded"}}, "metadataOptions.httpTokens"),
+        ({"metadataOptions": {"httpPutResponseHopLimit": "one"}}, "metadataOptions.httpPutResponseHopLimit"),
+        ({"blockDeviceMappings": [{"ebs": {"encrypted": "perhaps"}}]}, r"blockDeviceMappings\[0\].ebs.encrypted"),
+        ({"blockDeviceMappings": {"ebs": {}}}, "blockDeviceMappings"),
+        ({"tagSpecifications": [{"resourceType": "instance", "tags": ["project"]}]}, "tags"),
+    ],
+)
+def test_what_the_request_has_no_place_for_is_named(resources: Resources, inputs: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        resources.make(TEMPLATE, "t", inputs)
+
+
+def test_what_aws_refuses_names_the_resource(resources: Resources) -> None:
+    with pytest.raises(ConfigError, match=r"RolePolicy 'p'.*NoSuchEntity"):
+        resources.make("aws:iam/rolePolicy:RolePolicy", "p", {"name": "p", "role": "nobody", "policy": "{}"})
+
+
+def test_an_asset_that_can_not_be_packed_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="RemoteAsset"):
+        zip_archive(pulumi.AssetArchive({"x.py": pulumi.RemoteAsset("https://example.com/x.py")}))
+
+
+def test_a_zip_holds_files_and_texts_in_order(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a = 1\n")
+    archive = pulumi.AssetArchive({"z.py": pulumi.StringAsset("z = 1\n"), "a.py": pulumi.FileAsset(str(tmp_path / "a.py"))})
+    packed = zipfile.ZipFile(io.BytesIO(zip_archive(archive)))
+    assert packed.namelist() == ["a.py", "z.py"]
+    assert packed.read("a.py") == b"a = 1\n"
+
+
+def test_properties_know_what_nobody_took() -> None:
+    properties = Properties({"a": 1, "b": 2, "c": 3})
+    assert properties.take("a", "missing") == {"a": 1}
+    assert properties == {"b": 2, "c": 3}
+    assert properties.rest() == {"b": 2, "c": 3}
+    assert not properties
+
+
+def test_a_setting_that_the_program_refuses_is_told_in_one_line(access: Access) -> None:
+    with pytest.raises(ConfigError, match="Setting 'sweep_minutes' is 99; it must be between 1 and 15"):
+        pulumi_apply.apply(access, config={"sweep_minutes": "99"})
+
+
+def test_an_account_is_never_touched() -> None:
+    with pytest.raises(ConfigError, match="pulumi up"):
+        pulumi_apply.apply(Access(region="us-east-1"))
+
+
+# --- settings and the folder they stand in
+
+
+def test_settings_are_the_defaults_then_the_stacks_then_the_callers(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Pulumi.yaml", tmp_path)
+    (tmp_path / "Pulumi.prod.yaml").write_text("config:\n  aws:region: eu-west-1\n  mayfly:owner: ops\n  volume_gib: 200\n")
+    values = pulumi_apply.settings(tmp_path, stack="prod", overrides={"volume_gib": "300"})
+    assert (values["owner"], values["volume_gib"], values["sweep_minutes"]) == ("ops", "300", "2")
+    assert pulumi_apply.settings(tmp_path, stack="none", overrides={})["owner"] == "mayfly"
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"'sweep_minute'.*sweep_minutes"):
+        pulumi_apply.settings(ROOT, stack="dev", overrides={"sweep_minute": "3"})
+
+
+def test_a_setting_of_another_type_is_refused() -> None:
+    with pytest.raises(UsageError, match="'volume_gib' is 'much'.*integer"):
+        pulumi_apply.settings(ROOT, stack="dev", overrides={"volume_gib": "much"})
+
+
+def test_the_program_is_the_checkouts_or_the_one_in_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pulumi_apply.program_folder() == ROOT
+    package = tmp_path / "site-packages" / "trainer"
+    (package / "_infra" / "infra").mkdir(parents=True)
+    monkeypatch.setattr(pulumi_apply.trainer, "__path__", [str(package)])
+    with pytest.raises(ConfigError, match="missing"):
+        pulumi_apply.program_folder()
+    (package / "_infra" / "Pulumi.yaml").write_text("name: mayfly\n")
+    (package / "_infra" / "infra" / "__main__.py").write_text("")
+    assert pulumi_apply.program_folder() == package / "_infra"
