@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as ends:
         check = _started_check(job, ends)
         if arguments.rehearse:
-            story.update("starting the embedded AWS ...", topic="rehearsal")
+            story.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         outputs = read_stack(access, stack=arguments.stack)
         objects = open_objects(access, outputs.bucket)
@@ -184,7 +184,7 @@ def _uploaded(candles: Candles, files: list[LocalFile], access: Access, outputs:
     if not files:
         return candles
     size = sum(file.bytes for file in files) / 1e6
-    story.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{outputs.bucket}/raw/ ...", topic="upload")
+    story.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{outputs.bucket}/raw/ ...")
     return upload_candles(candles, files, access, bucket=outputs.bucket)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-QUIET_SECONDS = 10.0  # without a terminal, an unchanged phase says something at most this often
+QUIET_SECONDS = 10.0  # without a terminal, where nothing changes something is said this often
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
 
 
@@ -21,25 +21,24 @@ class Story:
         self.colour = self.live and "NO_COLOR" not in os.environ
         self._clock = clock
         self._on_screen = False
-        self._topic, self._told_at = "", float("-inf")
+        self._told_at = float("-inf")
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print a line that stays."""
         self._clear()
         print(self.styled(text, style), file=self.stream, flush=True)
+        self._told_at = self._clock()
 
-    def update(self, text: str, *, topic: str) -> None:
-        """Show where things are: in place on a terminal, else a line when the topic changes and now and then in between."""
+    def update(self, text: str) -> None:
+        """Show where things are: in place on a terminal; else a line, but only after a while without any."""
         if self.live:
             width = os.get_terminal_size(self.stream.fileno()).columns if self.stream.fileno() >= 0 else 80
             self._clear()
             self.stream.write(text[: max(20, width - 1)])
             self.stream.flush()
             self._on_screen = True
-        elif topic != self._topic or self._clock() - self._told_at >= QUIET_SECONDS:
-            print(text, file=self.stream, flush=True)
-            self._told_at = self._clock()
-        self._topic = topic
+        elif self._clock() - self._told_at >= QUIET_SECONDS:
+            self.line(text)
 
     def styled(self, text: str, style: str) -> str:
         """Return the text in a style, plain where colour is unwanted."""

@@ -28,6 +28,7 @@ class Watch:
         self._phase = ""
         self._instances: set[str] = set()
         self._presses = 0
+        self._ended: set[str] = set()
         self._told: set[str] = set()
 
     def on_event(self, progress: Progress) -> None:
@@ -47,7 +48,11 @@ class Watch:
             if text and text not in self._told:
                 self._told.add(text)
                 self._story.line(f"{'WARNING: ' if style else 'AWS: '}{text}", style)
-        self._story.update(f"{_clock(progress)}  {_doing(progress)}", topic=self._topic(progress))
+        for name, told in progress.symbols.items():
+            if told.get("state") in ("done", "failed") and name not in self._ended:
+                self._ended.add(name)
+                self._line(progress, f"{name} {told['state']} ({len(self._ended)}/{progress.models_total or '?'})")
+        self._story.update(f"{_clock(progress)}  {_doing(progress)}")
 
     def _tell_presses(self, progress: Progress) -> None:
         if self._stop.presses > self._presses and self._presses == 0:
@@ -60,10 +65,6 @@ class Watch:
             f"Ctrl-C ends the run. To leave without stopping it, close this terminal: it goes on, and ends by "
             f"{_utc(progress.deadline)} at the latest; mayfly status {progress.run_id}{self._where} tells."
         )
-
-    def _topic(self, progress: Progress) -> str:
-        """Return what counts as news without a terminal: the phase, and each model that is done."""
-        return f"{progress.phase} {progress.models_done}"
 
     def _line(self, progress: Progress, text: str) -> None:
         self._story.line(f"{_clock(progress)}  {text}")
