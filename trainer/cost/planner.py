@@ -100,9 +100,9 @@ def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: i
 
 def windows_per_second(machine: InstanceType) -> float:
     """Return the rough rate of one of the machine's GPUs for the reference model; a fraction of a GPU has that share."""
-    rates = [rate for chip, rate in WINDOWS_PER_SECOND.items() if machine.gpu_model.startswith(chip)]
-    rate = rates[0] if rates else min(WINDOWS_PER_SECOND.values())
-    return rate * min(1.0, machine.gpus)
+    chips = [chip for chip in WINDOWS_PER_SECOND if machine.gpu_model.startswith(chip)]
+    longest = max(chips, key=len, default="NVIDIA T4")  # an L40S begins like an L4; an unknown chip counts as the slowest
+    return WINDOWS_PER_SECOND[longest] * min(1.0, machine.gpus)
 
 
 def longest_first(seconds: Sequence[float], lanes: int) -> float:

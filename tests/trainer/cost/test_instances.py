@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from trainer.cost.instances import catalogue, instance_type, replacements
+from trainer.errors import UsageError
+
+
+def test_the_catalogue_holds_every_type_of_the_table_with_a_dated_price():
+    known = catalogue()
+    assert len(known) == 62
+    assert all(machine.price_date for machine in known.values() if machine.price_usd_per_hour is not None)
+    assert known["g6.12xlarge"].price_usd_per_hour == 4.6016
+
+
+def test_an_unknown_type_names_the_nearest():
+    with pytest.raises(UsageError, match=r"unknown instance type 'p3.9xlarge'. Did you mean p3.8xlarge"):
+        instance_type("p3.9xlarge")
+
+
+def test_a_retired_type_is_known_and_not_launchable():
+    machine = instance_type("p3.8xlarge")
+    assert (machine.status, machine.launchable, machine.num_workers) == ("retired", False, 4)
+    assert [other.name for other in replacements(machine)] == ["g6.12xlarge", "g5.12xlarge", "g6e.12xlarge"]
+
+
+def test_every_replacement_is_launchable_and_has_as_many_gpus():
+    for machine in catalogue().values():
+        if not machine.launchable:
+            assert all(other.launchable and other.num_workers == machine.num_workers for other in replacements(machine))
+
+
+def test_a_fraction_of_a_gpu_is_one_worker():
+    assert instance_type("g6f.large").num_workers == 1

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from trainer.config import Job
+from trainer.cost.instances import catalogue, instance_type
+from trainer.cost.planner import (
+    AROUND,
+    CPU_WINDOWS_PER_SECOND,
+    SCORING_SHARE,
+    budget_duration,
+    default_max_duration,
+    dollars,
+    estimate,
+    longest_first,
+    windows_per_second,
+    workload,
+)
+
+JOB = Job(epochs=2, validation_fraction=0.2, test_fraction=0.3, lookback=60)
+
+
+def test_longest_first_gives_the_long_job_a_lane_of_its_own():
+    assert longest_first([1, 1, 1, 3], 2) == 3
+    assert longest_first([5, 4, 3], 1) == 12
+    assert longest_first([], 4) == 0
+
+
+def test_work_counts_the_training_span_less_one_lookback_and_no_more_than_the_bars_asked_for():
+    work = workload(JOB, {"A": 10_060, "B": 500_000})
+    assert work.windows == {"A": 4_970, "B": 249_940}
+    assert workload(Job(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000}).windows == {"B": 4_970}
+
+
+def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
+    work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
+    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2 / CPU_WINDOWS_PER_SECOND
+    around = sum(AROUND["rehearsal"])
+    two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2)
+    assert two_cores.seconds_p50 == pytest.approx(around + 2 * one)
+    one_gpu = estimate(work, instance_type("p3.2xlarge"), rehearsal=True, cores=2)
+    assert one_gpu.seconds_p50 == pytest.approx(around + 4 * one)
+
+
+def test_on_aws_four_gpus_take_four_symbols_at_once():
+    work = workload(JOB, dict.fromkeys("ABCD", 4_000_000))
+    around = sum(AROUND["aws"])
+    four = estimate(work, instance_type("g6.12xlarge"), rehearsal=False).seconds_p50 - around
+    one = estimate(work, instance_type("g6.xlarge"), rehearsal=False).seconds_p50 - around
+    assert one == pytest.approx(4 * four)
+
+
+def test_the_slow_estimate_is_above_the_middle_one():
+    time = estimate(workload(JOB, {"A": 100_000}), instance_type("g6.xlarge"), rehearsal=False)
+    assert time.seconds_p90 > time.seconds_p50 > sum(AROUND["aws"])
+
+
+def test_every_chip_of_the_catalogue_has_a_rate():
+    rates = {machine.name: windows_per_second(machine) for machine in catalogue().values()}
+    assert all(rate > 0 for rate in rates.values())
+    assert rates["g6f.large"] == rates["g6.xlarge"] / 8
+    assert rates["g6e.xlarge"] > rates["g6.xlarge"] > rates["g4dn.xlarge"]
+
+
+def test_dollars_are_by_the_second_and_sixty_at_least():
+    assert dollars(3600, 12.24) == pytest.approx(12.24)
+    assert dollars(1, 12.24) == dollars(60, 12.24) == pytest.approx(0.204)
+
+
+@pytest.mark.parametrize(
+    ("seconds_p90", "expected"),
+    [(60, timedelta(minutes=30)), (1200, timedelta(hours=1)), (100_000, timedelta(hours=12))],
+)
+def test_the_longest_run_is_three_times_the_slow_estimate_within_half_an_hour_and_twelve(seconds_p90, expected):
+    assert default_max_duration(seconds_p90) == expected
+
+
+def test_a_budget_is_a_time():
+    assert budget_duration(6.12, 12.24) == timedelta(minutes=30)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from trainer.errors import DataError
+from trainer.launch.inputs import Input, choose
+
+
+def item(name: str, timeframe: str, *held: tuple[str, int], synthetic: bool = False) -> Input:
+    holds = [{"symbol": symbol, "bars": bars, "first": name, "last": name} for symbol, bars in held]
+    summary = {"file": name, "timeframe": timeframe, "synthetic": synthetic, "holds": holds}
+    return Input(key=f"raw/{name}", version_id="v", sha256=name, bytes=1, summary=summary)
+
+
+BTC_2021, BTC_2022 = item("btc21", "1m", ("BTC-USD", 1000)), item("btc22", "1m", ("BTC-USD", 500))
+ETH, DAILY = item("eth", "1m", ("ETH-USD", 900)), item("daily", "1d", ("BTC-USD", 300), ("SPY", 300))
+
+
+def chosen(*inputs: Input, symbols: tuple[str, ...] = (), timeframe: str = "", fewest: int = 65):
+    return choose(inputs, symbols=symbols, timeframe=timeframe, fewest_bars=fewest)
+
+
+def test_every_symbol_is_taken_and_the_files_of_one_are_added_up():
+    candles = chosen(BTC_2021, BTC_2022, ETH)
+    assert (candles.timeframe, candles.bars) == ("1m", {"BTC-USD": 1500, "ETH-USD": 900})
+
+
+def test_only_files_that_hold_a_wanted_symbol_are_pinned():
+    candles = chosen(BTC_2021, ETH, DAILY, symbols=("ETH-USD",), timeframe="1m")
+    assert [entry.key for entry in candles.inputs] == ["raw/eth"]
+
+
+def test_several_timeframes_are_listed_and_none_is_guessed():
+    with pytest.raises(DataError, match="several timeframes: 1d, 1m. Choose one with --timeframe"):
+        chosen(ETH, DAILY)
+
+
+def test_an_unknown_timeframe_and_an_unknown_symbol_name_what_there_is():
+    with pytest.raises(DataError, match=r"no 5m bars \(it has 1m\)"):
+        chosen(ETH, timeframe="5m")
+    with pytest.raises(DataError, match=r"unknown symbol 'ETH-EUR' \(raw/ has ETH-USD at 1m\). Did you mean ETH-USD"):
+        chosen(ETH, symbols=("ETH-EUR",))
+
+
+def test_fewer_bars_than_one_window_are_refused():
+    with pytest.raises(DataError, match=r"ETH-USD has 900 bars \(one window and its label take 1000\)"):
+        chosen(ETH, fewest=1000)
+
+
+def test_a_file_that_nobody_checked_is_left_out_and_named():
+    stranger = Input(key="raw/x.parquet", version_id="v", sha256="", bytes=1)
+    assert chosen(ETH, stranger).left_out == ("raw/x.parquet",)
+    with pytest.raises(DataError, match="--data PATH"):
+        chosen(stranger)
+
+
+def test_synthetic_bars_stay_synthetic():
+    assert chosen(item("s", "1m", ("A", 500), synthetic=True)).synthetic is True
+    assert chosen(ETH).synthetic is False

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from trainer.config import Job
+from trainer.cost.instances import instance_type
+from trainer.launch.bundle import Bundle
+from trainer.launch.manifest import build_manifest
+
+
+def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk():
+    job = Job(data="/home/ada/candles", symbols=("BTC-USD",), timeframe="1m", seed=7)
+    manifest = build_manifest(
+        run_id="run-1",
+        created_at=datetime(2026, 11, 20, tzinfo=timezone.utc),
+        rehearsal=True,
+        job=job,
+        bundle=Bundle(content=b"", sha256="abc", lock_sha256="def"),
+        image_line="line",
+        image_id="ami-1",
+        inputs=[
+            {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2, "more": 1},
+            {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
+        ],
+        machines=[instance_type("p3.8xlarge")],
+    )
+    assert manifest == {
+        "format": 1,
+        "run_id": "run-1",
+        "created_at": "2026-11-20T00:00:00Z",
+        "rehearsal": True,
+        "job": {**job.to_dict(), "data": ""},
+        "code": {"key": "code/abc.whl", "sha256": "abc"},
+        "lock_sha256": "def",
+        "image": {"line": "line", "id": "ami-1"},
+        "seeds": [7],
+        "inputs": [
+            {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
+            {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2},
+        ],
+        "instance_types": {"p3.8xlarge": {"gpu_count": 4, "gpu_model": "NVIDIA V100 16GB", "gpu_memory_gib": 16.0}},
+    }

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from trainer.config import Job
+from trainer.cost.instances import instance_type
+from trainer.cost.planner import workload
+from trainer.errors import BudgetError, ConfigError, UsageError
+from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, make_plan, refuse_retired
+from trainer.launch.preflight import Offers
+
+ZONES = ("us-east-1a", "us-east-1b")
+SUBNETS = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
+
+
+def plan(
+    job: Job,
+    *,
+    zones: dict[str, tuple[str, ...]] | None = None,
+    spot: dict[tuple[str, str], float] | None = None,
+    rehearsal: bool = False,
+    cap: timedelta = timedelta(hours=12),
+) -> LaunchPlan:
+    names = job.instance or DEFAULT_TYPES
+    offers = Offers(
+        image_line="line",
+        image_id="ami-1",
+        launch_template_id="lt-1",
+        zones=zones if zones is not None else dict.fromkeys(names, ZONES),
+        spot_usd_per_hour=spot or {},
+    )
+    machines = [instance_type(name) for name in names]
+    work = workload(job, {"BTC-USD": 3_700_000})
+    return make_plan(job, work, machines, offers, subnets=SUBNETS, region="us-east-1", rehearsal=rehearsal, cap=cap)
+
+
+def test_the_users_first_type_is_asked_first_even_if_another_is_cheaper():
+    made = plan(Job(instance=("g5.12xlarge", "g6.xlarge")))
+    assert made.first.machine.name == "g5.12xlarge"
+    assert [rung.instance_type for rung in made.ladder] == ["g5.12xlarge"] * 2 + ["g6.xlarge"] * 2
+
+
+def test_without_a_named_type_the_cheapest_plan_is_asked_first():
+    made = plan(Job())
+    costs = [candidate.dollars_p50 for candidate in made.candidates]
+    assert costs == sorted(costs)
+
+
+def test_a_type_that_no_zone_offers_is_shown_and_not_asked():
+    made = plan(Job(instance=("p5.4xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES})
+    assert made.candidates[0].refused == "not offered in a zone of the stack"
+    assert {rung.instance_type for rung in made.ladder} == {"g6.xlarge"}
+
+
+def test_nothing_offered_is_an_error_of_settings():
+    with pytest.raises(ConfigError, match=r"nothing to launch on in us-east-1 \(g6.xlarge: not offered"):
+        plan(Job(instance=("g6.xlarge",)), zones={})
+
+
+def test_a_budget_below_the_cheapest_plan_is_refused_and_says_what_it_would_take():
+    with pytest.raises(BudgetError, match=r"a budget of \$0.001 is too small \(the cheapest plan, g6.xlarge, is estimated at"):
+        plan(Job(instance=("g6.12xlarge", "g6.xlarge"), budget=0.001))
+
+
+def test_a_candidate_above_the_budget_is_not_asked():
+    dear, cheap = plan(Job(instance=("g6e.12xlarge", "g6.xlarge"))).candidates
+    made = plan(Job(instance=("g6e.12xlarge", "g6.xlarge"), budget=(dear.dollars_p50 + cheap.dollars_p50) / 2))
+    assert [candidate.refused for candidate in made.candidates] == ["over the budget", ""]
+
+
+def test_the_hard_stop_is_the_earlier_of_deadline_and_budget():
+    by_time = plan(Job(instance=("g6.xlarge",), max_duration="20m", budget=100))
+    assert by_time.hard_stop == by_time.max_duration == timedelta(minutes=20)
+    by_money = plan(Job(instance=("g6.xlarge",), max_duration="10h", budget=0.8048))
+    assert by_money.hard_stop == timedelta(hours=1)
+    assert by_money.hard_stop_usd == pytest.approx(0.8048)
+
+
+def test_spot_is_priced_by_its_cheapest_zone_and_stopped_by_the_on_demand_price():
+    job = Job(instance=("g6.xlarge",), market="spot", budget=0.8048, max_duration="10h")
+    made = plan(job, spot={("g6.xlarge", "us-east-1a"): 0.4, ("g6.xlarge", "us-east-1b"): 0.2})
+    assert made.first.price_usd_per_hour == 0.2
+    assert [rung.availability_zone for rung in made.ladder] == ["us-east-1b", "us-east-1a"]
+    assert made.hard_stop == timedelta(hours=1)
+
+
+def test_a_longer_run_than_the_template_allows_is_refused():
+    with pytest.raises(UsageError, match="its launch template ends every instance after 60 minutes"):
+        plan(Job(instance=("g6.xlarge",), max_duration="2h"), cap=timedelta(hours=1))
+
+
+def test_a_rehearsal_runs_a_retired_type_and_says_so():
+    made = plan(Job(instance=("p3.8xlarge",)), rehearsal=True)
+    assert made.first.note == "retired by AWS in 2026: a rehearsal only"
+
+
+def test_on_aws_a_retired_type_names_three_that_run_with_time_and_cost():
+    work = workload(Job(), {"BTC-USD": 3_700_000})
+    with pytest.raises(UsageError) as refused:
+        refuse_retired([instance_type("p3.8xlarge")], work)
+    line = str(refused.value)
+    assert "AWS ended P3 between 2026-04-01 and 2026-05-01" in line
+    for name in ("g6.12xlarge (about ", "g5.12xlarge (about ", "g6e.12xlarge (about "):
+        assert name in line
+    assert "the nearest is --instance g6.12xlarge" in line
+
+
+def test_without_data_a_retired_type_names_prices_an_hour():
+    with pytest.raises(UsageError, match=r"g6.12xlarge \(\$4.60/h\)"):
+        refuse_retired([instance_type("p3.8xlarge")], None)
+
+
+def test_types_that_run_are_not_refused():
+    refuse_retired([instance_type("g5.12xlarge"), instance_type("g6.xlarge")], None)
