@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.data.features import FEATURES, WARMUP, compute_features
+
+CUT = 700
+
+
+@pytest.fixture
+def candles(make_candles):
+    return make_candles(1500, drop=[400, 401, 402])
+
+
+def column(rows: torch.Tensor, name: str) -> np.ndarray:
+    return rows[:, FEATURES.index(name)].numpy()
+
+
+def test_there_are_at_least_thirty_features_of_different_names(candles) -> None:
+    rows = compute_features(candles)
+    assert len(FEATURES) == len(set(FEATURES)) >= 30
+    assert rows.shape == (len(candles), len(FEATURES)) and rows.dtype == torch.float32 and rows.is_contiguous()
+    assert torch.isfinite(rows).all()
+
+
+def test_no_feature_looks_ahead(candles) -> None:
+    """Every bar after t changed beyond recognition: not one bit of a feature at t or before changes."""
+    random = np.random.default_rng(5)
+    before = compute_features(candles)
+    for cut in (WARMUP, CUT, len(candles) - 2):
+        late = np.arange(len(candles)) > cut
+        noise = np.exp(random.normal(0, 2, len(candles)))
+        changed = {
+            name: np.where(late, getattr(candles, name) * noise, getattr(candles, name)) for name in ("open", "close", "low")
+        }
+        changed["high"] = np.where(late, np.maximum(changed["open"], changed["close"]) * 5, candles.high)
+        changed["low"] = np.minimum(changed["low"], changed["high"])
+        changed["volume"] = np.where(late, candles.volume * noise[::-1] * 100, candles.volume)
+        changed["timestamp"] = candles.timestamp + np.where(late, 7_777_000_000_000, 0)
+        after = compute_features(replace(candles, **changed))
+        assert torch.equal(before[: cut + 1], after[: cut + 1])
+        assert not torch.equal(before[cut + 1 :], after[cut + 1 :])
+
+
+def test_every_feature_sees_its_own_bar_or_the_past(candles) -> None:
+    """The perturbation test means something only if each feature moves when its inputs do."""
+    other = compute_features(
+        replace(
+            candles,
+            close=candles.close + 50,
+            open=candles.open + 20,
+            high=candles.high + 99,
+            volume=candles.volume[::-1].copy(),
+        )
+    )
+    same = [name for index, name in enumerate(FEATURES) if torch.equal(compute_features(candles)[:, index], other[:, index])]
+    assert set(same) <= {name for name in FEATURES if "time_of" in name or "since" in name or name == "up_share_60"}
+
+
+@pytest.mark.parametrize("start", [0, 1, 333, 611])
+@pytest.mark.parametrize("stop", [1200, 1497])
+def test_a_row_is_the_same_bits_wherever_the_series_begins_and_ends(candles, start: int, stop: int) -> None:
+    whole = compute_features(candles)
+    part = compute_features(candles.rows(start, stop))
+    assert torch.equal(whole[start + WARMUP : stop], part[WARMUP:])
+
+
+def test_a_row_is_the_same_bits_whatever_the_number_of_threads(candles) -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = compute_features(candles)
+        torch.set_num_threads(2)
+        assert torch.equal(one, compute_features(candles))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_prices_and_volumes_in_another_unit_give_the_same_features(candles) -> None:
+    scaled = {name: getattr(candles, name) * 1024 for name in ("open", "high", "low", "close")}
+    rows = compute_features(replace(candles, **scaled, volume=candles.volume / 4096))
+    torch.testing.assert_close(rows[WARMUP:], compute_features(candles)[WARMUP:], rtol=1e-5, atol=1e-6)
+
+
+def test_features_mean_what_their_names_say(candles) -> None:
+    rows = compute_features(candles)
+    close, volume, t = candles.close, candles.volume, CUT
+    assert column(rows, "log_return_15")[t] == pytest.approx(np.log(close[t] / close[t - 15]), rel=1e-6)
+    returns = np.diff(np.log(close))[t - 60 : t]  # the last 60 ending at t
+    assert column(rows, "log_volatility_60")[t] == pytest.approx(np.log(returns.std() + 1e-5), rel=1e-6)
+    last = volume[t - 14 : t + 1]
+    assert column(rows, "volume_zscore_15")[t] == pytest.approx((last[-1] - last.mean()) / last.std(), rel=1e-6)
+    log_close = np.log(close[t - 59 : t + 1])
+    assert column(rows, "price_zscore_60")[t] == pytest.approx(
+        (log_close[-1] - log_close.mean()) / (log_close.std() + 1e-5), rel=1e-5
+    )
+    low, high = np.log(candles.low[t - 14 : t + 1].min()), np.log(candles.high[t - 14 : t + 1].max())
+    stochastic = (np.log(close[t]) - (low + high) / 2) / (high - low + 1e-5)
+    assert column(rows, "stochastic_15")[t] == pytest.approx(stochastic, rel=1e-5)
+    assert column(rows, "bar_range")[t] == pytest.approx(np.log(candles.high[t] / candles.low[t]), rel=1e-5)
+    moves = np.sign(np.diff(close))[t - 60 : t]
+    assert column(rows, "up_share_60")[t] == pytest.approx(moves.mean(), abs=1e-6)
+
+
+def test_rsi_is_wilders_between_minus_one_and_one(make_candles) -> None:
+    candles = make_candles(800)
+    up = down = 0.0
+    for change in np.diff(np.log(candles.close)):  # Wilder's recursion, 14 bars
+        up += (max(change, 0) - up) / 14
+        down += (max(-change, 0) - down) / 14
+    assert column(compute_features(candles), "rsi_14")[-1] == pytest.approx((up - down) / (up + down), abs=1e-5)
+    rising = make_candles(800, close=np.exp(np.arange(800) / 1000))
+    assert column(compute_features(rising), "rsi_14")[-1] == pytest.approx(1.0)
+
+
+def test_the_clock_turns_once_a_day_and_once_a_week(make_candles) -> None:
+    rows = compute_features(make_candles(400, timeframe="1h"))
+    day = column(rows, "time_of_day_sin")
+    assert day[303] == pytest.approx(day[327]) and day[303] != pytest.approx(day[315], abs=1e-3)
+    week = column(rows, "time_of_week_cos")
+    assert week[300] == pytest.approx(week[300 - 168]) and week[300] != pytest.approx(week[276], abs=1e-3)
+
+
+def test_the_time_since_the_last_bar_shows_a_hole(candles) -> None:
+    waited = column(compute_features(candles), "log_seconds_since_last_bar")
+    assert waited[399] == pytest.approx(np.log1p(60))
+    assert waited[400] == pytest.approx(np.log1p(240))
+
+
+def test_a_market_that_stands_still_has_finite_features(make_candles) -> None:
+    still = make_candles(600, close=[7.0] * 600)
+    assert torch.isfinite(compute_features(replace(still, volume=np.zeros(600)))).all()
+
+
+def test_a_very_short_series_is_finite(make_candles) -> None:
+    assert torch.isfinite(compute_features(make_candles(1))).all()

@@ -1,0 +1,65 @@
+"""The real candles beside the checkout: what their README says is what the product sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.data.candles import read_candles
+from trainer.data.features import WARMUP, compute_features
+from trainer.data.windows import prepare
+from trainer.errors import DataError
+
+RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
+pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {RAW}")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "timeframe", "bars", "calendar", "holes"),
+    [
+        ("BTC-USD", "1m", 524_686, "24x7", 5),
+        ("SOL-USD", "1m", 198_450, "24x7", 6),
+        ("ETH-USD", "1h", 15_299, "24x7", 6),
+        ("XTZ-USD", "1d", None, "24x7", 0),
+        ("AAPL", "1d", 1_760, "sessions", 0),
+        ("SPY", "1h", 40_832, "sessions", 1),  # 11 to 14 September 2001
+        ("ES", "tick2800", 41_123, "events", 0),
+    ],
+)
+def test_each_kind_of_series_is_prepared(symbol: str, timeframe: str, bars: int | None, calendar: str, holes: int) -> None:
+    candles = read_candles(RAW, symbols=[symbol], timeframe=timeframe).symbols[symbol]
+    data = prepare(candles, Job())
+    assert bars in (None, len(candles))
+    assert (data.calendar, data.holes) == (calendar, holes)
+    assert min(len(starts) for starts in data.starts.values()) > 100
+    assert torch.isfinite(data.rows_TF).all()
+
+
+def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
+    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m").symbols["SPY"]
+    data = prepare(candles, Job())
+    assert data.calendar == "sessions"
+    days = np.unique(data.timestamps[np.flatnonzero(_holes(candles))].astype("datetime64[ns]").astype("datetime64[D]"))
+    early_closes = {"2024-07-03", "2024-11-29", "2024-12-24"}
+    assert {str(day) for day in days if str(day) < "2025-03-26"} <= early_closes  # from then on, hours before and after trading
+
+
+def _holes(candles) -> np.ndarray:
+    from trainer.data.calendar import holes
+
+    return holes(candles.timestamp, candles.timeframe, "sessions")
+
+
+def test_the_folder_without_a_choice_lists_its_timeframes() -> None:
+    with pytest.raises(DataError, match="several timeframes: 1d, 1h, 1m, tick2800"):
+        read_candles(RAW)
+
+
+def test_the_last_bars_give_the_same_features_as_all_of_them() -> None:
+    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m").symbols["SPY"]
+    whole, part = compute_features(candles), compute_features(candles.rows(-5000))
+    assert torch.equal(whole[-5000 + WARMUP :], part[WARMUP:])

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from trainer.config import Job
+from trainer.data.candles import read_candles
+from trainer.data.synthetic import main, synthetic_candles
+from trainer.data.windows import prepare
+
+
+def test_files_are_written_seeded_and_labelled_synthetic(tmp_path: Path, capsys) -> None:
+    for folder in ("one", "two"):
+        assert main(["--out", str(tmp_path / folder), "--symbols", "AAA,BBB", "--bars", "500", "--seed", "7"]) == 0
+    written = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert written["synthetic"] is True and len(written["files"]) == 2
+    one, two = read_candles(tmp_path / "one"), read_candles(tmp_path / "two")
+    assert one.synthetic and one.timeframe == "1m" and list(one.symbols) == ["AAA", "BBB"]
+    for symbol in one.symbols:
+        assert np.array_equal(one.symbols[symbol].close, two.symbols[symbol].close)
+    assert not np.array_equal(one.symbols["AAA"].close, one.symbols["BBB"].close)
+
+
+def test_what_is_read_is_what_was_made(tmp_path: Path) -> None:
+    main(["--out", str(tmp_path), "--symbols", "AAA", "--bars", "300", "--timeframe", "60m"])
+    made, read = synthetic_candles("AAA", bars=300, timeframe="1h"), read_candles(tmp_path).symbols["AAA"]
+    assert read.timeframe == "1h"
+    for name in ("timestamp", "open", "high", "low", "close", "volume"):
+        assert np.array_equal(getattr(made, name), getattr(read, name)), name
+
+
+def test_bars_are_possible_and_volatility_clusters() -> None:
+    candles = synthetic_candles("AAA", bars=20_000)
+    assert (candles.low <= np.minimum(candles.open, candles.close)).all()
+    assert (candles.high >= np.maximum(candles.open, candles.close)).all()
+    size = np.abs(np.diff(np.log(candles.close)))
+    assert np.corrcoef(size[:-1], size[1:])[0, 1] > 0.1
+    returns = np.diff(np.log(candles.close))
+    assert abs(np.corrcoef(returns[:-1], returns[1:])[0, 1]) < 0.03
+
+
+def test_they_can_be_trained_on() -> None:
+    data = prepare(synthetic_candles("AAA", bars=2000), Job())
+    assert data.calendar == "24x7" and data.holes == 0 and len(data.starts["test"]) > 200
