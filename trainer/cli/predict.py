@@ -22,7 +22,7 @@ COLUMNS = ("bar", "available_at", "probability")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one row a bar, oldest first: `bar` (start of the last bar seen), `available_at` (its end), `probability` of a rise."""
+    """Print a row for each bar, oldest first: its start, its end (when this was knowable) and the probability of a rise."""
     if arguments.last < 0:
         raise UsageError(f"--last {arguments.last}", do="Give 1 or more; without it every window is predicted.")
     with _model_file(arguments) as path:

@@ -1,0 +1,113 @@
+"""A model file carries its card, is whole or absent, and says clearly when it is neither."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.artifacts.card import Card, card_from_json, read_card
+from trainer.artifacts.weights import load, save
+from trainer.errors import DataError
+
+CARD = Card(
+    model="lstm_BTC-USD_1m",
+    family="lstm",
+    symbol="BTC-USD",
+    timeframe="1m",
+    architecture={"features": 2, "hidden": 4, "layers": 2, "dropout": 0.1},
+    features=["a", "b"],
+    features_version="1.0",
+    lookback=60,
+    horizon=5,
+    calendar="24x7",
+    scaler={"mean": [0.1, 1 / 3], "std": [1.0, 2.0]},
+    splits={"train": {"bars": 10}},
+    metrics={"test": {"auc": 0.5123456789012345, "n": 3}},
+    training={"epochs": 1},
+    data={"bars": 20, "synthetic": False},
+    code_sha256="0" * 64,
+    seed=0,
+    created_at="2026-11-21T00:00:00+00:00",
+    mayfly="0.1.0",
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    save(tmp_path / "m.safetensors", {"w": torch.arange(6.0).view(2, 3)}, CARD)
+    return tmp_path / "m.safetensors"
+
+
+def test_a_model_comes_back_with_its_card_to_the_last_digit(model):
+    tensors, card = load(model)
+    assert torch.equal(tensors["w"], torch.arange(6.0).view(2, 3))
+    assert card == CARD
+
+
+def test_save_returns_the_files_hash_and_leaves_a_copy_of_the_card_and_nothing_else(tmp_path):
+    sha256 = save(tmp_path / "m.safetensors", {"w": torch.zeros(2)}, CARD)
+    assert sha256 == hashlib.sha256((tmp_path / "m.safetensors").read_bytes()).hexdigest()
+    assert card_from_json((tmp_path / "m.json").read_text()) == CARD
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "m.safetensors"]
+
+
+def test_a_card_is_read_from_the_first_bytes_of_a_file(model):
+    content = model.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert read_card(content[: 8 + length]) == CARD
+
+
+def test_reading_a_card_loads_neither_torch_nor_safetensors(model):
+    script = (
+        "import sys; from pathlib import Path; from trainer.artifacts.card import read_card\n"
+        "print(read_card(Path(sys.argv[1])).model, sorted({'torch', 'safetensors', 'numpy', 'boto3'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", script, str(model)], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "lstm_BTC-USD_1m []"
+
+
+@pytest.mark.parametrize("kept", [0, 5, 40, -1])
+def test_a_file_that_was_cut_short_is_refused_in_one_clear_line(model, kept):
+    model.write_bytes(model.read_bytes()[:kept])
+    for read in (load, read_card):
+        with pytest.raises(DataError, match="is not a whole model file"):
+            read(model)
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path):
+    other = tmp_path / "x.safetensors"
+    other.write_bytes(b"PAR1" * 100)
+    with pytest.raises(DataError, match="is not a whole model file"):
+        load(other)
+
+
+def test_a_model_of_someone_else_has_no_card_and_says_so(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"w": torch.zeros(1)}, tmp_path / "theirs.safetensors")
+    with pytest.raises(DataError, match="has no card"):
+        load(tmp_path / "theirs.safetensors")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read model .*nix\.safetensors"):
+        read_card(tmp_path / "nix.safetensors")
+
+
+def test_a_card_of_a_later_format_is_refused():
+    with pytest.raises(DataError, match="has format 2"):
+        card_from_json(replace(CARD, format=2).to_json())
+
+
+def test_an_incomplete_card_says_what_is_missing():
+    values = json.loads(CARD.to_json())
+    del values["scaler"]
+    with pytest.raises(DataError, match="no scaler"):
+        card_from_json(json.dumps(values))

@@ -1,0 +1,70 @@
+"""The LSTM classifier: the same function as torch's stacked LSTM, causal by construction, with dropout that is a function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.config import Job
+from trainer.models.dropout import keep_mask
+from trainer.models.families import architecture_of, build
+from trainer.models.lstm import LstmClassifier
+
+
+def _keys(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int32).view(-1, 2)
+
+
+def test_single_layers_over_each_other_are_torchs_stacked_lstm():
+    torch.manual_seed(0)
+    model = LstmClassifier(features=5, hidden=8, layers=2, dropout=0.3)
+    stacked = nn.LSTM(5, 8, num_layers=2)
+    for layer, lstm in enumerate(model.lstms):
+        for name, weight in lstm.named_parameters():
+            getattr(stacked, name.replace("l0", f"l{layer}")).data.copy_(weight)
+    x_TBF = torch.randn(11, 3, 5)
+    expected = model.head(stacked(x_TBF)[0][-1]).squeeze(-1)
+    assert torch.allclose(model(x_TBF), expected, atol=1e-6)
+
+
+def test_dropout_is_off_without_keys_and_a_function_of_them_with():
+    torch.manual_seed(0)
+    model = LstmClassifier(features=5, hidden=8, layers=2, dropout=0.5)
+    x_TBF = torch.randn(11, 6, 5)
+    keys = _keys(1, 2, 3, 4)
+    assert torch.equal(model(x_TBF), model(x_TBF))
+    assert torch.equal(model(x_TBF, keys), model(x_TBF, keys))
+    assert not torch.equal(model(x_TBF, keys), model(x_TBF, _keys(1, 3, 3, 4)))
+    assert not torch.equal(model(x_TBF, keys), model(x_TBF))
+
+
+def test_dropout_of_a_slice_is_the_slice_of_the_batchs_dropout():
+    whole = keep_mask(_keys(5, 6)[0], first_row=0, shape_TBH=(7, 20, 8), probability=0.8)
+    part = keep_mask(_keys(5, 6)[0], first_row=12, shape_TBH=(7, 8, 8), probability=0.8)
+    assert torch.equal(whole[:, 12:], part)
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.9])
+def test_dropout_keeps_the_share_it_should_and_its_masks_are_unrelated(probability):
+    shape = (60, 128, 64)
+    masks = [keep_mask(_keys(step, 77)[0], first_row=0, shape_TBH=shape, probability=probability) for step in range(3)]
+    for mask in masks:
+        assert mask.float().mean().item() == pytest.approx(probability, abs=0.003)
+    numbers = torch.stack([mask.flatten().float() for mask in masks])
+    assert (torch.corrcoef(numbers) - torch.eye(3)).abs().max() < 0.01
+    rows = masks[0].float().transpose(0, 1).flatten(1)[:40]  # rows of one batch among each other
+    assert (torch.corrcoef(rows) - torch.eye(40)).abs().max() < 0.08
+
+
+def test_a_model_is_built_again_from_its_architecture():
+    architecture = architecture_of(Job(hidden=12, layers=3, dropout=0.0), num_features=4)
+    model = build("lstm", architecture)
+    again = build("lstm", architecture)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model(torch.ones(3, 2, 4)), again(torch.ones(3, 2, 4)))
+
+
+def test_an_unknown_family_is_refused():
+    with pytest.raises(ValueError, match="unknown model family 'gru'"):
+        build("gru", {})

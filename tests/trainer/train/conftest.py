@@ -1,0 +1,91 @@
+"""Candles with and without a signal in them, and one small model trained on the former, shared by the tests of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.train.task import Task, run_task
+
+START = np.datetime64("2024-01-01T00:00", "ns")
+WriteCandles = Callable[..., Path]
+
+
+def _candles(*, bars: int, seed: int, signal: float) -> dict[str, np.ndarray]:
+    """Make a seeded random walk in which, with `signal`, the drift follows the volume of bars 20 to 40 back."""
+    random = np.random.default_rng(seed)
+    loudness = random.standard_normal(bars)
+    total = np.concatenate([[0.0], np.cumsum(loudness)])
+    bar = np.arange(bars)
+    past = total[np.maximum(bar - 19, 0)] - total[np.maximum(bar - 40, 0)]
+    log_return = 1e-4 * random.standard_normal(bars) + 4e-4 * signal * np.sign(past)
+    close = 100 * np.exp(np.cumsum(log_return))
+    open_ = np.concatenate([[100.0], close[:-1]])
+    wick = 1 + 1e-5 * random.random((2, bars))
+    high, low = np.maximum(open_, close) * wick[0], np.minimum(open_, close) / wick[1]
+    timestamp = START + np.arange(bars) * np.timedelta64(1, "m")
+    return {"timestamp": timestamp, "open": open_, "high": high, "low": low, "close": close, "volume": np.exp(loudness)}
+
+
+@pytest.fixture(scope="session")
+def write_candles() -> WriteCandles:
+    """Return a function that writes a symbol's minute candles into a folder and returns the file."""
+
+    def write(folder: Path, symbol: str, *, bars: int, seed: int = 0, signal: float = 0.0, first: int = 0) -> Path:
+        columns = _candles(bars=bars, seed=seed, signal=signal)
+        columns["timestamp"] = columns["timestamp"].astype("datetime64[ns]")
+        path = folder / f"{symbol}_1m_2024-2024.parquet"
+        pq.write_table(pa.table({name: column[first:] for name, column in columns.items()}), path)
+        return path
+
+    return write
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """One model, as `run_task` left it."""
+
+    task: Task
+    job: Job
+    data: Path
+    out: Path
+    done: dict[str, Any]
+    events: list[dict[str, Any]]
+
+    @property
+    def file(self) -> Path:
+        return self.out / str(self.done["file"])
+
+
+@pytest.fixture(scope="session")
+def train() -> Callable[..., Trained]:
+    """Return a function that trains one symbol's model in this process, on one thread as workers do."""
+
+    def run(data: Path, out: Path, symbol: str = "SIG-USD", **settings: Any) -> Trained:
+        torch.set_num_threads(1)
+        job = Job(**settings)
+        task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1)
+        events: list[dict[str, Any]] = []
+        done = run_task(task, job, data=data, out=out, device="cpu", report=events.append)
+        return Trained(task=task, job=job, data=data, out=out, done=done, events=events)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory, write_candles: WriteCandles, train: Callable[..., Trained]) -> Trained:
+    """Return a small model trained on candles with a signal."""
+    folder = tmp_path_factory.mktemp("planted")
+    data = folder / "data"
+    data.mkdir()
+    write_candles(data, "SIG-USD", bars=12000, signal=1.0)
+    return train(data, folder / "out", hidden=16, batch=128, epochs=4, learning_rate=1e-2, horizon=1)

@@ -1,0 +1,200 @@
+"""The trainer as a command: its files, its exit codes, and workers that are killed, one or all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.artifacts.card import read_card
+from trainer.train.__main__ import main
+
+ENDLESS = ("--set", "epochs=100000", "--set", "patience=100000")
+SMALL = ("--device", "cpu", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
+SECONDS = 60.0
+
+
+class Training:
+    """`python -m trainer.train` as the node runs it, and what it says in its events file."""
+
+    def __init__(self, data: Path, folder: Path, *arguments: str) -> None:
+        self.out, self.events_file = folder / "out", folder / "events" / "events.jsonl"
+        command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(self.out)]
+        command += ["--events", str(folder / "events"), *SMALL, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        if not self.events_file.exists():
+            return []
+        whole = self.events_file.read_text().splitlines(keepends=True)
+        found = [json.loads(line) for line in whole if line.endswith("\n")]
+        return [event for event in found if event["event"] == name] if name else found
+
+    def await_event(self, name: str, *, symbol: str = "", count: int = 1) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            found = [event for event in self.events(name) if symbol in ("", event["symbol"])]
+            if len(found) >= count:
+                return found[count - 1]
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.02)
+        raise AssertionError(f"no {name} of {symbol} within {SECONDS} s: {self.events()}")
+
+    def end(self) -> int:
+        self.process.communicate(timeout=SECONDS)
+        return self.process.returncode
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    started: list[Training] = []
+
+    def begin(data: Path, *arguments: str) -> Training:
+        started.append(Training(data, tmp_path, *arguments))
+        return started[-1]
+
+    yield begin
+    for training in started:
+        training.process.kill()
+        training.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
+    folder = tmp_path_factory.mktemp("candles")
+    write_candles(folder, "BIG-USD", bars=4000)
+    write_candles(folder, "LOW-USD", bars=1200, seed=1)
+    return folder
+
+
+def _gone(pid: int) -> bool:
+    """Tell whether a process has ended; a zombie that nobody has waited for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def _await_gone(pids: set[int]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not all(_gone(pid) for pid in pids):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.02)
+
+
+def _descendants(pid: int) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, queue = set(), [pid]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            found.add(child)
+            queue.append(child)
+    return found
+
+
+def test_a_worker_killed_once_is_replaced_and_its_model_tried_again(start, data):
+    training = start(data, "--workers", "2", "--set", "epochs=2")
+    os.kill(training.await_event("model_started", symbol="BIG-USD")["pid"], signal.SIGKILL)
+    assert training.end() == 0
+    (retry,) = training.events("retry")
+    assert retry["symbol"] == "BIG-USD" and "signal 9" in retry["reason"]
+    assert training.events("ended")[0]["done"] == 2 and training.events("ended")[0]["retries"] == 1
+    done = {event["symbol"]: event for event in training.events("model_done")}
+    assert read_card(training.out / done["BIG-USD"]["file"]).symbol == "BIG-USD"
+    started = training.events("started")[0]
+    assert (started["workers"], started["device"], started["data"]["bars"]) == (2, "cpu", 5200)
+    assert [model["symbol"] for model in started["models"]] == ["BIG-USD", "LOW-USD"]
+    assert training.events("model_started")[0]["symbol"] == "BIG-USD"  # the longest goes first
+    assert all("time" in event for event in training.events())
+
+
+def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
+    training = start(data, "--workers", "1", "--set", "epochs=30", "--set", "patience=30")
+    for count in (1, 2):
+        os.kill(training.await_event("model_started", symbol="BIG-USD", count=count)["pid"], signal.SIGKILL)
+    assert training.end() == 100
+    (failed,) = training.events("model_failed")
+    assert failed["symbol"] == "BIG-USD" and "signal 9" in failed["reason"]
+    assert [event["symbol"] for event in training.events("model_done")] == ["LOW-USD"]
+    assert [path.name for path in training.out.glob("*.safetensors")] == ["lstm_LOW-USD_1m.safetensors"]
+    ended = training.events("ended")[0]
+    assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
+def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
+    training = start(data, "--workers", "2", *ENDLESS)
+    for symbol in ("BIG-USD", "LOW-USD"):
+        training.await_event("progress", symbol=symbol)
+    family = _descendants(training.process.pid)
+    assert {event["pid"] for event in training.events("model_started")} <= family
+    training.process.kill()
+    training.process.wait()
+    _await_gone(family)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
+def test_sigterm_ends_it_quickly_with_130_and_keeps_finished_models(start, data):
+    training = start(data, "--workers", "1", "--set", "epochs=3", "--symbols", "LOW-USD")
+    assert training.end() == 0
+    training.events_file.unlink()
+    again = start(data, "--workers", "2", *ENDLESS)
+    again.await_event("progress", symbol="BIG-USD")
+    family = _descendants(again.process.pid)
+    began = time.monotonic()
+    again.process.terminate()
+    assert again.end() == 130
+    assert time.monotonic() - began < 5
+    _await_gone(family)
+    assert [path.name for path in sorted(again.out.iterdir())] == ["lstm_LOW-USD_1m.json", "lstm_LOW-USD_1m.safetensors"]
+
+
+def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(tmp_path, data, capsys, write_candles):
+    write_candles(tmp_path, "TINY-USD", bars=100)
+    desk = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(desk) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("Error: TINY-USD has 100 bars")
+    assert main([*desk, "--events", str(tmp_path / "events")]) == 100
+    (event,) = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
+    assert (event["event"], event["code"], event["what"]) == ("error", 100, "TINY-USD has 100 bars")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--symbols", "BGI-USD"], "unknown symbol 'BGI-USD'"),
+        (["--set", "hiden=4"], "unknown job key 'hiden'. Did you mean hidden"),
+        (["--set", "batch=5000"], "batch 5000 is larger than"),
+        (["--workers", "0"], "--workers 0"),
+        (["--job", "nix.json"], "cannot read job nix.json"),
+    ],
+)
+def test_bad_input_at_a_desk_is_one_line_and_2(tmp_path, data, capsys, arguments, said):
+    assert main(["--data", str(data), "--out", str(tmp_path), "--device", "cpu", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_they_were() -> Iterator[None]:
+    """`main` catches signals for its process; here that is the test's own."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)

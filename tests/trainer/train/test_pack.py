@@ -1,0 +1,74 @@
+"""A pack's step: the gradient of the whole batch whatever its slices, and a result that no neighbour touches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.train.pack import Lanes, Member
+
+STEPS = 20
+
+
+def _member(name: str, seed: int) -> Member:
+    generator = torch.Generator().manual_seed(seed)
+    rows_TF = torch.randn(400, 5, generator=generator)
+    labels_T = (rows_TF[:, 0] > 0).float()
+    return Member(name=name, rows_TF=rows_TF, labels_T=labels_T, mean_F=torch.zeros(5), std_F=torch.ones(5))
+
+
+def _job(**settings: object) -> Job:
+    return Job(hidden=8, lookback=12, batch=64, dropout=0.2, learning_rate=1e-2, **settings)
+
+
+def _losses(pack: Lanes, number: int, members: int) -> list[float]:
+    generator = torch.Generator().manual_seed(9)
+    found = []
+    for _ in range(STEPS):
+        starts = [torch.randint(0, 380, (64,), generator=generator)] * members
+        found.append(pack.step([True] * members, starts)[number].item())
+    return found
+
+
+def test_slices_of_a_batch_give_the_losses_of_the_whole_batch():
+    whole = _losses(Lanes([_member("a", 0)], _job(), micro_batch=64), 0, 1)
+    sliced = _losses(Lanes([_member("a", 0)], _job(), micro_batch=17), 0, 1)
+    assert sliced == pytest.approx(whole, rel=1e-4)
+    assert sum(whole[-5:]) < sum(whole[:5])
+
+
+def test_a_model_trains_bit_by_bit_the_same_alone_and_beside_others():
+    alone = Lanes([_member("a", 0)], _job())
+    packed = Lanes([_member("b", 1), _member("a", 0)], _job())
+    assert _losses(alone, 0, 1) == _losses(packed, 1, 2)
+    for name, tensor in alone.model(0).state_dict().items():
+        assert torch.equal(tensor, packed.model(1).state_dict()[name])
+
+
+def test_a_model_that_is_not_active_does_not_move():
+    pack = Lanes([_member("a", 0), _member("b", 1)], _job())
+    before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
+    losses = pack.step([False, True], [torch.arange(0), torch.arange(64)])
+    assert torch.isnan(losses[0]) and torch.isfinite(losses[1])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in pack.model(0).state_dict().items())
+
+
+def test_a_batch_with_a_loss_that_is_not_finite_changes_nothing():
+    member = _member("a", 0)
+    member.rows_TF[50] = torch.inf
+    pack = Lanes([member], _job())
+    before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
+    assert not torch.isfinite(pack.step([True], [torch.arange(30, 60)])[0])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in pack.model(0).state_dict().items())
+    assert torch.isfinite(pack.step([True], [torch.arange(100, 160)])[0])
+
+
+def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
+    torch.manual_seed(1)
+    first = Lanes([_member("a", 0)], _job())
+    torch.manual_seed(2)
+    again, other_name = Lanes([_member("a", 0)], _job()), Lanes([_member("b", 0)], _job())
+    weight = [pack.model(0).state_dict()["head.weight"] for pack in (first, again, other_name)]
+    assert torch.equal(weight[0], weight[1])
+    assert not torch.equal(weight[0], weight[2])

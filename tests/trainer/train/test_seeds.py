@@ -1,0 +1,29 @@
+"""Random numbers belong to a seed and a purpose, and to nothing else."""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.train.seeds import batch_order, derive, dropout_keys
+
+
+def test_a_derived_seed_is_the_same_on_every_machine():
+    assert derive(0, "lstm_BTC-USD_1m", "weights") == 10266279285617625489
+
+
+def test_parts_of_a_purpose_do_not_run_together():
+    assert derive(0, "a", "bc") != derive(0, "ab", "c")
+
+
+def test_batch_order_depends_on_seed_model_and_epoch_and_not_on_what_was_drawn_before():
+    torch.manual_seed(1)
+    first = batch_order(50, seed=0, model="m", epoch=0)
+    torch.rand(7)
+    assert torch.equal(first, batch_order(50, seed=0, model="m", epoch=0))
+    others = [batch_order(50, seed=1, model="m", epoch=0), batch_order(50, seed=0, model="n", epoch=0)]
+    assert not any(torch.equal(first, other) for other in [*others, batch_order(50, seed=0, model="m", epoch=1)])
+
+
+def test_dropout_keys_differ_by_step_and_layer():
+    keys = torch.cat([dropout_keys(seed=0, model="m", step=step, layers=3) for step in range(4)])
+    assert keys.dtype == torch.int32 and len({tuple(key) for key in keys.tolist()}) == 12

@@ -1,0 +1,106 @@
+"""One model from candles to file: it learns what is there, nothing that is not, and the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.artifacts.card import read_card
+from trainer.artifacts.weights import load
+from trainer.data.candles import read_candles
+from trainer.errors import TrainingFailed
+from trainer.train.predict import predict_file
+from trainer.train.score import metrics
+
+
+def test_a_signal_planted_in_the_candles_is_found(planted):
+    assert planted.done["metrics"]["test"]["auc"] > 0.9
+    assert planted.done["metrics"]["test"]["accuracy"] > planted.done["metrics"]["test"]["base_rate"] + 0.2
+
+
+def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
+    write_candles(tmp_path, "SIG-USD", bars=14000, seed=3)
+    trained = train(tmp_path, tmp_path / "out", hidden=8, batch=256, epochs=2)
+    assert trained.done["metrics"]["test"]["n"] > 2000
+    assert trained.done["metrics"]["test"]["auc"] == pytest.approx(0.5, abs=0.04)
+
+
+def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others(tmp_path, write_candles, train):
+    write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
+    settings = {"hidden": 8, "batch": 64, "epochs": 2}
+    first = train(tmp_path, tmp_path / "1", **settings)
+    again = train(tmp_path, tmp_path / "2", **settings)
+    other = train(tmp_path, tmp_path / "3", seed=1, **settings)
+    losses = [[event for event in found.events if event["event"] == "epoch"] for found in (first, again, other)]
+    assert losses[0] == losses[1] != losses[2]
+    weights = [load(found.file)[0] for found in (first, again)]
+    assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
+    card = read_card(planted.file)
+    candles = read_candles(planted.data).symbols["SIG-USD"]
+    close = dict(zip(_texts(candles.timestamp), candles.close, strict=True))
+    bars = list(close)
+    last = bars.index(card.splits["test"]["last"]) - card.horizon
+    test_bars = set(bars[bars.index(card.splits["test"]["first"]) : last + 1])
+    chances, labels = [], []
+    for found in predict_file(planted.file, planted.data):
+        later = bars.index(found.bar) + card.horizon
+        if found.bar in test_bars and close[bars[later]] != close[found.bar]:
+            chances.append(found.probability)
+            labels.append(float(close[bars[later]] > close[found.bar]))
+    assert metrics(np.array(chances), np.array(labels)) == card.metrics["test"] == planted.done["metrics"]["test"]
+
+
+def test_predictions_do_not_change_when_later_bars_do(planted, tmp_path, write_candles):
+    whole = predict_file(planted.file, planted.data)
+    (file,) = planted.data.glob("*.parquet")
+    cut = tmp_path / file.name
+    _copy_rows(file, cut, slice(0, 5000))
+    before = predict_file(planted.file, cut)
+    assert before == whole[: len(before)]
+    assert before[-1].bar == whole[len(before) - 1].bar == "2024-01-04T11:19:00Z"
+
+
+def test_predictions_do_not_depend_on_where_the_file_begins_nor_on_how_many_are_asked_for(planted, tmp_path):
+    (file,) = planted.data.glob("*.parquet")
+    tail = tmp_path / file.name
+    _copy_rows(file, tail, slice(-1000, None))
+    assert predict_file(planted.file, tail)[-50:] == predict_file(planted.file, planted.data, last=50)
+
+
+def test_a_prediction_says_when_it_could_have_been_made(planted):
+    (found,) = predict_file(planted.file, planted.data, last=1)
+    assert (found.bar, found.available_at) == ("2024-01-09T07:59:00Z", "2024-01-09T08:00:00Z")
+    assert 0 < found.probability < 1
+
+
+def test_the_card_says_what_the_model_was_trained_on(planted):
+    card = read_card(planted.file)
+    assert (card.model, card.symbol, card.timeframe, card.horizon) == ("lstm_SIG-USD_1m", "SIG-USD", "1m", 1)
+    assert card.data["bars"] == 12000 and card.data["holes"] == 0 and not card.data["synthetic"]
+    assert len(card.scaler["mean"]) == len(card.features) >= 30
+    assert card.training["best_epoch"] <= card.training["epochs_run"] <= 4
+    assert planted.file.with_suffix(".json").exists()
+
+
+def test_a_learning_rate_that_breaks_the_loss_ends_in_one_clear_line(tmp_path, write_candles, train):
+    write_candles(tmp_path, "SIG-USD", bars=3000)
+    with pytest.raises(TrainingFailed, match="lstm_SIG-USD_1m did not train .*not finite"):
+        train(tmp_path, tmp_path / "out", hidden=4, batch=32, epochs=1, learning_rate=1e38, clip_norm=1e38)
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def _texts(timestamps: np.ndarray) -> list[str]:
+    return [f"{time}Z" for time in timestamps.astype("datetime64[ns]").astype("datetime64[s]")]
+
+
+def _copy_rows(source: Path, target: Path, rows: slice) -> None:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(source)
+    first, last, _ = rows.indices(table.num_rows)
+    pq.write_table(table.slice(first, last - first), target)
