@@ -12,7 +12,8 @@ Document = dict[str, Any]
 
 # What an instance may write: keys that carry its attempt, and no record that decides anything (run.json, receipts, production).
 INSTANCE_WRITES = ("runs/*/attempts/*", "runs/*/checkpoints/*", "live/*", "models/experiments/*")
-INSTANCE_READS = ("raw/*", "code/*", "jobs/*", "runs/*")
+# Experiments are among what it reads: after a lost answer the node looks whether the model that lies there is its own.
+INSTANCE_READS = ("raw/*", "code/*", "jobs/*", "runs/*", "models/experiments/*")
 
 
 def document(*statements: Document) -> Document:
@@ -37,6 +38,8 @@ def trust_scheduler(*, account: str, region: str, schedule_group: str) -> Docume
 
 def instance(*, bucket: str) -> Document:
     """What a training instance may do: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
+
+    Without the right to list a prefix, S3 answers 403 and not 404 for a key that isn't there; the node asks for such keys.
 
     Inputs are read by VersionId, which is an action of its own. The role stands in the launch template and can't know the
     run's id, so one run may write another's attempt keys. Which attempt counts stands in run.json, and that it can't write.

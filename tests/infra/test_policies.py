@@ -60,7 +60,13 @@ def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
                 "Sid": "ReadInputs",
                 "Effect": "Allow",
                 "Action": ["s3:GetObject", "s3:GetObjectVersion"],
-                "Resource": [f"arn:aws:s3:::store/{prefix}" for prefix in ("raw/*", "code/*", "jobs/*", "runs/*")],
+                "Resource": [
+                    "arn:aws:s3:::store/raw/*",
+                    "arn:aws:s3:::store/code/*",
+                    "arn:aws:s3:::store/jobs/*",
+                    "arn:aws:s3:::store/runs/*",
+                    "arn:aws:s3:::store/models/experiments/*",
+                ],
             },
             {
                 "Sid": "AddResults",
@@ -78,7 +84,7 @@ def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
                 "Effect": "Allow",
                 "Action": "s3:ListBucket",
                 "Resource": "arn:aws:s3:::store",
-                "Condition": {"StringLike": {"s3:prefix": ["raw/*", "code/*", "jobs/*", "runs/*"]}},
+                "Condition": {"StringLike": {"s3:prefix": ["raw/*", "code/*", "jobs/*", "runs/*", "models/experiments/*"]}},
             },
         ],
     } == INSTANCE
