@@ -94,7 +94,7 @@ def demo_data(home: Path, environment: Mapping[str, str] = os.environ) -> tuple[
     if folder.exists():
         return (
             folder,
-            f"real candles of {', '.join(DEMO_SYMBOLS)} from {folder}, the last {DEMO_BARS:,} one-minute bars of each",
+            f"real one-minute candles of {', '.join(DEMO_SYMBOLS)} from {folder}",
         )
     if named:
         raise UsageError(f"DATA={named} does not exist", do="Name a folder of candles, or leave DATA out for synthetic bars.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -132,7 +131,9 @@ def _resolve(
         for key in candles.left_out:
             story.line(f"left out: {key} (no launch put it there; name it with --data once)")
     elif check is None and access.rehearsal:
-        folder, sentence = demo_data(Path(os.environ.get("MAYFLY_HOME", ".mayfly")))
+        from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
+
+        folder, sentence = demo_data(default_root())
         job = job_from(DEMO_JOB, settings, {"data": str(folder)})
         story.line(f"no --data and an empty raw/, so this is the demo's job: {sentence}")
         check = _started_check(job, ends)
