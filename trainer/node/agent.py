@@ -11,9 +11,7 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
@@ -24,48 +22,19 @@ from trainer.errors import Stopped, TrainerError, TrainingFailed
 from trainer.node import report
 from trainer.node.devices import find_devices, smoke_test
 from trainer.node.identity import METADATA_ENDPOINT, read_identity
+from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
+from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs
+from trainer.node.telling import Telling
 from trainer.node.trainer_process import TrainerProcess
-from trainer.node.uplink import AWS_ERRORS, Parts, Uplink
+from trainer.node.uplink import AWS_ERRORS, Uplink
 from trainer.runs import store
-from trainer.runs.lease import heartbeat_key
 from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
-HEARTBEAT_SECONDS = 3.0
-PARTS_SECONDS = 5.0
 POLL_SECONDS = 0.2
-LAST_UPLOADS_SECONDS = 900.0  # S3 may be down for a while, and the models are what the machine was paid for
-STOPPED_UPLOADS_SECONDS = 30.0  # an operating system that shuts down waits for about 90 s
-
-
-@dataclass(kw_only=True)
-class Node:
-    """Everything the agent's two threads share."""
-
-    work: Path
-    rehearsal: bool
-    uplink: Uplink
-    status: report.Status
-    stop_reason: str = ""
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    def stop(self, reason: str) -> None:
-        """Ask the node to end its work; the first reason counts."""
-        self.stop_reason = self.stop_reason or reason
-        self.stopping.set()
-
-    @property
-    def patience_seconds(self) -> float:
-        """Return how long S3 may refuse what is left to send."""
-        return STOPPED_UPLOADS_SECONDS if self.stopping.is_set() else LAST_UPLOADS_SECONDS
-
-    def enter(self, phase: report.Phase) -> None:
-        """Begin a phase, now."""
-        log.info("phase %s", phase)
-        self.status.enter(phase, utc_now())
 
 
 def main() -> int:
@@ -162,7 +131,7 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     job_file.write_text(json.dumps(manifest["job"]))
     node.enter("train")
     node.status.message = ""
-    models = Models(node)
+    models = ModelUploads(node)
     with TrainerProcess(
         work=node.work, job=job_file, workers=node.status.devices.found, device=node.status.devices.kind
     ) as trainer:
@@ -179,68 +148,13 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     return exit_code
 
 
-def follow(node: Node, trainer: TrainerProcess, models: Models) -> None:
+def follow(node: Node, trainer: TrainerProcess, models: ModelUploads) -> None:
     """Take in what the trainer has said since the last time, and send what is done."""
     for event in trainer.new_events():
         node.status.progress = advance(node.status.progress, event)
         if event["event"] == "model_done":
             models.add(event)
     models.send()
-
-
-class Models:
-    """The finished models on their way to S3; what S3 refuses now is tried again later, with growing pauses."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._waiting: list[tuple[float, float, dict[str, Any]]] = []  # (next try, pause after it, model_done event)
-        identity = node.status.identity
-        self._prefix = store.models_prefix(identity.run_id, identity.attempt)
-
-    def add(self, event: dict[str, Any]) -> None:
-        """Take on a finished model."""
-        self._waiting.append((0.0, 1.0, event))
-
-    def send(self) -> None:
-        """Try every model whose time has come."""
-        now, waiting, self._waiting = time.monotonic(), self._waiting, []
-        for next_try, pause, event in waiting:
-            if next_try > now:
-                self._waiting.append((next_try, pause, event))
-                continue
-            try:
-                self._node.status.models.append(self._upload(event))
-            except AWS_ERRORS as error:
-                log.warning("%s was not uploaded, next try in %.0f s: %s", event["model"], pause, error)
-                self._waiting.append((now + pause, min(2 * pause, 30.0), event))
-            except TrainingFailed as error:
-                log.error("%s", error)
-                self._node.status.failed.append({"symbol": event["symbol"], "reason": str(error)})
-
-    def finish(self) -> None:
-        """Send what is left, and report what S3 did not take in time."""
-        began = time.monotonic()
-        while self._waiting and time.monotonic() - began < self._node.patience_seconds:
-            self.send()
-            time.sleep(POLL_SECONDS)
-        for _, _, event in self._waiting:
-            reason = f"trained, but S3 did not take it within {self._node.patience_seconds:.0f} s"
-            self._node.status.failed.append({"symbol": event["symbol"], "reason": reason})
-
-    def _upload(self, event: dict[str, Any]) -> dict[str, Any]:
-        path = self._node.work / "models" / event["file"]
-        uploaded = self._node.uplink.upload_model(path=path, key=f"{self._prefix}{path.name}", sha256=event["sha256"])
-        card = path.with_suffix(".json")
-        self._node.uplink.try_send(f"{self._prefix}{card.name}", card.read_bytes())
-        log.info("%s is in S3 as %s", event["model"], uploaded.key)
-        return {
-            "symbol": event["symbol"],
-            "family": event["family"],
-            "key": uploaded.key,
-            "version_id": uploaded.version_id,
-            "sha256": uploaded.sha256,
-            "metrics": event["metrics"],
-        }
 
 
 def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> int:
@@ -260,48 +174,6 @@ def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> 
     )
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])
     return int(value["exit_code"])
-
-
-class Telling:
-    """The second thread: heartbeat, log and metrics to S3 every few seconds, and the launcher's wish to stop from it."""
-
-    def __init__(self, node: Node, log_file: Path) -> None:
-        identity = node.status.identity
-        prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
-        self._node = node
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
-        self._heartbeat_key = heartbeat_key(identity.run_id, identity.attempt, identity.node)
-        self._stop_key = store.stop_key(identity.run_id, identity.attempt)
-        self._parts = (
-            Parts(node.uplink, path=log_file, prefix=f"{prefix}log/", suffix=".log"),
-            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=f"{prefix}metrics/", suffix=".jsonl"),
-        )
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(timeout=30)
-        self._send_heartbeat()
-        for parts in self._parts:
-            parts.send(final=True)
-
-    def _tell(self) -> None:
-        parts_due = 0.0
-        while not self._ended.is_set():
-            self._send_heartbeat()
-            if not self._node.stopping.is_set() and self._node.uplink.exists(self._stop_key):
-                self._node.stop("stop.json")
-            if time.monotonic() >= parts_due:
-                parts_due = time.monotonic() + PARTS_SECONDS
-                for parts in self._parts:
-                    parts.send()
-            self._ended.wait(HEARTBEAT_SECONDS)
-
-    def _send_heartbeat(self) -> None:
-        self._node.uplink.try_send(self._heartbeat_key, json.dumps(report.heartbeat(self._node.status, utc_now())).encode())
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ class Uplink:
         self.bucket = bucket
         # Quick to give up: a call that hangs would hold up the next heartbeat, and the lease is 90 s.
         self._quick = access.client("s3", total_max_attempts=2, timeout_seconds=10)
-        self.s3 = access.client("s3", total_max_attempts=5, timeout_seconds=120)
+        # Whoever uses this one tries again by itself, and can be stopped between two tries.
+        self.s3 = access.client("s3", total_max_attempts=2, timeout_seconds=60)
 
     def read_json(self, key: str) -> dict[str, Any]:
         """Return a JSON object of the bucket. Raises botocore's errors."""

@@ -1,0 +1,42 @@
+"""The GPUs that a node finds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import ConfigError, TrainingFailed
+from trainer.node.devices import compare
+from trainer.node.packages import TORCH, check_torch
+
+FOUR = "".join(f"{index}, NVIDIA L4, 22888\n" for index in range(4))
+
+
+def test_all_gpus_are_found_and_named_for_torch() -> None:
+    devices = compare(FOUR, expected=4, rehearsal=False)
+    assert (devices.found, devices.kind, devices.note) == (4, "cuda", "NVIDIA L4")
+    assert devices.names == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+
+
+def test_a_rehearsal_tries_the_one_cpu_out_once() -> None:
+    assert compare(FOUR, expected=4, rehearsal=True).names == ("cpu",)
+
+
+@pytest.mark.parametrize("listing", ["", "0, NVIDIA L4, 22888\n", FOUR + "4, NVIDIA L4, 22888\n", "No devices were found\n"])
+def test_another_number_than_expected_is_an_error(listing: str) -> None:
+    with pytest.raises(TrainingFailed, match="this instance type has 4"):
+        compare(listing, expected=4, rehearsal=False)
+
+
+def test_another_minor_of_torch_is_refused() -> None:
+    assert check_torch(f"{TORCH}.7+cu130") == f"{TORCH}.7+cu130"
+    for other in ("2.1", "3.13", f"{TORCH}1.0"):
+        with pytest.raises(ConfigError, match="image_line"):
+            check_torch(other)
+
+
+def test_the_node_needs_the_torch_that_the_desk_is_tested_with() -> None:
+    pyproject = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert re.findall(r'"torch==(\d+\.\d+)', pyproject) == [TORCH]

@@ -1,0 +1,151 @@
+"""What goes to S3, and what happens while S3 refuses."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ConnectTimeoutError
+
+from trainer.access import Access
+from trainer.errors import TrainingFailed
+from trainer.node.identity import Identity
+from trainer.node.model_uploads import ModelUploads
+from trainer.node.report import Status
+from trainer.node.shared import Node
+from trainer.node.uplink import Parts, Uplink
+
+KEY = "models/experiments/r/1/lstm_A_1m.safetensors"
+CONTENT = b"weights"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def uplink(access: Access) -> Uplink:
+    bucket = f"uplink-{(access.access_key or '')[4:16]}"
+    s3 = access.client("s3")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return Uplink(access, bucket)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    path = tmp_path / "models/lstm_A_1m.safetensors"
+    path.write_bytes(CONTENT)
+    path.with_suffix(".json").write_text("{}")
+    return path
+
+
+def node(uplink: Uplink, work: Path) -> Node:
+    deadline = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    identity = Identity(run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t")
+    return Node(work=work, rehearsal=True, uplink=uplink, status=Status(identity=identity))
+
+
+EVENT = {
+    "event": "model_done",
+    "model": "lstm_A_1m",
+    "symbol": "A",
+    "family": "lstm",
+    "file": "lstm_A_1m.safetensors",
+    "sha256": SHA256,
+    "metrics": {},
+}
+
+
+class Outage:
+    """S3 not answering the next calls."""
+
+    def __init__(self, uplink: Uplink, calls: int) -> None:
+        self.left = calls
+        for client in (uplink.s3, uplink._quick):
+            client.meta.events.register("before-send.s3", self.refuse)
+
+    def refuse(self, request: Any, **_: Any) -> None:
+        if self.left > 0:
+            self.left -= 1
+            raise ConnectTimeoutError(endpoint_url=request.url)
+
+
+def test_a_model_uploaded_again_is_the_same_version(uplink: Uplink, model: Path) -> None:
+    first = uplink.upload_model(path=model, key=KEY, sha256=SHA256)
+    assert first.version_id
+    assert uplink.upload_model(path=model, key=KEY, sha256=SHA256) == first
+
+
+def test_a_model_never_replaces_another_content(uplink: Uplink, model: Path) -> None:
+    uplink.s3.put_object(Bucket=uplink.bucket, Key=KEY, Body=b"other")
+    with pytest.raises(TrainingFailed, match="exists with other content"):
+        uplink.upload_model(path=model, key=KEY, sha256=SHA256)
+
+
+def test_a_file_that_vanished_is_the_models_failure(uplink: Uplink, model: Path) -> None:
+    model.unlink()
+    with pytest.raises(TrainingFailed, match="can't be read"):
+        uplink.upload_model(path=model, key=KEY, sha256=SHA256)
+
+
+def test_a_model_waits_out_an_outage(uplink: Uplink, model: Path, tmp_path: Path) -> None:
+    one = node(uplink, tmp_path)
+    uploads = ModelUploads(one)
+    uploads.add(EVENT)
+    Outage(uplink, calls=2)
+    uploads.send()
+    assert one.status.models == []
+    uploads.finish()
+    assert [entry["symbol"] for entry in one.status.models] == ["A"]
+    assert one.status.failed == []
+
+
+def test_a_model_that_never_reaches_s3_is_reported(
+    uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
+    one = node(uplink, tmp_path)
+    uploads = ModelUploads(one)
+    uploads.add(EVENT)
+    Outage(uplink, calls=100)
+    uploads.send()
+    uploads.finish()
+    assert one.status.models == []
+    assert "S3 did not take it" in one.status.failed[0]["reason"]
+
+
+def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    parts = Parts(uplink, path=path, prefix="log/", suffix=".log")
+    parts.send()  # there is no file yet
+    path.write_text("one\ntwo\nhalf a li")
+    Outage(uplink, calls=2)
+    parts.send()
+    assert sent(uplink) == {}
+    parts.send()
+    assert sent(uplink) == {"log/000001.log": b"one\ntwo\n"}
+    with path.open("a") as file:
+        file.write("ne\nlast words")
+    parts.send()
+    parts.send(final=True)
+    assert sent(uplink) == {
+        "log/000001.log": b"one\ntwo\n",
+        "log/000002.log": b"half a line\n",
+        "log/000003.log": b"last words",
+    }
+
+
+def sent(uplink: Uplink) -> dict[str, bytes]:
+    listed = uplink.s3.list_objects_v2(Bucket=uplink.bucket, Prefix="log/").get("Contents", [])
+    keys = [entry["Key"] for entry in listed]
+    return {key: uplink.s3.get_object(Bucket=uplink.bucket, Key=key)["Body"].read() for key in keys}
+
+
+def test_a_lookup_that_fails_is_no_wish_to_stop(uplink: Uplink) -> None:
+    assert not uplink.exists("runs/r/attempts/1/stop.json")
+    uplink.send_json("runs/r/attempts/1/stop.json", {}, patience_seconds=1)
+    Outage(uplink, calls=2)
+    assert not uplink.exists("runs/r/attempts/1/stop.json")
+    assert uplink.exists("runs/r/attempts/1/stop.json")

@@ -1,0 +1,71 @@
+"""Finished models on their way to S3: each as soon as it is done, tried again while S3 refuses, reported when it never went."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from trainer.errors import TrainingFailed
+from trainer.node.shared import Node
+from trainer.node.uplink import AWS_ERRORS
+from trainer.runs import store
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class ModelUploads:
+    """The finished models on their way to S3; what S3 refuses now is tried again later, with growing pauses."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: list[tuple[float, float, dict[str, Any]]] = []  # (next try, pause after it, model_done event)
+        identity = node.status.identity
+        self._prefix = store.models_prefix(identity.run_id, identity.attempt)
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take on a finished model."""
+        self._waiting.append((0.0, 1.0, event))
+
+    def send(self) -> None:
+        """Try every model whose time has come."""
+        now, waiting, self._waiting = time.monotonic(), self._waiting, []
+        for next_try, pause, event in waiting:
+            if next_try > now:
+                self._waiting.append((next_try, pause, event))
+                continue
+            try:
+                self._node.status.models.append(self._upload(event))
+            except AWS_ERRORS as error:
+                log.warning("%s was not uploaded, next try in %.0f s: %s", event["model"], pause, error)
+                self._waiting.append((now + pause, min(2 * pause, LONGEST_PAUSE_SECONDS), event))
+            except TrainingFailed as error:
+                log.error("%s", error)
+                self._node.status.failed.append({"symbol": event["symbol"], "reason": str(error)})
+
+    def finish(self) -> None:
+        """Send what is left, and report what S3 did not take in time."""
+        began = time.monotonic()
+        while self._waiting and time.monotonic() - began < self._node.patience_seconds:
+            self.send()
+            time.sleep(POLL_SECONDS)
+        for _, _, event in self._waiting:
+            reason = f"trained, but S3 did not take it within {self._node.patience_seconds:.0f} s"
+            self._node.status.failed.append({"symbol": event["symbol"], "reason": reason})
+
+    def _upload(self, event: dict[str, Any]) -> dict[str, Any]:
+        path = self._node.work / "models" / event["file"]
+        uploaded = self._node.uplink.upload_model(path=path, key=f"{self._prefix}{path.name}", sha256=event["sha256"])
+        card = path.with_suffix(".json")
+        self._node.uplink.try_send(f"{self._prefix}{card.name}", card.read_bytes())
+        log.info("%s is in S3 as %s", event["model"], uploaded.key)
+        return {
+            "symbol": event["symbol"],
+            "family": event["family"],
+            "key": uploaded.key,
+            "version_id": uploaded.version_id,
+            "sha256": uploaded.sha256,
+            "metrics": event["metrics"],
+        }

@@ -1,0 +1,43 @@
+"""What the agent's threads share: where the node works, what it has to tell, and whether it is to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.node import report
+from trainer.node.uplink import Uplink
+from trainer.runs.record import utc_now
+
+log = logging.getLogger(__name__)
+LAST_UPLOADS_SECONDS = 900.0  # S3 may be down for a while, and the models are what the machine was paid for
+STOPPED_UPLOADS_SECONDS = 30.0  # an operating system that shuts down waits for about 90 s
+
+
+@dataclass(kw_only=True)
+class Node:
+    """One node at work."""
+
+    work: Path
+    rehearsal: bool
+    uplink: Uplink
+    status: report.Status
+    stop_reason: str = ""
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self, reason: str) -> None:
+        """Ask the node to end its work; the first reason counts."""
+        self.stop_reason = self.stop_reason or reason
+        self.stopping.set()
+
+    @property
+    def patience_seconds(self) -> float:
+        """Return how long S3 may refuse what is left to send."""
+        return STOPPED_UPLOADS_SECONDS if self.stopping.is_set() else LAST_UPLOADS_SECONDS
+
+    def enter(self, phase: report.Phase) -> None:
+        """Begin a phase, now."""
+        log.info("phase %s", phase)
+        self.status.enter(phase, utc_now())

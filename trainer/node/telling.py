@@ -1,0 +1,60 @@
+"""The second thread of the agent: what the node tells S3 every few seconds, and the wish to stop that it finds there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from trainer.node import report
+from trainer.node.shared import Node
+from trainer.node.uplink import Parts
+from trainer.runs import store
+from trainer.runs.lease import heartbeat_key
+from trainer.runs.record import utc_now
+
+HEARTBEAT_SECONDS = 3.0
+PARTS_SECONDS = 5.0
+
+
+class Telling:
+    """The second thread: heartbeat, log and metrics to S3 every few seconds, and the launcher's wish to stop from it."""
+
+    def __init__(self, node: Node, log_file: Path) -> None:
+        identity = node.status.identity
+        prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
+        self._node = node
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
+        self._heartbeat_key = heartbeat_key(identity.run_id, identity.attempt, identity.node)
+        self._stop_key = store.stop_key(identity.run_id, identity.attempt)
+        self._parts = (
+            Parts(node.uplink, path=log_file, prefix=f"{prefix}log/", suffix=".log"),
+            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=f"{prefix}metrics/", suffix=".jsonl"),
+        )
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=30)
+        self._send_heartbeat()
+        for parts in self._parts:
+            parts.send(final=True)
+
+    def _tell(self) -> None:
+        parts_due = 0.0
+        while not self._ended.is_set():
+            self._send_heartbeat()
+            if not self._node.stopping.is_set() and self._node.uplink.exists(self._stop_key):
+                self._node.stop("stop.json")
+            if time.monotonic() >= parts_due:
+                parts_due = time.monotonic() + PARTS_SECONDS
+                for parts in self._parts:
+                    parts.send()
+            self._ended.wait(HEARTBEAT_SECONDS)
+
+    def _send_heartbeat(self) -> None:
+        self._node.uplink.try_send(self._heartbeat_key, json.dumps(report.heartbeat(self._node.status, utc_now())).encode())
