@@ -30,7 +30,7 @@ _WEEK = 7 * DAY
 
 def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:
     """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite, and meaningful from row WARMUP on."""
-    columns: dict[str, Tensor] = {}
+    columns = _Columns(len(candles), device)
     with torch.no_grad():
         prices = {
             name: torch.from_numpy(getattr(candles, name)).to(device, torch.float64).log()
@@ -44,31 +44,39 @@ def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Te
         _bars(columns, prices, return_N)
         _flows(columns, return_N, volume_N)
         _clock(columns, timestamp_N)
-        return _stacked(columns, len(candles), device)
+        return columns.rows()
 
 
-def _stacked(columns: dict[str, Tensor], num_bars: int, device: str | torch.device) -> Tensor:
-    """Cast every column into one (F, N) block, then transpose once: writing columns into rows one by one is twice as slow."""
-    rows_FN = torch.empty(len(FEATURES), num_bars, dtype=torch.float32, device=device)
-    for index, name in enumerate(FEATURES):
-        rows_FN[index] = columns[name]
-    return rows_FN.t().contiguous()
+class _Columns:
+    """The features as they are computed: cast into one (F, N) block at once, so that no float64 column outlives its use."""
+
+    def __init__(self, num_bars: int, device: str | torch.device) -> None:
+        self._columns_FN = torch.empty(len(FEATURES), num_bars, dtype=torch.float32, device=device)
+        self._missing = set(FEATURES)
+
+    def __setitem__(self, name: str, column_N: Tensor) -> None:
+        self._columns_FN[FEATURES.index(name)] = column_N
+        self._missing.remove(name)
+
+    def rows(self) -> Tensor:
+        """Return (N, F), transposed once: writing columns into rows one by one is twice as slow."""
+        assert not self._missing, f"features without a formula: {self._missing}"
+        return self._columns_FN.t().contiguous()
 
 
-def _returns(columns: dict[str, Tensor], close_N: Tensor, return_N: Tensor) -> None:
+def _returns(columns: _Columns, close_N: Tensor, return_N: Tensor) -> None:
     """Add log returns over several spans, their volatility, and return by volatility."""
     spans = (5, 15, 60, 240)
     columns["log_return_1"] = return_N
-    for span in spans:
-        columns[f"log_return_{span}"] = close_N - shift(close_N, span)
     for span, (_, deviation_N) in rolling_moments(return_N, spans).items():
+        change_N = close_N - shift(close_N, span)
+        columns[f"log_return_{span}"] = change_N
         columns[f"log_volatility_{span}"] = (deviation_N + _SMALLEST_MOVE).log()
         if span >= 60:
-            expected_N = (deviation_N + _SMALLEST_MOVE) * math.sqrt(span)
-            columns[f"momentum_{span}"] = columns[f"log_return_{span}"] / expected_N
+            columns[f"momentum_{span}"] = change_N / ((deviation_N + _SMALLEST_MOVE) * math.sqrt(span))
 
 
-def _levels(columns: dict[str, Tensor], prices: dict[str, Tensor], volume_N: Tensor) -> None:
+def _levels(columns: _Columns, prices: dict[str, Tensor], volume_N: Tensor) -> None:
     """Add where price and volume stand within their last bars: z-scores and the stochastic oscillator (centred on zero)."""
     spans = (15, 60, 240)
     close_N = prices["close"]
@@ -81,7 +89,7 @@ def _levels(columns: dict[str, Tensor], prices: dict[str, Tensor], volume_N: Ten
         columns[f"stochastic_{span}"] = (close_N - middle_N) / (high_N - low_N + _SMALLEST_MOVE)
 
 
-def _bars(columns: dict[str, Tensor], prices: dict[str, Tensor], return_N: Tensor) -> None:
+def _bars(columns: _Columns, prices: dict[str, Tensor], return_N: Tensor) -> None:
     """Add the shape of the bar, Wilder's average true range and RSI over 14 bars, and exponential means by price."""
     open_N, high_N, low_N, close_N = prices["open"], prices["high"], prices["low"], prices["close"]
     last_close_N = shift(close_N, 1)
@@ -91,7 +99,8 @@ def _bars(columns: dict[str, Tensor], prices: dict[str, Tensor], return_N: Tenso
     columns["lower_wick"] = torch.minimum(open_N, close_N) - low_N
     columns["bar_gap"] = open_N - last_close_N
     true_range_N = torch.maximum(high_N, last_close_N) - torch.minimum(low_N, last_close_N)
-    columns["log_atr_14"] = (exponential_mean(true_range_N, 13 / 14, WARMUP) + _SMALLEST_MOVE).log()
+    range_N = exponential_mean(true_range_N, 13 / 14, WARMUP) + _SMALLEST_MOVE
+    columns["log_atr_14"] = range_N.log()
     change_N = exponential_mean(return_N, 13 / 14, WARMUP)
     size_N = exponential_mean(return_N.abs(), 13 / 14, WARMUP)
     columns["rsi_14"] = _ratio(
@@ -100,10 +109,10 @@ def _bars(columns: dict[str, Tensor], prices: dict[str, Tensor], return_N: Tenso
     fast_N, slow_N = (exponential_mean(close_N, (span - 1) / (span + 1), WARMUP) for span in (12, 26))
     columns["ema_ratio_12"] = close_N - fast_N
     columns["ema_ratio_26"] = close_N - slow_N
-    columns["macd_12_26"] = (fast_N - slow_N) / (columns["log_volatility_60"].exp())
+    columns["macd_12_26"] = (fast_N - slow_N) / range_N
 
 
-def _flows(columns: dict[str, Tensor], return_N: Tensor, volume_N: Tensor) -> None:
+def _flows(columns: _Columns, return_N: Tensor, volume_N: Tensor) -> None:
     """Add the balance of rising and falling bars, by count and by volume."""
     sign_N = return_N.sign()
     columns["up_share_60"] = rolling_sum(sign_N, (60,))[60] / 60
@@ -113,7 +122,7 @@ def _flows(columns: dict[str, Tensor], return_N: Tensor, volume_N: Tensor) -> No
     )
 
 
-def _clock(columns: dict[str, Tensor], timestamp_N: Tensor) -> None:
+def _clock(columns: _Columns, timestamp_N: Tensor) -> None:
     """Add where the bar's time stands on the round of the day and of the week (UTC), and the time since the bar before."""
     for name, period in (("day", DAY), ("week", _WEEK)):
         angle_N = (timestamp_N % period).to(torch.float64) * (2 * math.pi / period)
