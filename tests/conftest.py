@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from trainer.access import Access
     from trainer.rehearsal.server import EmbeddedAws
+    from trainer.stack_outputs import StackOutputs
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,13 @@ def aws_server() -> Iterator[EmbeddedAws]:
 def access(aws_server: EmbeddedAws) -> Access:
     """A fresh account, with nothing in it."""
     return aws_server.account()
+
+
+@pytest.fixture
+def stack(aws_server: EmbeddedAws, access: Access) -> tuple[Access, StackOutputs]:
+    """A fresh account with the Pulumi program applied, and what the program says of it; four seconds."""
+    from trainer.stack_outputs import StackOutputs, parameter_name
+
+    aws_server.apply_program(access)
+    parameter = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]
+    return access, StackOutputs.from_json(parameter["Value"])

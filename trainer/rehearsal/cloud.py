@@ -5,6 +5,7 @@ Owns nothing that AWS would decide; `front` and the modules of rules do that wit
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from trainer.rehearsal.object_log import ObjectLog
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError, Delays, World
 
+log = logging.getLogger(__name__)
 REGION = "us-east-1"
 
 
@@ -63,6 +65,7 @@ class Cloud:
     bucket_policies: dict[str, str] = field(default_factory=dict)
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
+    released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
     calls: list[tuple[str, str]] = field(default_factory=list)  # (service, operation), in the order they came
     world: World = field(init=False)
 
@@ -73,8 +76,15 @@ class Cloud:
         """Call moto in this account. Raises AwsError with moto's code."""
         return wire.call_moto(self.account, region, service, operation, params)
 
+    def release(self, instance_id: str) -> None:
+        """Let moto give back the volumes and interfaces of an instance that has ended."""
+        try:
+            self.moto("ec2", "TerminateInstances", {"InstanceIds": [instance_id]})
+        except AwsError as error:
+            log.warning("moto kept what %s held: %s", instance_id, error)
+
     def advance(self, seconds: float) -> None:
-        """Move this account's clock forward. Raises RuntimeError while processes stand behind an instance: they can't follow."""
+        """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't follow."""
         with self.lock:
             if any(instance.occupied for instance in self.world.instances.values()):
                 raise RuntimeError("the clock cannot jump while a node runs in real time")

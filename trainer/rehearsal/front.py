@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Iterable
 from http.client import responses
 
-from trainer.rehearsal import compute, storage, wire
+from trainer.rehearsal import compute, lambdas, scheduling, storage, wire
 from trainer.rehearsal.cloud import Cloud, Rules
 from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 
-RULES: Rules = {**storage.RULES, **compute.RULES}
+RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES}
 Mount = Callable[[Environ, bytes], Answer]
 
 

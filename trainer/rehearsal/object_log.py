@@ -23,22 +23,33 @@ REGION = "us-east-1"
 
 
 class _StoredKey(FakeKey):
-    """A restored object, which reads its payload from the folder when somebody asks for it."""
+    """An object whose payload lies in the folder, and is read when somebody asks for it."""
 
-    def __init__(self, payload: Path, **fields: Any) -> None:
-        super().__init__(value=b"", **fields)
-        self._payload = payload
-        self.contentsize = payload.stat().st_size
+    _payload: Path | None = None
 
-    @property  # type: ignore[override]
+    @classmethod
+    def adopt(cls, key: FakeKey, payload: Path) -> None:
+        """Let go of a payload that moto holds in memory, in favour of the file."""
+        key.__class__ = cls
+        key._payload = payload  # type: ignore[attr-defined]
+        key.multipart = None  # its parts are the payload a second time
+        key._value_buffer.close()
+
+    @property
     def value(self) -> bytes:
-        payload: Path | None = getattr(self, "_payload", None)
-        return payload.read_bytes() if payload else b""
+        return self._payload.read_bytes() if self._payload else b""
 
     @value.setter
     def value(self, new_value: bytes) -> None:
-        if new_value:  # moto never changes an object's payload in place, but for versions named "null"
-            raise NotImplementedError("a restored object version cannot be rewritten")
+        if new_value:  # moto never rewrites a payload in place
+            raise NotImplementedError("a stored object version cannot be rewritten")
+        self.contentsize = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _StoredKey:
+        """Copy without the payload: moto copies every version to list them."""
+        twin = object.__new__(_StoredKey)
+        twin.__dict__.update(self.__dict__)
+        return twin
 
 
 class ObjectLog:
@@ -103,7 +114,7 @@ class ObjectLog:
             payload = self._payloads / path.stem
             if bucket is None or (saved["kind"] == "object" and not payload.exists()):
                 continue  # half a version: the server died between payload and JSON, and its writer got no answer
-            version = _object(saved, payload, bucket) if saved["kind"] == "object" else _marker(saved)
+            version: Any = _object(saved, payload, bucket) if saved["kind"] == "object" else _marker(saved)
             version.last_modified = datetime.fromisoformat(saved["last_modified"])
             bucket.keys.setlist(saved["name"], [*bucket.keys.getlist(saved["name"], []), version])
             if saved.get("tags"):
@@ -143,19 +154,22 @@ class ObjectLog:
                 "tags": self._backend.tagger.get_tag_dict_for_resource(version.arn),
             }
             _replace(self._payloads / name, version.value)
+            _StoredKey.adopt(version, self._payloads / name)
         _replace(self._versions / f"{name}.json", json.dumps(saved).encode())
         return name
 
 
 def _object(saved: dict[str, Any], payload: Path, bucket: Any) -> FakeKey:
     version = _StoredKey(
-        payload,
+        value=b"",
         **{field: saved[field] for field in _PLAIN_FIELDS},
         storage=saved["storage"],
         etag=saved["etag"],
         is_versioned=bucket.is_versioned,
         version_id=None if saved["version_id"] == "null" else saved["version_id"],
     )
+    version._payload = payload
+    version.contentsize = payload.stat().st_size
     version.metadata.update(saved["metadata"])
     version.checksum_algorithm = saved["checksum_algorithm"]
     return version

@@ -1,17 +1,27 @@
-"""The embedded AWS as a server: in this process for tests (`EmbeddedAws`), or a process of its own for commands.
+"""The embedded AWS at work: in this process for tests (`EmbeddedAws`), or as a process of its own for commands.
 
-Run by `client`, and by hand for a look:
+`client` starts the process; by hand, for a look:
 
     python -m trainer.rehearsal.server --root .mayfly
+
+Below the root: server.json (where it listens), server.lock, server.log, s3/, instances/, sandbox/, lambda/.
 """
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import itertools
+import json
 import logging
+import os
 import shutil
+import signal
+import sys
 import tempfile
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +29,21 @@ from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server
 
 from trainer.access import Access
-from trainer.rehearsal import storage
+from trainer.errors import TrainerError
+from trainer.rehearsal import instance, lambdas, scheduling, storage
 from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.cloud import REGION, Cloud
 from trainer.rehearsal.front import Front
+from trainer.rehearsal.instance_log import InstanceLog
+from trainer.rehearsal.leases import Leases
+from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.object_log import ObjectLog
-from trainer.rehearsal.wire import access_key
+from trainer.rehearsal.pulumi_apply import apply
+from trainer.rehearsal.wire import Answer, Environ, access_key, forget_account
 from trainer.rehearsal.world import Delays, World
 
 log = logging.getLogger("trainer.rehearsal")
+STEP_SECONDS = 0.1
 _accounts = itertools.count(1)  # in this process: moto's state is its own, whoever starts a server in it
 
 
@@ -52,14 +68,23 @@ class EmbeddedAws:
         run_nodes: bool = True,
         fire_schedules: bool = True,
     ) -> None:
-        self.persistent = root is not None
+        self._remembers = root is not None
         self.root = root or Path(tempfile.mkdtemp(prefix="mayfly-aws-"))
         self._catalogue = catalogue
         self._delays = delays or Delays(pending_seconds=0, shutting_down_seconds=0)
         self._run_nodes, self._fire_schedules = run_nodes, fire_schedules
+        self._instance_logs: dict[str, InstanceLog] = {}
+        self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
+        self._stack_locks: dict[str, threading.Lock] = {}
         self.front = Front(self._make_cloud)
+        self.nodes = Nodes(find_cloud=self._cloud_of_instance)
+        self.front.mounts["imds"] = self.nodes.metadata
         self._server = make_server("127.0.0.1", 0, self.front, threaded=True, request_handler=_Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="embedded-aws")
+        self._ends = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="embedded-aws-front"),
+            threading.Thread(target=self._run, daemon=True, name="embedded-aws-engine"),
+        ]
 
     @property
     def url(self) -> str:
@@ -67,14 +92,25 @@ class EmbeddedAws:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> EmbeddedAws:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        """End everything: nodes and functions first, while they can still reach their AWS."""
+        self._ends.set()
+        self._threads[1].join()
+        self.nodes.close()
+        lambdas.stop_all()
         self._server.shutdown()
-        self._thread.join()
+        self._threads[0].join()
         self._server.server_close()
-        if not self.persistent:
+        for cloud in self.front.clouds():
+            for one in cloud.world.instances.values():
+                cloud.world.lost(one.id, cloud.clock.now())
+            self._keep_memory(cloud)
+            forget_account(cloud.account)
+        if not self._remembers:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def account(self) -> Access:
@@ -94,8 +130,60 @@ class EmbeddedAws:
         """Return the world behind an access, for its faults: full pools, lost answers."""
         return self.cloud(access).world
 
+    def apply_program(self, access: Access) -> dict[str, Any]:
+        """Apply the Pulumi program to an account, unless it is already, and return its outputs; some seconds.
+
+        Raises ConfigError with what it said; the account is then as it was before, but for its buckets.
+        """
+        account = self.cloud(access).account
+        with self._stack_locks.setdefault(account, threading.Lock()):
+            if account not in self._stacks:
+                try:
+                    self._stacks[account] = apply(access)
+                except TrainerError:
+                    forget_account(account, keep=("s3",))  # half a program would stand in the way of the next try
+                    raise
+            return self._stacks[account]
+
+    def busy(self) -> bool:
+        """Say whether any instance of any account is alive."""
+        return any(cloud.world.alive(cloud.clock.now()) for cloud in self.front.clouds())
+
+    def healthy(self) -> bool:
+        """Say whether both threads are at work."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        while not self._ends.wait(STEP_SECONDS):
+            for cloud in self.front.clouds():
+                self.nodes.step(cloud)
+                scheduling.fire_due(cloud)
+                self._keep_memory(cloud)
+
+    def _keep_memory(self, cloud: Cloud) -> None:
+        """Let moto give back what ended instances held, write down what changed, and forget what AWS would not show."""
+        with cloud.lock:
+            now = cloud.clock.now()
+            forgotten = cloud.world.forget(now)
+            instances = list(cloud.world.instances.values())
+            for one in instances:
+                if one.state(now) == "terminated" and one.id not in cloud.released:
+                    cloud.released.add(one.id)
+                    cloud.release(one.id)
+            memory = self._instance_logs.get(cloud.account)
+            if memory:
+                for one in instances:
+                    memory.save(one)
+        for instance_id in forgotten:
+            remove_sandbox(cloud, instance_id)
+            if memory:
+                memory.forget(instance_id)
+
+    def _cloud_of_instance(self, instance_id: str) -> Cloud | None:
+        return next((cloud for cloud in self.front.clouds() if instance_id in cloud.world.instances), None)
+
     def _make_cloud(self, account: str) -> Cloud:
-        memory = ObjectLog(self.root / "s3" / account, account) if self.persistent else None
+        memory = ObjectLog(self.root / "s3" / account, account) if self._remembers else None
         cloud = Cloud(
             account=account,
             root=self.root,
@@ -106,5 +194,79 @@ class EmbeddedAws:
             fire_schedules=self._fire_schedules,
             endpoint=lambda: self.url,
         )
-        storage.restore(cloud)
+        if self._remembers:
+            storage.restore(cloud)
+            self._instance_logs[account] = InstanceLog(self.root / "instances" / account)
+            for instance_id in self._instance_logs[account].restore(cloud.world, cloud.clock.now()):
+                remove_sandbox(cloud, instance_id)
+            cloud.released.update(cloud.world.instances)
         return cloud
+
+
+class Control:
+    """What commands ask of the server itself, at /_rehearsal/<what>, JSON in and out."""
+
+    def __init__(self, aws: EmbeddedAws, leases: Leases) -> None:
+        self._aws, self._leases = aws, leases
+
+    def __call__(self, environ: Environ, body: bytes) -> Answer:
+        """Answer one request."""
+        asked = json.loads(body or b"{}")
+        what = environ["PATH_INFO"].rpartition("/")[2]
+        if what == "lease":
+            same = asked["root"] == str(self._aws.root)
+            return _json({"lease": self._leases.take(asked["pid"]) if same else None})
+        if what == "release":
+            self._leases.release(asked["lease"])
+            return _json({})
+        if what == "program":
+            try:
+                return _json({"outputs": self._aws.apply_program(self._aws.access(asked["account"]))})
+            except TrainerError as error:
+                return _json({"error": error.as_dict()})
+        if what == "stop":
+            self._leases.end()
+            return _json({})
+        return 404, [("Content-Type", "text/plain")], b"not found"
+
+
+def serve(root: Path, *, catalogue: Catalogue) -> int:
+    """Run the embedded AWS of `root` until nobody needs it. Returns at once where another process does already."""
+    with (root / "server.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        instance.reap(root)
+        leases = Leases(started_at=time.monotonic())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: leases.end())
+        note = root / "server.json"
+        with EmbeddedAws(root, catalogue=catalogue, delays=Delays()) as aws:
+            aws.front.mounts["_rehearsal"] = Control(aws, leases)
+            note.with_suffix(".new").write_text(json.dumps({"url": aws.url, "pid": os.getpid()}), encoding="utf-8")
+            note.with_suffix(".new").replace(note)
+            while aws.healthy() and not leases.over(time.monotonic(), instances_alive=aws.busy()):
+                time.sleep(0.2)
+            note.unlink(missing_ok=True)
+            healthy = aws.healthy()
+        return 0 if healthy else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the server as a process."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.rehearsal.server", description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder that holds its memory")
+    parser.add_argument("--catalogue", choices=("historic", "today"), default="historic", help="instance types on offer")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    options.root.mkdir(parents=True, exist_ok=True)
+    return serve(options.root.absolute(), catalogue=options.catalogue)
+
+
+def _json(value: dict[str, Any]) -> Answer:
+    return 200, [("Content-Type", "application/json")], json.dumps(value).encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

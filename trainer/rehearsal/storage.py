@@ -14,7 +14,8 @@ from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError
 
 _OBJECT_WRITES = (
-    "PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject", "DeleteObjects", "PutObjectTagging", "DeleteObjectTagging",
+    "PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject", "DeleteObjects", "PutObjectTagging",
+    "DeleteObjectTagging",
 )  # fmt: skip
 _BUCKET_SETTINGS = (
     "CreateBucket", "PutBucketVersioning", "PutBucketEncryption", "PutPublicAccessBlock", "PutBucketOwnershipControls",

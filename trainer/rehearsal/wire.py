@@ -12,7 +12,7 @@ import os
 import re
 import urllib.parse
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ os.environ["MOTO_AMIS_PATH"] = str(Path(__file__).with_name("images.json"))
 from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above comes first)
 from botocore.parsers import create_parser  # noqa: E402
 from botocore.serialize import create_serializer  # noqa: E402
+from moto.core.base_backend import BackendDict  # noqa: E402
 from moto.core.parse import PROTOCOL_PARSERS  # noqa: E402
 from moto.core.request import Request, determine_request_protocol  # noqa: E402
 from moto.core.routing import get_service_router  # noqa: E402
@@ -117,7 +118,7 @@ def decode(environ: Environ, body: bytes) -> Call | None:
         "url_path": request.raw_path,
         "url_params": uri_params,
     }
-    params = PROTOCOL_PARSERS[protocol](operation).parse(raw)
+    params = PROTOCOL_PARSERS[protocol](operation).parse(raw)  # type: ignore[arg-type]  # a typed dict of moto's own
     return Call(
         service=service,
         operation=operation.name,
@@ -186,3 +187,16 @@ def collect(environ: Environ, account: str) -> Answer:
     body = b"".join(to_moto(environ, account, start_response))
     status, headers = seen[-1]
     return int(status.split()[0]), headers, body
+
+
+def forget_account(account: str, *, keep: Sequence[str] = ()) -> None:
+    """Drop everything that moto holds for an account, but for the services to keep."""
+    instances: list[Any] = BackendDict._instances  # type: ignore[misc]
+    for backends in list(instances):
+        if backends.service_name in keep:
+            continue
+        backends.pop(account, None)
+        if backends.service_name == "s3":
+            owners = backends.bucket_accounts
+            for bucket in [name for name, (_, owner) in owners.items() if owner == account]:
+                del owners[bucket]

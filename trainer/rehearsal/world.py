@@ -166,7 +166,7 @@ class World:
             if before != asked:
                 raise AwsError(
                     "IdempotentParameterMismatch",
-                    f"Arguments on this idempotent request are inconsistent with arguments used in previous request(s) ({token}).",
+                    f"Arguments on this idempotent request are inconsistent with those of a previous request ({token}).",
                 )
             return copy.deepcopy(answer)
         answer = create()

@@ -1,0 +1,40 @@
+"""`mayfly rehearse`: lend the embedded AWS of this desk to a shell, or end it.
+
+eval "$(mayfly rehearse --env)"     # boto3, the AWS CLI and mayfly itself speak to it from now on
+mayfly rehearse --stop
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+
+from trainer.rehearsal.client import ACCOUNT, default_root, lease_server, stop_server
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the variables of a shell's lease, or end the embedded AWS. Returns 0."""
+    root = default_root()
+    if args.stop:
+        ended = stop_server(root)
+        print(json.dumps({"stopped": ended}) if args.json else "stopped" if ended else "nothing was running", file=sys.stdout)
+        return 0
+    server = lease_server(root, holder=os.getppid())  # the shell's: it ends with the shell
+    server.apply_program(ACCOUNT)
+    access = server.access(ACCOUNT)
+    variables = {
+        "AWS_ENDPOINT_URL": access.endpoint_url or "",
+        "AWS_ACCESS_KEY_ID": access.access_key or "",
+        "AWS_SECRET_ACCESS_KEY": access.secret_key or "",
+        "AWS_REGION": access.region or "",
+        "AWS_DEFAULT_REGION": access.region or "",
+    }
+    if args.json:
+        print(json.dumps(variables))
+    else:
+        print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
+    print(f"the embedded AWS of {root.absolute()} is this shell's until it ends", file=sys.stderr)
+    return 0

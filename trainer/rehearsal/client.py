@@ -1,0 +1,173 @@
+"""A command's side of the embedded AWS: find or start its server, lease it, have the Pulumi program applied, give access.
+
+The server is a process of its own, so that it survives whoever started it; `<root>/server.json` says where it listens.
+Nothing here imports moto or anything that only Linux has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trainer
+from trainer.access import Access
+from trainer.errors import ConfigError
+
+ACCOUNT = "000000000001"
+REGION = "us-east-1"
+START_SECONDS = 60.0  # about two on an idle machine
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy has no business on loopback
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A running server, and our lease on it."""
+
+    url: str
+    pid: int
+    lease: str
+
+    def access(self, account: str) -> Access:
+        """Return access to an account of it."""
+        return Access(
+            region=REGION, endpoint_url=self.url, access_key=f"AKIA{account}0000", secret_key="rehearsal", rehearsal=True
+        )
+
+    def apply_program(self, account: str) -> None:
+        """Have the Pulumi program applied to an account, unless it is; some seconds. Raises ConfigError with what it said."""
+        answer = _post(f"{self.url}/_rehearsal/program", {"account": account}, timeout_seconds=180)
+        if error := answer.get("error"):
+            raise ConfigError(error["what"], why=error["why"], do=error["do"])
+
+    def release(self) -> None:
+        """Give the lease back; a server that is gone needs none."""
+        try:
+            _post(f"{self.url}/_rehearsal/release", {"lease": self.lease})
+        except OSError:
+            return
+
+
+@contextmanager
+def rehearsal(root: Path | None = None, *, account: str = ACCOUNT, program: bool = True) -> Iterator[Access]:
+    """Give access to the embedded AWS of `root` for as long as the context lasts; it starts in about two seconds.
+
+    With `program`, the Pulumi program stands in the account; without, there is what earlier rehearsals left in its bucket.
+    Raises ConfigError off Linux, without the packages of the `rehearsal` extra, or when the server does not come up.
+    """
+    server = lease_server(root or default_root())
+    try:
+        if program:
+            server.apply_program(account)
+        yield server.access(account)
+    finally:
+        server.release()
+
+
+def default_root() -> Path:
+    """Return the folder of this desk's embedded AWS: $MAYFLY_HOME, else .mayfly in the current folder."""
+    return Path(os.environ.get("MAYFLY_HOME") or ".mayfly")
+
+
+def lease_server(root: Path, *, holder: int | None = None) -> Server:
+    """Lease the server of `root` for a process (this one), and start it where none runs."""
+    if sys.platform != "linux":
+        raise ConfigError("the embedded AWS needs Linux or a container", do="Run this in a container, or use an AWS account.")
+    if importlib.util.find_spec("moto") is None:
+        raise ConfigError("the embedded AWS needs moto, which is not installed", do="pip install 'mayfly[rehearsal]'")
+    root = root.absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + START_SECONDS
+    starting: subprocess.Popen[bytes] | None = None
+    while time.monotonic() < deadline:
+        server = _lease_running(root, holder or os.getpid())
+        if server:
+            return server
+        # A server that finds another one at work, or on its way out, ends at once: then it is this one's turn to try again.
+        if starting is None or starting.poll() is not None:
+            starting = _start(root)
+        time.sleep(0.1)
+    raise ConfigError("the embedded AWS did not start", why=_last_line(root / "server.log"), do=f"Read {root / 'server.log'}.")
+
+
+def stop_server(root: Path, *, timeout_seconds: float = 30.0) -> bool:
+    """End the server of `root` with everything that runs in it, and wait. Returns whether there was one."""
+    known = _known(root.absolute())
+    if known is None:
+        return False
+    try:
+        _post(f"{known['url']}/_rehearsal/stop", {})
+    except OSError:
+        return False
+    deadline = time.monotonic() + timeout_seconds
+    while (root / "server.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while Path(f"/proc/{known['pid']}").exists() and not _is_zombie(known["pid"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return True
+
+
+def _lease_running(root: Path, holder: int) -> Server | None:
+    known = _known(root)
+    if known is None:
+        return None
+    try:
+        lease = _post(f"{known['url']}/_rehearsal/lease", {"pid": holder, "root": str(root)}).get("lease")
+    except OSError:  # it ended without a word: killed
+        return None
+    return Server(url=known["url"], pid=known["pid"], lease=lease) if lease else None
+
+
+def _known(root: Path) -> dict[str, Any] | None:
+    try:
+        known: dict[str, Any] = json.loads((root / "server.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return known
+
+
+def _start(root: Path) -> subprocess.Popen[bytes]:
+    """Start a server in a session of its own: a Ctrl-C at the desk is not meant for it."""
+    source = str(Path(next(iter(trainer.__path__))).parent)
+    # The desk's credentials, profile and endpoints have no business there.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    with (root / "server.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "trainer.rehearsal.server", "--root", str(root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=root,
+            start_new_session=True,
+        )
+
+
+def _post(url: str, body: dict[str, Any], *, timeout_seconds: float = 10.0) -> dict[str, Any]:
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
+    with _direct.open(request, timeout=timeout_seconds) as answer:
+        told: dict[str, Any] = json.loads(answer.read())
+        return told
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,82 @@
+"""Memory of instances: what became of them, for the hour that AWS would show it, over a restart of the server.
+
+One JSON file an instance. An instance that was not seen to end, because the server was killed, is terminated when it is
+read back: `instance.reap` has ended its processes by then.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.rehearsal.world import Instance, World
+from trainer.runs.record import from_iso, iso
+
+_INSTANTS = ("launched_at", "running_at", "shutting_down_at", "stopped_at", "terminated_at")
+
+
+class InstanceLog:
+    """The folder that remembers one account's instances."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: dict[str, str] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, instance: Instance) -> None:
+        """Write an instance, if anything about it changed since the last time."""
+        text = _to_json(instance)
+        if self._written.get(instance.id) == text:
+            return
+        temporary = self._folder / f"{instance.id}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self._folder / f"{instance.id}.json")
+        self._written[instance.id] = text
+
+    def forget(self, instance_id: str) -> None:
+        """Drop an instance that AWS would not show any more."""
+        self._written.pop(instance_id, None)
+        (self._folder / f"{instance_id}.json").unlink(missing_ok=True)
+
+    def restore(self, world: World, now: datetime) -> list[str]:
+        """Put the remembered instances back, ended all of them. Returns the ids of those that are too old to show."""
+        for path in sorted(self._folder.glob("*.json")):
+            instance = _from_json(path.read_text(encoding="utf-8"))
+            world.instances[instance.id] = instance
+            world.lost(instance.id, now)
+        forgotten = world.forget(now)
+        for instance_id in forgotten:
+            self.forget(instance_id)
+        return forgotten
+
+
+def _to_json(instance: Instance) -> str:
+    values = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance)}
+    values["user_data"] = base64.b64encode(instance.user_data).decode()
+    for name in _INSTANTS:
+        values[name] = iso(values[name]) if values[name] else None
+    return json.dumps(values, default=_mark)
+
+
+def _from_json(text: str) -> Instance:
+    values: dict[str, Any] = json.loads(text, object_hook=_unmark)
+    values["user_data"] = base64.b64decode(values["user_data"])
+    values["reason"] = tuple(values["reason"])
+    for name in _INSTANTS:
+        values[name] = from_iso(values[name]) if values[name] else None
+    return Instance(**values)
+
+
+def _mark(value: Any) -> dict[str, str]:
+    """Write the instants inside a description so that they come back as such."""
+    if isinstance(value, datetime):
+        return {"$instant": iso(value)}
+    raise TypeError(f"{type(value).__name__} has no place in an instance's description")
+
+
+def _unmark(value: dict[str, Any]) -> Any:
+    return from_iso(value["$instant"]) if value.keys() == {"$instant"} else value

@@ -1,0 +1,52 @@
+"""One invocation of a Lambda function: import its handler from the unpacked zip, call it, write its answer.
+
+Run by `lambdas` as a plain script, `python -I -S lambda_runner.py FOLDER MODULE.FUNCTION CONTEXT`, with the event on stdin and
+the answer on stdout; what the function prints goes to stderr. Isolated (-I) and without site-packages (-S), so that it
+imports the standard library and the zip, as on AWS. Standard library only, nothing of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+
+class Context:
+    """What Lambda tells a handler about its invocation."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self._ends_at = time.monotonic() + told.pop("timeout_seconds")
+        self.__dict__.update(told)
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how long the function may still run."""
+        return max(int((self._ends_at - time.monotonic()) * 1000), 0)
+
+
+def main(folder: str, handler: str, context: str) -> dict[str, Any]:
+    """Run the handler once. Returns {"result": ...} or {"error": ...}."""
+    sys.path.insert(0, folder)
+    event = json.load(sys.stdin)
+    module, _, function = handler.rpartition(".")
+    try:
+        result = getattr(importlib.import_module(module), function)(event, Context(json.loads(context)))
+        return {"result": json.loads(json.dumps(result))}
+    except BaseException as error:  # whatever a handler raises is its answer, as on AWS; SystemExit too
+        told = {
+            "errorType": type(error).__name__,
+            "errorMessage": str(error),
+            "stackTrace": traceback.format_exc().splitlines(),
+        }
+        return {"error": told}
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    json.dump(main(*sys.argv[1:4]), answers)
+    answers.close()

@@ -1,0 +1,71 @@
+"""Who needs the embedded AWS: leases held by processes of this machine, and when its server may end.
+
+A lease dies with its holder, whatever killed it: a process is known by its id and its start time. Pure but for /proc.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+IDLE_SECONDS = 5.0
+FIRST_LEASE_SECONDS = 30.0  # a server that nobody leases after its start ends, too
+
+
+@dataclass(kw_only=True)
+class Leases:
+    """The leases on one server. Instants are seconds of a monotonic clock, passed in."""
+
+    started_at: float
+    _holders: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _idle_since: float | None = None
+    _ever_leased: bool = False
+    _ended: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, pid: int) -> str | None:
+        """Return a new lease for a process, or None where the server is about to end or the process has ended."""
+        started = start_ticks(pid)
+        with self._lock:
+            if self._ended or not started:
+                return None
+            lease = uuid.uuid4().hex
+            self._holders[lease] = (pid, started)
+            self._ever_leased = True
+            return lease
+
+    def release(self, lease: str) -> None:
+        """Give a lease back."""
+        with self._lock:
+            self._holders.pop(lease, None)
+
+    def end(self) -> None:
+        """Let the server end whoever holds it."""
+        with self._lock:
+            self._ended = True
+
+    def over(self, now: float, *, instances_alive: bool) -> bool:
+        """Say whether the server may end: five seconds after the last lease and instance. After a yes it never leases."""
+        with self._lock:
+            self._holders = {lease: who for lease, who in self._holders.items() if start_ticks(who[0]) == who[1]}
+            if self._ended:
+                return True
+            if self._holders or instances_alive:
+                self._idle_since = None
+                return False
+            if self._idle_since is None:
+                self._idle_since = now
+            patience = IDLE_SECONDS if self._ever_leased else FIRST_LEASE_SECONDS
+            self._ended = now - self._idle_since >= patience
+            return self._ended
+
+
+def start_ticks(pid: int) -> str:
+    """Return when a process began, in the kernel's ticks, or '' where there is no such process or it is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if stat[0] in "ZX" else stat[19]

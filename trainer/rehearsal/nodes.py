@@ -1,0 +1,174 @@
+"""Instances that really run: user data as processes of this machine, watched until they end, and each instance's metadata.
+
+`world` decides the states; this module starts and ends what stands behind them. One thread calls `step` again and again;
+ending a node takes its grace, so that happens on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from trainer.rehearsal.catalogue import gpu_count
+from trainer.rehearsal.cloud import REGION, Cloud
+from trainer.rehearsal.instance import NodeProcess, start_node
+from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
+from trainer.rehearsal.wire import Answer, Environ, access_key
+from trainer.rehearsal.world import AwsError, Instance
+from trainer.runs.record import utc_now
+
+log = logging.getLogger(__name__)
+GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL: the node uploads the models that are finished
+CREDENTIALS_LIFE = timedelta(hours=6)
+
+
+@dataclass(kw_only=True)
+class Nodes:
+    """The processes behind the instances of every account, by instance id."""
+
+    find_cloud: Callable[[str], Cloud | None]  # by instance id, for metadata
+    _running: dict[str, NodeProcess] = field(default_factory=dict)
+    _ending: dict[str, threading.Thread] = field(default_factory=dict)
+    _tokens: TokenStore = field(default_factory=TokenStore)
+    _tokens_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def step(self, cloud: Cloud) -> None:
+        """Start what has come to run, fire timers, notice who switched off, and end what is to end."""
+        with cloud.lock:
+            due = cloud.world.due_to_start(cloud.clock.now())
+            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]  # what cloud-init would run
+            for instance in due:
+                instance.occupied = True
+            mine = [one for one in cloud.world.instances.values() if one.occupied]
+        for instance in due:
+            self._start(cloud, instance)
+        for instance in mine:
+            node = self._running.get(instance.id)
+            if node is not None and instance.id not in self._ending:
+                self._watch(cloud, instance, node)
+
+    def close(self) -> None:
+        """End every node at once, and wait until none is left."""
+        for thread in list(self._ending.values()):
+            thread.join(timeout=GRACE_SECONDS + 5)
+        for node in list(self._running.values()):
+            node.terminate(grace_seconds=0)
+        self._running.clear()
+
+    def metadata(self, environ: Environ, body: bytes) -> Answer:
+        """Answer /imds/<instance id>/latest/..., as that instance's metadata service would."""
+        _, _, instance_id, rest = f"{environ['PATH_INFO']}///".split("/", 3)
+        cloud = self.find_cloud(instance_id)
+        if cloud is None:
+            return 404, [("Content-Type", "text/plain")], b"no such instance"
+        with cloud.lock:
+            instance = cloud.world.instances[instance_id]
+            now = cloud.clock.now()
+            if instance.state(now) in ("terminated", "stopped", "pending"):
+                return 404, [("Content-Type", "text/plain")], b"the instance does not run"
+            view = _view(cloud, instance)
+        headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
+        path = f"/{rest.rstrip('/')}"
+        with self._tokens_lock:
+            status, content_type, text = respond(view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now())
+        return status, [("Content-Type", content_type)], text
+
+    def _start(self, cloud: Cloud, instance: Instance) -> None:
+        instance_type = instance.pool.instance_type
+        endpoint = cloud.endpoint()
+        environment = {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{endpoint}/imds/{instance.id}",
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "MAYFLY_REHEARSAL_GPUS": str(gpu_count(instance_type)),
+            "MAYFLY_DESK_PYTHON": sys.executable,
+        }
+        try:
+            self._running[instance.id] = start_node(
+                sandbox=sandbox(cloud, instance.id),
+                instance_id=instance.id,
+                instance_type=instance_type,
+                user_data=instance.user_data,
+                environment=environment,
+            )
+        except (OSError, RuntimeError) as error:
+            log.error("instance %s could not start: %s", instance.id, error)
+            with cloud.lock:
+                cloud.world.lost(instance.id, cloud.clock.now())
+
+    def _watch(self, cloud: Cloud, instance: Instance, node: NodeProcess) -> None:
+        try:
+            node.tick(utc_now())
+        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:  # a broken unit must not stop the others
+            log.error("a timer of %s failed: %s", instance.id, error)
+        with cloud.lock:
+            if node.poll() == "poweroff":
+                cloud.world.power_off(instance.id, cloud.clock.now())
+            ends = instance.shutting_down_at is not None or instance.stopped_at is not None
+        if ends:
+            thread = threading.Thread(target=self._end, args=(cloud, instance, node), daemon=True, name=f"end-{instance.id}")
+            self._ending[instance.id] = thread
+            thread.start()
+
+    def _end(self, cloud: Cloud, instance: Instance, node: NodeProcess) -> None:
+        node.terminate(grace_seconds=GRACE_SECONDS)
+        self._running.pop(instance.id, None)
+        with cloud.lock:
+            if instance.id in cloud.world.instances:
+                cloud.world.vacated(instance.id, cloud.clock.now())
+        self._ending.pop(instance.id, None)
+
+
+def sandbox(cloud: Cloud, instance_id: str) -> Path:
+    """Return the folder an instance lives in."""
+    return cloud.root / "sandbox" / instance_id
+
+
+def remove_sandbox(cloud: Cloud, instance_id: str) -> None:
+    """Remove what an instance left on disk, once it is forgotten."""
+    shutil.rmtree(sandbox(cloud, instance_id), ignore_errors=True)
+
+
+def _view(cloud: Cloud, instance: Instance) -> MetadataView:
+    description = instance.description
+    return MetadataView(
+        instance_id=instance.id,
+        instance_type=description["InstanceType"],
+        availability_zone=description["Placement"]["AvailabilityZone"],
+        region=REGION,
+        account_id=cloud.account,
+        image_id=description["ImageId"],
+        launched_at=instance.launched_at,
+        user_data=instance.user_data,
+        tags=instance.tags,
+        tags_enabled=description.get("MetadataOptions", {}).get("InstanceMetadataTags") == "enabled",
+        credentials=_credentials(cloud, instance),
+    )
+
+
+def _credentials(cloud: Cloud, instance: Instance) -> RoleCredentials | None:
+    """Return credentials of the role in the instance's profile, or None where it has none."""
+    profile = instance.description.get("IamInstanceProfile", {}).get("Arn", "").rpartition("/")[2]
+    if not profile:
+        return None
+    try:
+        roles = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": profile})["InstanceProfile"]["Roles"]
+    except AwsError:  # the profile was deleted: AWS, too, stops handing out credentials
+        return None
+    if not roles:
+        return None
+    return RoleCredentials(
+        role=roles[0]["RoleName"],
+        access_key=access_key(cloud.account, temporary=True),
+        secret_key="rehearsal",
+        session_token="rehearsal",
+        expires_at=utc_now() + CREDENTIALS_LIFE,
+    )

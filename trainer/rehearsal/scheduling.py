@@ -1,0 +1,188 @@
+"""Rules of EventBridge Scheduler, and its targets: schedules are checked, kept by moto for reading, and fired by `fire_due`.
+
+A target is one of our Lambda functions, or a universal target (`arn:aws:scheduler:::aws-sdk:<service>:<action>`), which is
+called as a client would. One attempt a firing: what failed stands in `Cloud.deliveries`. Flexible windows are not honoured.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import uuid
+from typing import Any
+
+from botocore import xform_name
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.access import Access
+from trainer.rehearsal import lambdas
+from trainer.rehearsal.cloud import REGION, Cloud, Delivery, Rules
+from trainer.rehearsal.expressions import parse
+from trainer.rehearsal.wire import Call, access_key
+from trainer.rehearsal.world import AwsError, Firing
+from trainer.runs.record import iso
+
+log = logging.getLogger(__name__)
+UNIVERSAL_TARGET = "arn:aws:scheduler:::aws-sdk:"
+# Prefixes of actions that the Scheduler does not call, aws.md 4.1.
+_READ_ONLY = (
+    "get", "describe", "list", "poll", "receive", "search", "scan", "query", "select", "read", "lookup", "discover", "validate",
+    "batchGet", "batchDescribe", "batchRead", "transactGet", "adminGet", "adminList", "testMigration", "retrieve",
+    "testConnection", "translateDocument", "isAuthorized", "invokeModel",
+)  # fmt: skip
+
+
+def create_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
+    """Create a schedule. Nonsense in its expression, name or target is a ValidationException, as on AWS."""
+    params = call.params
+
+    def create() -> dict[str, Any]:
+        _check(cloud, params)
+        answer = cloud.moto("scheduler", "CreateSchedule", params)
+        _put(cloud, params)
+        return {"ScheduleArn": answer["ScheduleArn"]}
+
+    with cloud.lock:
+        return cloud.world.once("CreateSchedule", params, create)
+
+
+def update_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
+    """Replace a schedule by what the request says, as AWS does: what it leaves out gets its default."""
+    params = call.params
+    with cloud.lock:
+        _check(cloud, params)
+        answer = cloud.moto("scheduler", "UpdateSchedule", params)
+        _put(cloud, params)
+        return {"ScheduleArn": answer["ScheduleArn"]}
+
+
+def delete_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
+    """Delete a schedule; it does not fire any more."""
+    with cloud.lock:
+        cloud.moto("scheduler", "DeleteSchedule", call.params)
+        cloud.world.delete_schedule(call.params.get("GroupName") or "default", call.params["Name"])
+        return {}
+
+
+def delete_schedule_group(cloud: Cloud, call: Call) -> dict[str, Any]:
+    """Delete a group with its schedules."""
+    with cloud.lock:
+        cloud.moto("scheduler", "GetScheduleGroup", {"Name": call.params["Name"]})
+        cloud.moto("scheduler", "DeleteScheduleGroup", call.params)
+        cloud.world.delete_schedule_group(call.params["Name"])
+        return {}
+
+
+def fire_due(cloud: Cloud) -> list[threading.Thread]:
+    """Fire what is due, each on a thread of its own, and return the threads."""
+    if not cloud.fire_schedules:
+        return []
+    with cloud.lock:
+        firings = cloud.world.fire_due(cloud.clock.now())
+    threads = [
+        threading.Thread(target=_deliver, args=(cloud, firing), daemon=True, name=f"fire-{firing.name}") for firing in firings
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _deliver(cloud: Cloud, firing: Firing) -> None:
+    error = ""
+    try:
+        _call_target(cloud, firing)
+    except (AwsError, ClientError, BotoCoreError, ValueError) as failure:
+        error = str(failure)
+        log.warning("schedule %s of account %s failed: %s", firing.name, cloud.account, error)
+    with cloud.lock:
+        if firing.completed:
+            try:
+                cloud.moto("scheduler", "DeleteSchedule", {"GroupName": firing.group, "Name": firing.name})
+            except AwsError as failure:  # somebody deleted it while it fired
+                log.debug("schedule %s: %s", firing.name, failure)
+        cloud.deliveries.append(Delivery(schedule=firing.name, at=firing.at, target_arn=firing.target["Arn"], error=error))
+
+
+def _call_target(cloud: Cloud, firing: Firing) -> None:
+    target = firing.target
+    text = _fill_in(target.get("Input") or "{}", cloud, firing)
+    if not target["Arn"].startswith(UNIVERSAL_TARGET):
+        lambdas.invoke_event(cloud, lambdas.function_name(target["Arn"]), text.encode())
+        return
+    service, action = target["Arn"].removeprefix(UNIVERSAL_TARGET).split(":")
+    access = Access(
+        region=REGION,
+        endpoint_url=cloud.endpoint(),
+        access_key=access_key(cloud.account, temporary=True),
+        secret_key="rehearsal",
+        rehearsal=True,
+    )
+    getattr(access.client(service), xform_name(action))(**json.loads(text))
+
+
+def _fill_in(text: str, cloud: Cloud, firing: Firing) -> str:
+    """Put the Scheduler's context attributes in a target's input."""
+    arn = f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule/{firing.group}/{firing.name}"
+    attributes = {
+        "scheduled-time": iso(firing.at.replace(microsecond=0)),
+        "schedule-arn": arn,
+        "execution-id": str(uuid.uuid4()),
+        "attempt-number": "1",
+    }
+    for name, value in attributes.items():
+        text = text.replace(f"<aws.scheduler.{name}>", value)
+    return text
+
+
+def _check(cloud: Cloud, params: dict[str, Any]) -> None:
+    """Refuse what AWS refuses and moto takes."""
+    if not re.fullmatch(r"[0-9a-zA-Z\-_.]{1,64}", params["Name"]):
+        raise AwsError("ValidationException", f"Name '{params['Name']}' must be 1 to 64 letters, digits, '-', '_' or '.'.")
+    try:
+        parse(params["ScheduleExpression"], params.get("ScheduleExpressionTimezone") or "UTC")
+    except ValueError as error:
+        raise AwsError("ValidationException", str(error)) from error
+    cloud.moto("scheduler", "GetScheduleGroup", {"Name": params.get("GroupName") or "default"})
+    target = params["Target"]
+    if target["Arn"].startswith(UNIVERSAL_TARGET):
+        service, _, action = target["Arn"].removeprefix(UNIVERSAL_TARGET).partition(":")
+        if not service or not action or action.startswith(_READ_ONLY):
+            raise AwsError("ValidationException", f"{target['Arn']} is not a supported target.")
+        json.loads(target.get("Input") or "{}")
+    elif not re.fullmatch(r"arn:aws:lambda:[a-z0-9-]+:\d{12}:function:[\w-]+(:.+)?", target["Arn"]):
+        raise AwsError("ValidationException", f"Provided Arn is not in correct format: {target['Arn']}.")
+    _check_role(cloud, target["RoleArn"])
+
+
+def _check_role(cloud: Cloud, role_arn: str) -> None:
+    refusal = "The execution role you provide must allow AWS EventBridge Scheduler to assume the role."
+    try:
+        role = cloud.moto("iam", "GetRole", {"RoleName": role_arn.rpartition("/")[2]})["Role"]
+    except AwsError as error:
+        raise AwsError("ValidationException", refusal) from error
+    if "scheduler.amazonaws.com" not in json.dumps(role["AssumeRolePolicyDocument"]):
+        raise AwsError("ValidationException", refusal)
+
+
+def _put(cloud: Cloud, params: dict[str, Any]) -> None:
+    cloud.world.put_schedule(
+        group=params.get("GroupName") or "default",
+        name=params["Name"],
+        expression=parse(params["ScheduleExpression"], params.get("ScheduleExpressionTimezone") or "UTC"),
+        target=params["Target"],
+        enabled=params.get("State", "ENABLED") == "ENABLED",
+        delete_after_completion=params.get("ActionAfterCompletion") == "DELETE",
+        start=params.get("StartDate"),
+        end=params.get("EndDate"),
+        now=cloud.clock.now(),
+    )
+
+
+RULES: Rules = {
+    ("scheduler", "CreateSchedule"): create_schedule,
+    ("scheduler", "UpdateSchedule"): update_schedule,
+    ("scheduler", "DeleteSchedule"): delete_schedule,
+    ("scheduler", "DeleteScheduleGroup"): delete_schedule_group,
+}
