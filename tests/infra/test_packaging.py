@@ -1,0 +1,37 @@
+"""The wheel carries the program as data: a top-level package called infra would shadow a user's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling, the build backend, is not installed")
+def test_the_wheel_carries_the_program_as_data_and_installs_no_infra(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(tmp_path),
+    ]
+    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("mayfly-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"trainer"}
+    carried = {name.removeprefix("trainer/_infra/") for name in names if name.startswith("trainer/_infra/")}
+    sources = {f"infra/{path.name}" for path in (ROOT / "infra").glob("*.py")}
+    assert carried == sources | {"Pulumi.yaml", "Pulumi.dev.yaml"}
+    assert "trainer/node/bootstrap.sh" in names
