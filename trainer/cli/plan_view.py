@@ -7,6 +7,7 @@ from trainer.config import Job
 from trainer.launch.inputs import Candles
 from trainer.launch.plan import LIST_PRICE_REGION, Candidate, LaunchPlan
 
+LONG_REHEARSAL_SECONDS = 900.0
 HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough)", "est. cost (rough)", "note"]
 
 
@@ -14,11 +15,11 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
     """Return the plan as lines of text: what is trained, the candidates, and the hard stop."""
     bars = sum(min(count, job.bars) if job.bars else count for count in candles.bars.values())
     kind = "SYNTHETIC bars" if candles.synthetic else "bars"
+    last = f" (the last {job.bars:,} of each)" if job.bars else ""
     names = ", ".join(candles.bars) if len(candles.bars) <= 6 else f"{len(candles.bars)} symbols"
     models = "1 model" if len(candles.bars) == 1 else f"{len(candles.bars)} models"
-    lines = [
-        f"{job.name}: {models} ({job.model}: {names}) on {bars:,} {kind} of {candles.timeframe}, {job.epochs} epochs at most"
-    ]
+    what = f"{job.name}: {models} ({job.model}: {names})"
+    lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.epochs}"]
     rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
     lines += table(rows, right=(0, 3, 5))
     dates = sorted({candidate.machine.price_date for candidate in plan.candidates if candidate.machine.price_date})
@@ -27,6 +28,8 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
         lines.append(
             "a rehearsal: GPUs are processes on this machine's CPU, and its dollars are their seconds at that list price"
         )
+        if plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
+            lines.append("to rehearse in a minute or two, take less: --set bars=20000 --epochs 3")
     reason = "the budget" if plan.hard_stop < plan.max_duration else "max_duration"
     lines.append(
         f"hard stop {duration(plan.hard_stop.total_seconds())} after launch ({reason}), at most {money(plan.hard_stop_usd)} "

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import boto3
+import pytest
+
+from trainer.cli.main import main
+
+
+def launch(*words: object) -> int:
+    return main(["launch", *map(str, words)])
+
+
+def objects_in(access) -> set[str]:
+    s3 = access.client("s3")
+    (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
+    return {entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", ())}
+
+
+# --- dry run: the plan as text ---------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys):
+    before = objects_in(rehearsed)
+    assert launch("--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--epochs", 2, "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mayfly: 2 models (lstm: BTC-USD, ETH-USD) on 6,000 1m SYNTHETIC bars, epochs: 2"
+    assert lines[1].startswith("#  instance      market     zones  GPUs")
+    assert lines[2].startswith("1  p3.8xlarge *  on-demand      5  4 x V100 16GB  12.24  ")
+    assert lines[2].endswith("retired by AWS in 2026: a rehearsal only")
+    assert lines[3] == "list prices of us-east-1, 2026-07-20; times are derived, not measured: P50 (P90)"
+    assert lines[5].startswith("hard stop 30m00s after launch (max_duration), at most $6.12 at the on-demand price")
+    assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
+    assert objects_in(rehearsed) == before
+
+
+def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, candles, capsys):
+    assert (
+        launch("--rehearse", "--instance", "g6.xlarge", "--instance", "p3.8xlarge", "--data", candles, "--dry-run", "--json")
+        == 0
+    )
+    plan = json.loads(capsys.readouterr().out)
+    assert [candidate["instance_type"] for candidate in plan["candidates"]] == ["g6.xlarge", "p3.8xlarge"]
+    assert plan["rungs"][0].startswith("g6.xlarge on_demand us-east-1")
+    assert plan["data"] == {"timeframe": "1m", "bars": {"BTC-USD": 3000, "ETH-USD": 3000}, "synthetic": True}
+    assert plan["job"]["symbols"] == ["BTC-USD", "ETH-USD"]
+    assert plan["hard_stop"]["seconds"] == plan["max_duration_seconds"] == 1800
+
+
+def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(f'name = "mine"\ndata = "{candles}"\nepochs = 5\nhidden = 32\nsymbols = ["BTC-USD"]\n')
+    words = ["--rehearse", "--instance", "g6.xlarge", "--job", job, "--epochs", 7, "--set", "hidden=16", "--dry-run", "--json"]
+    assert launch(*words, "--symbols", "ETH-USD") == 0
+    chosen = json.loads(capsys.readouterr().out)["job"]
+    assert (chosen["name"], chosen["epochs"], chosen["hidden"], chosen["symbols"]) == ("mine", 7, 16, ["ETH-USD"])
+
+
+def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
+    words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--max-duration", "2h", "--epochs", 1, "--dry-run"]
+    assert launch(*words, "--budget", "12.24") == 0
+    assert "hard stop 1h00m after launch (the budget), at most $12.24" in capsys.readouterr().out
+
+
+def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys):
+    assert launch("--rehearse", "--instance", "p3.8xlarge", "--dry-run") == 0
+    printed = capsys.readouterr()
+    assert "no --data and an empty raw/, so this is the demo's job: SYNTHETIC bars of BTC-USD, ETH-USD, SOL-USD" in printed.err
+    assert "3 models (lstm: BTC-USD, ETH-USD, SOL-USD) on 60,000 1m SYNTHETIC bars (the last 20,000 of each)" in printed.out
+
+
+# --- bad input: one line and its exit code, before anything is written -----------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
+    """Launch, expect this exit code and one line on stderr that says error, and return it."""
+    assert launch("--instance", "g6.xlarge", *words) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    errors = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+def test_an_unknown_instance_type_names_the_nearest(capsys):
+    assert launch("--rehearse", "--instance", "p3.9xlarge") == 2
+    assert "Did you mean p3.8xlarge, p3.2xlarge, p3.16xlarge?" in capsys.readouterr().err
+
+
+def test_an_unknown_job_key_names_the_nearest(capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text("epoch = 3\n")
+    assert launch("--rehearse", "--job", job) == 2
+    assert capsys.readouterr().err == "error: unknown job key 'epoch'. Did you mean epochs?\n"
+
+
+def test_a_missing_folder_is_named(rehearsed, capsys):
+    assert "no-such-folder" in refused(capsys, 2, "--rehearse", "--data", "no-such-folder")
+
+
+def test_an_unknown_symbol_names_those_found(rehearsed, candles, capsys):
+    line = refused(capsys, 2, "--rehearse", "--data", candles, "--symbols", "DOGE-USD")
+    assert "DOGE-USD" in line
+    assert "BTC-USD, ETH-USD" in line
+
+
+def test_a_file_that_is_not_parquet_is_named(rehearsed, capsys, tmp_path):
+    (tmp_path / "BTC-USD_1m.parquet").write_text("no parquet")
+    assert "BTC-USD_1m.parquet" in refused(capsys, 2, "--rehearse", "--data", tmp_path)
+
+
+def test_fewer_bars_than_one_window_are_refused(rehearsed, candles, capsys):
+    line = refused(capsys, 2, "--rehearse", "--data", candles, "--set", "lookback=5000")
+    assert "BTC-USD" in line
+
+
+def test_a_budget_too_small_for_the_cheapest_plan_is_refused_with_its_own_code(rehearsed, candles, capsys):
+    line = refused(capsys, 104, "--rehearse", "--data", candles, "--budget", "0.001")
+    assert line.startswith("error: a budget of $0.001 is too small (the cheapest plan, g6.xlarge, is estimated at $0.")
+
+
+def test_an_error_of_the_data_check_keeps_its_three_parts_under_json(rehearsed, candles, capsys):
+    assert launch("--rehearse", "--data", candles, "--symbols", "DOGE-USD", "--instance", "g6.xlarge", "--json") == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == 2
+    assert "DOGE-USD" in error["what"]
+
+
+# --- AWS: what is missing, what is retired, who says yes -------------------------------------------------------------
+
+
+def test_without_credentials_it_says_what_is_missing_and_offers_a_rehearsal(monkeypatch, capsys, tmp_path):
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE", "REGION", "DEFAULT_REGION", "ENDPOINT_URL"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    assert launch("--instance", "p3.8xlarge") == 103
+    line = capsys.readouterr().err
+    assert line.startswith("error: no AWS credentials and no AWS region found, so no stack to launch from")
+    assert "--rehearse" in line
+
+
+def test_an_unknown_stack_names_pulumi_up_and_the_nearest(as_aws, capsys):
+    line = refused(capsys, 103, "--stack", "dew")
+    assert "there is no stack 'dew' in us-east-1 (no SSM parameter /mayfly/mayfly/dew)" in line
+    assert "Did you mean dev?" in line
+    assert "pulumi up --stack dew" in line
+
+
+def test_a_retired_type_stops_on_aws_before_any_write(as_aws, candles, capsys):
+    before = objects_in(as_aws)
+    assert launch("--instance", "p3.8xlarge", "--data", candles, "-y") == 2
+    line = capsys.readouterr().err
+    assert "error: p3.8xlarge cannot be launched on AWS (AWS ended P3 between 2026-04-01 and 2026-05-01)" in line
+    assert "g6.12xlarge (about " in line
+    assert objects_in(as_aws) == before
+
+
+def test_an_empty_raw_on_aws_names_data(as_aws, capsys):
+    assert "Name your candles with --data PATH" in refused(capsys, 2, "-y")
+
+
+def test_on_aws_nothing_starts_without_a_yes(as_aws, candles, capsys):
+    before = objects_in(as_aws)
+    line = refused(capsys, 2, "--data", candles)
+    assert line == (
+        "error: this would spend money, and nobody said yes (there is no terminal to ask on). "
+        "Add -y to launch, or --dry-run to look."
+    )
+    assert launch("--instance", "g6.xlarge", "--data", candles, "--json") == 2
+    assert json.loads(capsys.readouterr().out)["error"]["why"] == "--json was given"
+    assert objects_in(as_aws) == before
+
+
+# --- the example -----------------------------------------------------------------------------------------------------
+
+
+def test_the_example_shows_every_key_of_a_job_with_its_help():
+    from trainer.config import job_from, job_keys, load_job
+
+    path = Path(__file__).parents[3] / "examples" / "crypto-lstm.toml"
+    values, text = load_job(path), path.read_text(encoding="utf-8")
+    assert list(values) == [key for key, _, _ in job_keys()]
+    job_from(values)
+    for key, default, help in job_keys():
+        lines = text.splitlines()
+        at = next(index for index, line in enumerate(lines) if line.startswith(f"{key} = "))
+        assert f"# {help}" in lines[max(0, at - 3) : at], f"{key} has its help above it"
+        if values[key] != (list(default) if isinstance(default, tuple) else default):
+            assert "# default: " in lines[at], f"{key} differs from its default and says so"

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from trainer.cli.main import main
+from trainer.cli.parser import build_parser
+
+HEAVY = {"boto3", "botocore", "torch", "pyarrow", "pandas", "numpy", "pulumi", "moto", "ray"}
+
+
+def python(*arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+    return time.perf_counter() - began, done
+
+
+def test_help_loads_nothing_heavy():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "trainer.launch", "--help"], capture_output=True, text=True, check=True
+    )
+    loaded = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert not loaded & HEAVY
+    assert "--rehearse" in done.stdout
+
+
+def test_help_answers_within_five_times_a_bare_python_or_75_ms():
+    bare = min(python("-c", "pass")[0] for _ in range(5))
+    answer = min(python("-m", "trainer.launch", "--help")[0] for _ in range(5))
+    assert answer <= max(5 * bare, 0.075)
+
+
+@pytest.mark.parametrize("words", [["launch"], ["status"], ["logs", "RUN"], ["stop", "RUN"], ["receipts"], ["pull", "RUN"]])
+def test_every_verb_on_runs_speaks_json_and_rehearses(words):
+    arguments = build_parser().parse_args([*words, "--json", "--rehearse", "--stack", "prod"])
+    assert (arguments.json, arguments.rehearse, arguments.stack) == (True, True, "prod")
+
+
+def test_no_command_has_more_than_twenty_flags():
+    parser = build_parser("python -m trainer.launch")
+    assert len([action for action in parser._actions if action.option_strings]) <= 20
+
+
+def test_instance_is_repeatable_and_the_markets_exclude_each_other(capsys):
+    arguments = build_parser().parse_args(["launch", "--instance", "a", "--instance", "b", "--spot"])
+    assert (arguments.instance, arguments.market) == (["a", "b"], "spot")
+    assert main(["launch", "--spot", "--on-demand"]) == 2
+    assert capsys.readouterr().err.startswith("error: argument --on-demand: not allowed with argument --spot")
+
+
+def test_misuse_is_one_line_on_stderr_and_exit_2(capsys):
+    assert main(["launch", "--instnace", "p3.8xlarge"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith("error: unrecognized arguments: --instnace")
+
+
+def test_under_json_an_error_is_one_document_on_stdout(capsys):
+    assert main(["launch", "--json", "--set", "hiden=3"]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {
+        "error": {"code": 2, "what": "unknown job key 'hiden'", "why": "", "do": "Did you mean hidden, horizon?"}
+    }
+    assert printed.err == ""
+
+
+def test_a_mistake_of_ours_is_not_dressed_up_as_the_users(monkeypatch):
+    def broken(arguments: object) -> int:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("trainer.cli.launch.run", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["launch"])
+
+
+def test_ctrl_c_before_a_run_exists_says_that_nothing_was_launched(monkeypatch, capsys):
+    def pressed(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.cli.launch.run", pressed)
+    assert main(["launch"]) == 130
+    assert capsys.readouterr().err == "error: interrupted before anything was launched.\n"
+
+
+def test_botocore_errors_read_as_what_they_mean(monkeypatch, capsys):
+    from botocore.exceptions import ClientError, EndpointConnectionError
+
+    denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "GetObject")
+    for error, line in (
+        (denied, "error: GetObject failed (AccessDenied: no)."),
+        (EndpointConnectionError(endpoint_url="https://x"), "error: an AWS call failed (EndpointConnectionError"),
+    ):
+
+        def fail(arguments: object, error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr("trainer.cli.launch.run", fail)
+        assert main(["launch"]) == 103
+        assert capsys.readouterr().err.startswith(line)
