@@ -202,6 +202,25 @@ scratch_folder() { # the image mounts local NVMe here, where the type has it
   if [[ -z $root ]] && mountpoint -q /opt/dlami/nvme; then echo /opt/dlami/nvme/mayfly; else echo "$home/work"; fi
 }
 
+# An operating system that shuts down ends only cloud-init's own process (KillMode=process in its unit) and takes the
+# network away before it ends the rest. This unit is stopped before the network is, and lets the agent report first.
+announce_shutdown() {
+  cat > /run/systemd/system/mayfly-agent.service <<UNIT
+[Unit]
+Description=Let the node's agent report before the machine is down
+After=network-online.target systemd-resolved.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+ExecStop=-/bin/kill -TERM $agent
+ExecStop=-/usr/bin/tail --pid=$agent -f /dev/null
+TimeoutStopSec=75
+UNIT
+  "$systemctl" daemon-reload && "$systemctl" start mayfly-agent.service
+}
+
 main() {
   check_where_we_are
   booted_at=$(date +%s.%N)
@@ -226,6 +245,8 @@ main() {
   export MAYFLY_WORK MAYFLY_BOOTED_AT=$booted_at PYTHONPATH=$home/code PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
   "$home/venv/bin/python" -m trainer.node.agent &
   agent=$!
+  # In a rehearsal every process of the node gets the signal by itself.
+  [[ -n $root ]] || announce_shutdown || echo "bootstrap: a shutdown will not be announced to the agent" >&2
   local code=0
   while :; do
     wait "$agent" && code=0 || code=$?

@@ -99,7 +99,9 @@ def start_node(
         "started": _start_ticks(supervisor.pid),
         "process_group": int(first_line),
     }
-    (sandbox / MARKER).write_text(json.dumps(record))
+    # By rename: a server that is killed right here must not leave half a record for the next one.
+    (sandbox / f"{MARKER}.new").write_text(json.dumps(record))
+    (sandbox / f"{MARKER}.new").rename(sandbox / MARKER)
     return NodeProcess(instance_id=instance_id, sandbox=sandbox, process_group=int(first_line), supervisor=supervisor)
 
 
@@ -167,7 +169,7 @@ def reap(root: Path) -> int:
     killed = 0
     for depth in ("*", "*/*", "*/*/*"):
         for marker in root.glob(f"{depth}/{MARKER}"):
-            record = json.loads(marker.read_text() or "{}")
+            record = json.loads(marker.read_text())
             if not record:
                 continue
             pid = record["supervisor"]

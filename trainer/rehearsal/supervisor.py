@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -44,9 +45,18 @@ def start_user_data(user_data: Path, log: Path) -> int:
         os._exit(127)
 
 
-def children_of(pid: int) -> list[int]:
-    """Return the direct children of a process, in no order."""
-    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+def descendants() -> list[int]:
+    """Return every process below this one, in no order."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):  # it has just ended
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(folder.name))
+    found = children.get(os.getpid(), [])
+    for pid in found:  # grows as it goes
+        found.extend(children.get(pid, []))
+    return found
 
 
 def end_all() -> None:
@@ -61,15 +71,10 @@ def end_all() -> None:
 
 def signal_all(*numbers: int) -> None:
     """Send signals to every descendant."""
-    waiting = children_of(os.getpid())
-    while waiting:
-        pid = waiting.pop()
-        try:
-            waiting.extend(children_of(pid))
-            for number in numbers:
+    for pid in descendants():
+        for number in numbers:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
-            continue
 
 
 def reap() -> dict[int, int] | None:
