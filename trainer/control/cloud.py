@@ -181,6 +181,8 @@ def _instance(item: Mapping[str, Any]) -> Instance:
     launched_at = item["LaunchTime"].astimezone(timezone.utc)
     dated = _TRANSITION.search(item.get("StateTransitionReason") or "") if state in ENDED else None
     ended_at = datetime.strptime(dated[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc) if dated else None
+    if ended_at is not None:
+        ended_at = max(ended_at + timedelta(seconds=1), launched_at)  # AWS cuts the fraction off; a bill's bound must not
     attempt = tags.get("attempt", "")
     return Instance(
         instance_id=item["InstanceId"],
@@ -190,6 +192,6 @@ def _instance(item: Mapping[str, Any]) -> Instance:
         availability_zone=item.get("Placement", {}).get("AvailabilityZone", ""),
         state=state,
         launched_at=launched_at,
-        ended_at=max(ended_at, launched_at) if ended_at else None,
+        ended_at=ended_at,
         reason=(item.get("StateReason") or {}).get("Code", ""),
     )

@@ -1,0 +1,168 @@
+"""The receipt: its sums, its bounds, and that what is documented is what is produced."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.errors import UsageError
+from trainer.runs.lease import Heartbeat
+from trainer.runs.receipt import PHASES, make_receipt, seconds, spent
+from trainer.runs.record import Attempt, InstanceSeen, Launch
+from trainer.runs.verdict import EXIT_CODES, exit_code
+from trainer.runs.world import ModelSeen, NodeResult, World
+
+NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+DOCUMENT = Path(__file__).parents[3] / "docs" / "receipt.md"
+
+
+def at(number: float) -> datetime:
+    return NOON + timedelta(seconds=number)
+
+
+@pytest.fixture
+def ended(make_record):
+    """A run that was launched at 10 s, seen running at 40 s and ended at 400 s."""
+    launch = Launch(rung=0, token="t", deadline=at(3600), intended_at=at(1), outcome="created", instance_ids=("i-1",))
+    instance = InstanceSeen(
+        instance_id="i-1",
+        attempt=1,
+        instance_type="g5.12xlarge",
+        market="on_demand",
+        availability_zone="us-east-1a",
+        state="terminated",
+        launched_at=at(10),
+        running_seen_at=at(40),
+        terminated_at=at(400),
+        proof="described terminated",
+    )
+    return make_record(
+        state="closed",
+        outcome="done",
+        attempts=(Attempt(number=1, launches=(launch,), created_at=at(10)),),
+        instances=(instance,),
+        ending_at=at(390),
+        closed_at=at(450),
+    )
+
+
+def result(**fields: Any) -> NodeResult:
+    phases = {"boot": at(60), "stage": at(70), "train": at(100.5), "upload": at(370.25), "end": at(380)}
+    model = {"symbol": "BTC-USD", "family": "lstm", "key": "k", "version_id": "v", "sha256": "s", "metrics": {}}
+    data = {"files": [{"file": "a.parquet", "bars": 5}], "bars": 5, "holes": 1, "synthetic": True}
+    return NodeResult(**({"state": "done", "models": (model,), "phases": phases, "data": data} | fields))
+
+
+def test_the_phases_sum_to_the_total(ended):
+    told = seconds(ended, World(result=result()))
+    assert told == {
+        "preflight": 5.0,
+        "capacity": 10.0,
+        "boot": 60.0,
+        "stage": 30.5,
+        "train": 269.75,
+        "upload": 9.75,
+        "terminate": 20.0,
+        "total": 405.0,
+    }
+    assert sum(told[phase] for phase in PHASES) == pytest.approx(told["total"], abs=1e-9)
+
+
+@pytest.mark.parametrize("phases", [{}, {"stage": at(70)}, {"train": at(50), "upload": at(40), "end": at(9999)}])
+def test_the_phases_sum_to_the_total_when_the_node_said_little_or_its_clock_is_off(ended, phases):
+    told = seconds(ended, World(result=result(phases=phases)))
+    assert sum(told[phase] for phase in PHASES) == pytest.approx(told["total"], abs=1e-9)
+    assert all(value >= 0 for value in told.values())
+    assert told["total"] == 405.0
+
+
+def test_without_a_result_the_last_heartbeat_tells_the_phases(ended):
+    beat = Heartbeat(instance_id="i-1", at=at(300), lease_until=at(390), phase="train", phases={"train": at(100)})
+    assert seconds(ended, World(heartbeat=beat))["train"] == 290.0
+
+
+def test_a_run_that_never_had_an_instance_spent_its_time_on_capacity(make_record):
+    record = make_record(state="closed", outcome="failed", ending_at=at(20), closed_at=at(20))
+    told = seconds(record, World())
+    assert (told["capacity"], told["terminate"], told["total"]) == (20.0, 0.0, 25.0)
+
+
+def test_the_bill_is_bounded_by_the_signs_of_life_and_by_launch_and_end(ended):
+    low, high = spent(ended, World(result=result()), ended.closed_at)
+    assert low == pytest.approx((380 - 40) / 3600 * 5.0)
+    assert high == pytest.approx((400 - 10) / 3600 * 5.0)
+
+
+def test_the_shortest_bill_is_a_minute(ended, make_record):
+    from dataclasses import replace
+
+    short = replace(ended.instances[0], running_seen_at=at(12), terminated_at=at(20))
+    low, high = spent(replace(ended, instances=(short,)), World(), ended.closed_at)
+    assert low == high == pytest.approx(60 / 3600 * 5.0)
+
+
+def test_an_instance_that_was_never_seen_running_may_have_cost_nothing(ended):
+    from dataclasses import replace
+
+    unseen = replace(ended.instances[0], running_seen_at=None)
+    low, high = spent(replace(ended, instances=(unseen,)), World(), ended.closed_at)
+    assert low == 0 and high > 0
+
+
+def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
+    key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
+    receipt = make_receipt(ended, World(models=(ModelSeen(key=key, version_id="v", sha256="s", metrics={"test": {}}),)))
+    assert [(model["symbol"], model["family"]) for model in receipt["models"]] == [("BTC-USD", "lstm")]
+    assert [item["symbol"] for item in receipt["failed"]] == ["ETH-USD"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "code"),
+    [
+        *((outcome, None, code) for outcome, code in EXIT_CODES.items()),
+        *(("failed", {"code": code}, code) for code in (100, 101, 102, 103)),
+        ("failed", {"code": 2}, 100),
+    ],
+)
+def test_every_state_has_its_exit_code(outcome, error, code):
+    assert exit_code(outcome, error) == code
+
+
+def test_the_documented_receipt_is_the_produced_one(ended):
+    failed = make_receipt(ended, World(result=result(failed=({"symbol": "ETH-USD", "reason": "why"},))))
+    assert set(paths(failed)) == set(documented("field", after="# The receipt"))
+
+
+def test_the_documented_states_are_those_of_the_code():
+    table = {row[0]: row[1] for row in rows("state")}
+    assert table == {state: str(code) if state != "failed" else "100 to 103" for state, code in EXIT_CODES.items()}
+
+
+def test_the_documented_error_is_the_produced_one():
+    assert set(documented("field", after="## The error")) == {f"error.{key}" for key in UsageError("x").as_dict()}
+
+
+OPEN = {"error", "job", "devices", "data.files", "models[].metrics"}  # documented as a whole
+
+
+def paths(value: Any, path: str = "") -> set[str]:
+    if path in OPEN or not isinstance(value, (dict, list)):
+        return {path}
+    if isinstance(value, list):
+        return set().union(*(paths(item, f"{path}[]") for item in value))
+    return set().union(*(paths(item, f"{path}.{key}" if path else key) for key, item in value.items()))
+
+
+def rows(first_header: str, after: str = "# The receipt") -> list[list[str]]:
+    text = DOCUMENT.read_text(encoding="utf-8").split(after, 1)[1]
+    table = re.search(rf"\| {first_header} \|.*\n\|[ -|]*\n((?:\|.*\n)+)", text)
+    assert table is not None
+    return [[cell.strip().strip("`") for cell in line.strip("|\n ").split("|")] for line in table[1].splitlines()]
+
+
+def documented(first_header: str, after: str) -> list[str]:
+    return [row[0] for row in rows(first_header, after)]
