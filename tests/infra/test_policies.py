@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from fnmatch import fnmatchcase  # its `*` crosses slashes, as IAM's does
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -172,3 +174,11 @@ def test_each_role_is_for_one_service(program: Recorded, role: str, service: str
 def test_no_managed_policy_widens_a_role(program: Recorded) -> None:
     assert not program.all("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
     assert not any(role.get("managedPolicyArns") for role in program.all("aws:iam/role:Role"))
+
+
+def test_security_page_names_what_an_instance_may_write_and_files_that_exist() -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "security.md").read_text(encoding="utf-8")
+    (written,) = re.findall(r"it may write only (.*?), and what", page)
+    assert tuple(re.findall(r"`([^`]+)`", written)) == policies.INSTANCE_WRITES
+    assert all((root / path).is_file() for path in re.findall(r"`((?:infra|trainer)/[\w/]+\.py)`", page))

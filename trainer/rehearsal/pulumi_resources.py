@@ -355,7 +355,9 @@ def zip_archive(archive: pulumi.AssetArchive) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive_file:
         for path, content in _archive_files(archive):
-            archive_file.writestr(zipfile.ZipInfo(path, ZIP_EPOCH), content, zipfile.ZIP_DEFLATED, 1)
+            entry = zipfile.ZipInfo(path, ZIP_EPOCH)
+            entry.external_attr = 0o644 << 16  # readable, or Lambda could not load it
+            archive_file.writestr(entry, content, zipfile.ZIP_DEFLATED, 1)
     return packed.getvalue()
 
 
