@@ -1,0 +1,84 @@
+"""What a run keeps in S3, against the embedded AWS: compare-and-swap, versions, hashes, and unknown runs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from trainer.errors import PermissionDenied, UsageError
+from trainer.runs.store import Conflict, create_record, open_objects, read_record, run_ids, swap_record
+
+BUCKET = "mayfly-store"
+
+
+@pytest.fixture
+def objects(access):
+    s3 = access.client("s3")
+    bucket = f"{BUCKET}-{access.access_key[4:16]}"
+    s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return open_objects(access, bucket)
+
+
+def test_a_record_is_created_once_and_read_back_as_it_was(objects, make_record):
+    record = make_record()
+    etag = create_record(objects, record)
+    assert read_record(objects, record.run_id) == (record, etag)
+    with pytest.raises(Conflict):
+        create_record(objects, record)
+
+
+def test_of_two_writers_who_read_the_same_record_one_loses(objects, make_record):
+    record = make_record()
+    etag = create_record(objects, record)
+    swap_record(objects, replace(record, owner="first"), etag)
+    with pytest.raises(Conflict):
+        swap_record(objects, replace(record, owner="second"), etag)
+    assert read_record(objects, record.run_id)[0].owner == "first"
+
+
+def test_an_unknown_run_is_refused_with_the_nearest_ids(objects, make_record):
+    with pytest.raises(UsageError, match="There is no run yet"):
+        read_record(objects, "20261120-120000-crypto-k3v8")
+    create_record(objects, make_record())
+    with pytest.raises(UsageError, match="Did you mean 20261120-120000-crypto-k3v9"):
+        read_record(objects, "20261120-120000-crypto-k3v8")
+
+
+def test_run_ids_are_listed_oldest_first(objects, make_record):
+    for run_id in ("20261121-000000-b-aaaa", "20261120-000000-z-bbbb"):
+        create_record(objects, make_record(run_id=run_id))
+    assert run_ids(objects) == ("20261120-000000-z-bbbb", "20261121-000000-b-aaaa")
+
+
+def test_a_version_stays_readable_after_it_was_replaced(objects):
+    objects.put(key="k", body=b"one")
+    version = objects.head(key="k").version_id
+    objects.put(key="k", body=b"two")
+    assert objects.get(key="k").body == b"two"
+    assert objects.get(key="k", version_id=version).body == b"one"
+    assert objects.get(key="k", version_id="no-such-version") is None
+    assert objects.get(key="nothing") is None
+
+
+def test_the_hash_of_an_object_is_what_its_writer_said(access, objects):
+    digest = hashlib.sha256(b"weights").hexdigest()
+    s3, bucket = access.client("s3"), f"{BUCKET}-{access.access_key[4:16]}"
+    s3.put_object(Bucket=bucket, Key="m", Body=b"weights", Metadata={"sha256": digest})
+    assert objects.head(key="m").sha256 == digest
+    s3.put_object(Bucket=bucket, Key="n", Body=b"weights", ChecksumAlgorithm="SHA256")
+    assert objects.head(key="n").sha256 == digest
+
+
+def test_missing_credentials_are_no_missing_run(monkeypatch, access):
+    from trainer.access import Access
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    with pytest.raises(PermissionDenied, match="no AWS credentials"):
+        open_objects(Access(region="us-east-1", endpoint_url=access.endpoint_url), "b").get(key="k")
