@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data.sources import FIELDS, Held, Series, Source, candle_files, open_source, read_series, symbols_in, timeframe_of
-from trainer.data.timeframes import canonical, parse_name
+from trainer.data.timeframes import SECOND, canonical, parse_name
 from trainer.errors import DataError, nearest
 
 
@@ -226,5 +226,6 @@ def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, value
 
 
 def time_text(timestamp: int | np.integer) -> str:
-    """Return a time in nanoseconds UTC as ISO 8601 text, with seconds: `2021-03-01T00:00:00Z`."""
-    return f"{np.datetime64(int(timestamp), 'ns').astype('datetime64[s]')}Z"
+    """Return a time in nanoseconds UTC as ISO 8601 text: `2021-03-01T00:00:00Z`, with a fraction only where there is one."""
+    unit = next((unit for unit, length in (("s", SECOND), ("ms", SECOND // 1000)) if int(timestamp) % length == 0), "ns")
+    return f"{np.datetime64(int(timestamp), 'ns').astype(f'datetime64[{unit}]')}Z"

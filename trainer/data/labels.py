@@ -49,10 +49,10 @@ def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.
     return np.asarray(passed[last + 1] == passed[first])
 
 
-def plan_windows(candles: Candles, job: Job, *, warmup: int = WARMUP) -> WindowPlan:
+def plan_windows(candles: Candles, job: Job, *, warmup: int = WARMUP, spans: Spans | None = None) -> WindowPlan:
     """Find the holes, labels, spans and valid windows of a symbol. Raises DataError when a span is left without windows.
 
-    The embargo between spans is the larger of the job's and the horizon.
+    The embargo between spans is the larger of the job's and the horizon. `spans` replaces the job's split: a fold.
     """
     num_bars = len(candles)
     needed = warmup + job.lookback + job.horizon
@@ -65,13 +65,14 @@ def plan_windows(candles: Candles, job: Job, *, warmup: int = WARMUP) -> WindowP
     calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.calendar == "auto" else job.calendar
     hole = holes(candles.timestamp, candles.timeframe, calendar)
     labels = label_bars(candles.close, job.horizon)
-    spans = split(
-        num_bars,
-        validation_fraction=job.validation_fraction,
-        test_fraction=job.test_fraction,
-        embargo=max(job.embargo, job.horizon),
-        first=warmup,
-    )
+    if spans is None:
+        spans = split(
+            num_bars,
+            validation_fraction=job.validation_fraction,
+            test_fraction=job.test_fraction,
+            embargo=max(job.embargo, job.horizon),
+            first=warmup,
+        )
     starts, ties = {}, 0
     for name, span in spans.items():
         last = np.arange(max(span.start, warmup + job.lookback - 1), span.stop - job.horizon, dtype=np.int64)

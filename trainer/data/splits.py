@@ -1,8 +1,13 @@
-"""Splits by time: training, validation and test spans with an embargo between them. Knows counts of bars, nothing else."""
+"""Splits by time: training, validation and test spans with an embargo between them, once or walking forward.
+
+Knows counts of bars, nothing else.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from trainer.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +42,40 @@ def split(num_bars: int, *, validation_fraction: float, test_fraction: float, em
     one span shares a bar with the next span.
     """
     usable = max(0, num_bars - first)
-    test_start = num_bars - int(usable * test_fraction)
-    validation_start = test_start - int(usable * validation_fraction)
+    test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)
+    return _ending_at(num_bars, test_bars=test_bars, validation_bars=validation_bars, embargo=embargo, first=first)
+
+
+def walk_forward(
+    num_bars: int, *, folds: int, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0
+) -> tuple[Spans, ...]:
+    """Split into `folds` expanding folds, oldest first: each trains from `first` on, and its test span follows the one before.
+
+    The fractions are shares of all usable bars in each fold, so the tests of 4 folds at 0.15 cover the last 60 %; one fold is
+    `split`. Raises DataError when the first fold would keep less than a tenth of the bars for training.
+    """
+    usable = max(0, num_bars - first)
+    test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)
+    spans = tuple(
+        _ending_at(
+            num_bars - later * test_bars, test_bars=test_bars, validation_bars=validation_bars, embargo=embargo, first=first
+        )
+        for later in reversed(range(folds))
+    )
+    if folds > 1 and len(spans[0].train) < usable // 10:
+        raise DataError(
+            f"{folds} folds leave {len(spans[0].train)} of {usable} bars to train the first one",
+            why=f"each tests {test_fraction:g} of the bars, and the first validates {validation_fraction:g} before that",
+            do="Lower folds or test_fraction.",
+        )
+    return spans
+
+
+def _ending_at(stop: int, *, test_bars: int, validation_bars: int, embargo: int, first: int) -> Spans:
+    test_start = stop - test_bars
+    validation_start = test_start - validation_bars
     return Spans(
         train=Span(start=first, stop=max(first, validation_start - embargo)),
         validation=Span(start=validation_start, stop=max(validation_start, test_start - embargo)),
-        test=Span(start=test_start, stop=num_bars),
+        test=Span(start=test_start, stop=stop),
     )

@@ -18,7 +18,7 @@ from trainer.data.candles import Candles, time_text
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.data.features import compute_features
 from trainer.data.labels import plan_windows
-from trainer.data.splits import Spans
+from trainer.data.splits import Spans, walk_forward
 from trainer.errors import DataError
 
 
@@ -55,13 +55,20 @@ class SymbolData:
 
 
 def prepare(
-    candles: Candles, job: Job, *, features: Tensor | None = None, warmup: int = WARMUP, device: str | torch.device = "cpu"
+    candles: Candles,
+    job: Job,
+    *,
+    features: Tensor | None = None,
+    warmup: int = WARMUP,
+    spans: Spans | None = None,
+    device: str | torch.device = "cpu",
 ) -> SymbolData:
     """Compute features, labels, spans, scaler and window starts of a symbol; everything lies on `device`. Raises DataError.
 
-    `features` (N, F) replaces the computed ones, with `warmup` rows at their head that no window may hold.
+    `features` (N, F) replaces the computed ones, with `warmup` rows at their head that no window may hold; `spans` replaces
+    the job's split.
     """
-    plan = plan_windows(candles, job, warmup=warmup)
+    plan = plan_windows(candles, job, warmup=warmup, spans=spans)
     rows_TF = compute_features(candles, device) if features is None else features.to(device, torch.float32).contiguous()
     _refuse_bad_features(candles, rows_TF, warmup, FEATURES if features is None else ())
     mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(plan.starts["train"], job.lookback, len(candles))))
@@ -80,6 +87,31 @@ def prepare(
         ties=plan.ties,
         embargo=max(job.embargo, job.horizon),
     )
+
+
+def prepare_folds(
+    candles: Candles,
+    job: Job,
+    *,
+    folds: int,
+    features: Tensor | None = None,
+    warmup: int = WARMUP,
+    device: str | torch.device = "cpu",
+) -> tuple[SymbolData, ...]:
+    """Prepare a symbol for each fold of an expanding walk forward, oldest first. Raises DataError.
+
+    The folds share one `rows_TF`; each has a scaler of its own training span.
+    """
+    folded = walk_forward(
+        len(candles),
+        folds=folds,
+        validation_fraction=job.validation_fraction,
+        test_fraction=job.test_fraction,
+        embargo=max(job.embargo, job.horizon),
+        first=warmup,
+    )
+    rows_TF = compute_features(candles, device) if features is None else features.to(device, torch.float32).contiguous()
+    return tuple(prepare(candles, job, features=rows_TF, warmup=warmup, spans=spans, device=device) for spans in folded)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from trainer.data.splits import Span, split
+import pytest
+
+from trainer.data.splits import Span, split, walk_forward
+from trainer.errors import DataError
 
 
 def test_spans_follow_in_time_with_the_embargo_between() -> None:
@@ -18,3 +21,20 @@ def test_fractions_are_shares_of_the_bars_after_the_first() -> None:
 def test_an_embargo_larger_than_a_span_leaves_it_empty() -> None:
     spans = split(100, validation_fraction=0.1, test_fraction=0.1, embargo=50)
     assert len(spans.validation) == 0
+
+
+def test_folds_walk_forward_with_growing_training_and_tests_side_by_side() -> None:
+    folds = walk_forward(1100, folds=3, validation_fraction=0.1, test_fraction=0.2, embargo=5, first=100)
+    assert [(fold.train.start, fold.train.stop) for fold in folds] == [(100, 395), (100, 595), (100, 795)]
+    assert [(fold.validation.start, fold.validation.stop) for fold in folds] == [(400, 495), (600, 695), (800, 895)]
+    assert [(fold.test.start, fold.test.stop) for fold in folds] == [(500, 700), (700, 900), (900, 1100)]
+
+
+def test_one_fold_is_the_split() -> None:
+    settings = {"validation_fraction": 0.15, "test_fraction": 0.2, "embargo": 9, "first": 50}
+    assert walk_forward(1000, folds=1, **settings) == (split(1000, **settings),)
+
+
+def test_folds_that_leave_no_training_are_refused() -> None:
+    with pytest.raises(DataError, match="5 folds leave 0 of 1000 bars.*Lower folds or test_fraction"):
+        walk_forward(1000, folds=5, validation_fraction=0.15, test_fraction=0.2, embargo=5)
