@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError
@@ -20,8 +23,7 @@ class Access:
 
     def client(self, service: str, *, total_max_attempts: int = 5, timeout_seconds: float = 30.0) -> Any:
         """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need that)."""
-        import boto3  # late: 0.3 s, and --help must not pay for it
-        from botocore.config import Config
+        from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
         config = Config(
             retries={"mode": "standard", "total_max_attempts": total_max_attempts},
@@ -29,14 +31,31 @@ class Access:
             read_timeout=timeout_seconds,
             s3={"addressing_style": "path"} if self.endpoint_url else {},
         )
-        return boto3.client(
-            service,
-            region_name=self.region,
-            endpoint_url=self.endpoint_url,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            config=config,
-        )
+        with _session_lock:  # a client may be used by many threads, but a session makes them one at a time
+            return _session(own_settings=self.access_key is None).client(
+                service,
+                region_name=self.region,
+                endpoint_url=self.endpoint_url,
+                aws_access_key_id=self.access_key,
+                aws_secret_access_key=self.secret_key,
+                config=config,
+            )
+
+
+_session_lock = threading.Lock()
+
+
+@cache
+def _session(*, own_settings: bool) -> Any:
+    """Return the one session of this process; without the user's settings, a profile that is wrong can't spoil a rehearsal."""
+    import boto3
+    import botocore.session
+
+    if own_settings:
+        return boto3.Session()
+    nothing = {"profile": (None, None, None, None), "config_file": (None, None, os.devnull, None)}
+    session = botocore.session.Session(session_vars={**nothing, "credentials_file": (None, None, os.devnull, None)})
+    return boto3.Session(botocore_session=session)
 
 
 PERMISSION_CODES = frozenset(
