@@ -1,0 +1,136 @@
+"""boto3's side of the Cloud protocol, against the embedded AWS with the program applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from trainer.control.cloud import AwsCloud, schedule_request
+from trainer.control.drive import drive
+from trainer.errors import ConfigError
+from trainer.launch.requests import create_fleet_request
+from trainer.runs.record import Attempt, Launch, Rung
+from trainer.runs.store import create_record, open_objects
+
+AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def test_a_one_time_schedule_deletes_itself_and_gives_up_after_an_hour():
+    request = schedule_request(name="n", group="g", at=AT, target_arn="t", role_arn="r", target_input={"run_id": "x"})
+    assert request == {
+        "Name": "n",
+        "GroupName": "g",
+        "ScheduleExpression": "at(2030-01-02T03:04:05)",
+        "ScheduleExpressionTimezone": "UTC",
+        "FlexibleTimeWindow": {"Mode": "OFF"},
+        "ActionAfterCompletion": "DELETE",
+        "Target": {
+            "Arn": "t",
+            "RoleArn": "r",
+            "Input": '{"run_id": "x"}',
+            "RetryPolicy": {"MaximumRetryAttempts": 30, "MaximumEventAgeInSeconds": 3600},
+        },
+    }
+
+
+@pytest.fixture
+def armed(stack, make_record):
+    """A stack's cloud, and a run with one intent on its ladder of two zones."""
+    access, outputs = stack
+    now = datetime.now(timezone.utc)
+    zones = sorted(outputs.subnets)[:2]
+    line = sorted(outputs.launch_templates)[0]
+    image = access.client("ssm").get_parameter(Name=outputs.images[line])["Parameter"]["Value"]
+    ladder = tuple(
+        Rung(
+            instance_type="g5.12xlarge",
+            availability_zone=zone,
+            subnet_id=outputs.subnets[zone],
+            market="on_demand",
+            price_usd_per_hour=5.672,
+            on_demand_usd_per_hour=5.672,
+            gpu_count=4,
+            launch_template_id=outputs.launch_templates[line],
+            image_id=image,
+        )
+        for zone in zones
+    )
+    record = make_record(
+        bucket=outputs.bucket,
+        ladder=ladder,
+        preflight_at=now,
+        created_at=now,
+        deadline=now + timedelta(hours=1),
+        rehearsal=True,
+    )
+    return AwsCloud(access, outputs), access, outputs, record
+
+
+def with_intent(record):
+    launch = Launch(rung=0, token="token", deadline=record.deadline.replace(microsecond=0), intended_at=record.created_at)
+    return replace(record, attempts=(Attempt(number=1, launches=(launch,)),)), launch
+
+
+def test_an_instance_is_created_once_found_by_tag_and_seen_to_end(armed):
+    cloud, _, _, record = armed
+    record, launch = with_intent(record)
+    request = create_fleet_request(record, record.ladder[0], launch)
+    first, second = cloud.create_fleet(request=request), cloud.create_fleet(request=request)
+    assert first.kind == "created" and first.instance_ids == second.instance_ids
+    (seen,) = cloud.instances(run_id=record.run_id)
+    assert (seen.attempt, seen.instance_type, seen.market) == (1, "g5.12xlarge", "on_demand")
+    assert seen.state in ("pending", "running") and seen.ended_at is None
+    cloud.terminate(instance_ids=first.instance_ids)
+    (seen,) = cloud.instances(run_id=record.run_id)
+    assert seen.state in ("shutting-down", "terminated")
+    assert seen.ended_at is not None and seen.ended_at >= seen.launched_at
+    cloud.terminate(instance_ids=("i-0123456789abcdef0", *first.instance_ids))  # one that was never there counts as gone
+
+
+def test_a_schedule_is_armed_moved_read_and_deleted_as_often_as_asked(armed):
+    cloud, access, outputs, _ = armed
+    name = "mayfly-20261120-120000-crypto-k3v9-sweep"
+    assert cloud.scheduled(name=name) is None
+    cloud.arm_sweep(name=name, run_id="r", at=AT)
+    cloud.arm_sweep(name=name, run_id="r", at=AT + timedelta(hours=1))
+    assert cloud.scheduled(name=name) == AT + timedelta(hours=1)
+    target = access.client("scheduler").get_schedule(Name=name, GroupName=outputs.schedule_group)["Target"]
+    assert (target["Arn"], target["Input"]) == (outputs.sweeper_arn, '{"run_id": "r"}')
+    cloud.arm_kill(name=name, instance_ids=("i-1",), at=AT)
+    target = access.client("scheduler").get_schedule(Name=name, GroupName=outputs.schedule_group)["Target"]
+    assert (target["Arn"], target["Input"]) == (
+        "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances",
+        '{"InstanceIds": ["i-1"]}',
+    )
+    cloud.delete_schedule(name=name)
+    cloud.delete_schedule(name=name)
+    assert cloud.scheduled(name=name) is None
+
+
+def test_without_a_schedule_group_nothing_can_be_armed_and_nothing_is_launched(armed):
+    cloud, access, outputs, record = armed
+    broken = replace(outputs, schedule_group="no-such-group")
+    with pytest.raises(ConfigError, match="cannot arm"):
+        AwsCloud(access, broken).arm_sweep(name="n", run_id="r", at=AT)
+    create_record(open_objects(access, outputs.bucket), record)
+    receipt = drive(access, broken, record.run_id)
+    assert (receipt["state"], receipt["exit_code"], receipt["instances"]) == ("failed", 103, [])
+    assert "cannot arm" in receipt["error"]["what"]
+    assert cloud.instances(run_id=record.run_id) == ()
+
+
+def test_full_pools_are_walked_through_and_the_end_is_exit_101(armed, aws_server):
+    _, access, outputs, record = armed
+    create_record(open_objects(access, outputs.bucket), record)
+    aws_server.world(access).fill(instance_type="g5.12xlarge")
+    receipt = drive(access, outputs, record.run_id)
+    assert (receipt["state"], receipt["exit_code"]) == ("failed", 101)
+    assert all(rung.availability_zone in receipt["error"]["why"] for rung in record.ladder)
+    assert (
+        access.client("scheduler").list_schedules(GroupName=outputs.schedule_group, NamePrefix=f"mayfly-{record.run_id}")[
+            "Schedules"
+        ]
+        == []
+    )

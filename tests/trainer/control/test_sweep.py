@@ -1,0 +1,215 @@
+"""The sweeper against the embedded AWS: what is due ends, what is not lives, and one failure keeps nothing alive."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from trainer.control import sweep as sweep_module
+from trainer.control.cloud import schedule_request
+from trainer.control.sweep import Clients, Settings, handler, overdue, sweep
+from trainer.runs.lease import LEASE, heartbeat_key
+
+RUN = "20261120-120000-crypto-k3v9"
+GROUP = "mayfly-runs"
+
+
+class Account:
+    """One account: its clients, and instances by what their tags say."""
+
+    def __init__(self, access) -> None:
+        self.access = access
+        self.ec2, self.s3, self.scheduler = (access.client(name) for name in ("ec2", "s3", "scheduler"))
+        self.settings = Settings(project="mayfly", stack="dev", bucket=f"sweep-{access.access_key[4:16]}", schedule_group=GROUP)
+        self.s3.create_bucket(Bucket=self.settings.bucket)
+        self.scheduler.create_schedule_group(Name=GROUP)
+        self.image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        self.now = datetime.now(timezone.utc)
+
+    @property
+    def clients(self) -> Clients:
+        return Clients(ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
+
+    def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str) -> str:
+        values = {"project": "mayfly", "stack": "dev", "run_id": RUN, "attempt": "1", "node": "0"} | tags
+        if deadline is not None:
+            values["deadline"] = deadline if isinstance(deadline, str) else f"{self.now + deadline:%Y-%m-%dT%H:%M:%SZ}"
+        specification = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}]
+        answer = self.ec2.run_instances(
+            ImageId=self.image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1, TagSpecifications=specification
+        )
+        return str(answer["Instances"][0]["InstanceId"])
+
+    def state(self, instance_id: str) -> str:
+        found = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        return "alive" if found["State"]["Name"] in ("pending", "running") else "ended"
+
+    def beat(self, at: datetime, run_id: str = RUN) -> None:
+        body = json.dumps({"at": at.isoformat(), "lease_until": (at + LEASE).isoformat(), "phase": "train"})
+        self.s3.put_object(Bucket=self.settings.bucket, Key=heartbeat_key(run_id, 1), Body=body.encode())
+
+    def sweep(self, *, later: timedelta = timedelta(0), run_id: str = "", clients: Clients | None = None):
+        return sweep(self.settings, clients or self.clients, now=self.now + later, run_id=run_id)
+
+
+class Broken:
+    """A client of which one operation fails; everything else is the real one."""
+
+    def __init__(self, client, operation, fails) -> None:
+        self._client, self._operation, self._fails = client, operation, fails
+
+    def __getattr__(self, name):
+        if name != self._operation:
+            return getattr(self._client, name)
+        return self._call
+
+    def _call(self, **arguments):
+        if error := self._fails(arguments):
+            raise error
+        return getattr(self._client, self._operation)(**arguments)
+
+
+@pytest.fixture
+def account(access) -> Account:
+    return Account(access)
+
+
+def test_what_is_past_its_deadline_ends_and_what_is_not_lives(account):
+    late, fine = account.launch(deadline=-timedelta(minutes=1)), account.launch(deadline=timedelta(minutes=1))
+    summary = account.sweep()
+    assert (account.state(late), account.state(fine)) == ("ended", "alive")
+    assert list(summary.terminated) == [late]
+    assert summary.seen == 2
+
+
+def test_the_one_time_call_ends_its_run_at_the_deadline_and_no_other(account):
+    other = account.launch(deadline=timedelta(0), run_id="20261120-120000-other-aaaa")
+    mine = account.launch(deadline=timedelta(seconds=2))  # the schedule fires a little early by this clock
+    summary = account.sweep(run_id=RUN)
+    assert (account.state(mine), account.state(other)) == ("ended", "alive")
+    assert list(summary.terminated) == [mine]
+
+
+def test_a_deadline_that_was_moved_is_the_one_that_counts(account):
+    mine = account.launch(deadline=timedelta(hours=1))
+    account.sweep(run_id=RUN)
+    assert account.state(mine) == "alive"
+
+
+@pytest.mark.parametrize("deadline", [None, "soon"])
+def test_an_instance_without_a_readable_deadline_ends_after_a_minute(account, deadline):
+    nameless = account.launch(deadline=deadline)
+    account.sweep()
+    assert account.state(nameless) == "alive"
+    account.sweep(later=timedelta(minutes=2))
+    assert account.state(nameless) == "ended"
+
+
+def test_instances_of_others_are_not_touched(account):
+    others = [
+        account.launch(deadline=-timedelta(hours=1), project="somebody"),
+        account.launch(deadline=-timedelta(hours=1), stack="prod"),
+    ]
+    assert account.sweep().seen == 0
+    assert {account.state(instance_id) for instance_id in others} == {"alive"}
+
+
+def test_a_node_silent_past_its_lease_ends(account):
+    hung = account.launch()
+    account.beat(account.now)
+    account.sweep(later=timedelta(seconds=60))
+    assert account.state(hung) == "alive"
+    summary = account.sweep(later=timedelta(minutes=3))
+    assert account.state(hung) == "ended"
+    assert "silent" in summary.terminated[hung]
+
+
+def test_a_node_that_never_spoke_has_time_to_boot(account):
+    mute = account.launch()
+    account.sweep(later=timedelta(minutes=14))
+    assert account.state(mute) == "alive"
+    account.sweep(later=timedelta(minutes=16))
+    assert account.state(mute) == "ended"
+
+
+def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):
+    silent, late = account.launch(deadline=timedelta(days=1)), account.launch(deadline=-timedelta(minutes=1))
+    account.beat(account.now - timedelta(hours=1))
+    down = Broken(account.s3, "get_object", lambda arguments: EndpointConnectionError(endpoint_url="https://s3"))
+    summary = account.sweep(clients=Clients(ec2=account.ec2, s3=down, scheduler=account.scheduler))
+    assert (account.state(silent), account.state(late)) == ("alive", "ended")
+    assert summary.lease_check.startswith("skipped")
+
+
+def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(account):
+    ids = [account.launch(deadline=-timedelta(minutes=1)) for _ in range(3)]
+
+    def fails(arguments):
+        if arguments["InstanceIds"] == [ids[0]]:
+            return ClientError({"Error": {"Code": "OperationNotPermitted", "Message": "no"}}, "TerminateInstances")
+        return None
+
+    clients = Clients(ec2=Broken(account.ec2, "terminate_instances", fails), s3=account.s3, scheduler=account.scheduler)
+    summary = account.sweep(clients=clients)
+    assert [account.state(instance_id) for instance_id in ids] == ["alive", "ended", "ended"]
+    assert list(summary.failed) == [ids[0]]
+
+
+def test_an_instance_that_is_not_found_any_more_counts_as_ended(account):
+    gone = account.launch(deadline=-timedelta(minutes=1))
+    missing = ClientError({"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "gone"}}, "TerminateInstances")
+    clients = Clients(
+        ec2=Broken(account.ec2, "terminate_instances", lambda arguments: missing), s3=account.s3, scheduler=account.scheduler
+    )
+    summary = account.sweep(clients=clients)
+    assert list(summary.terminated) == [gone]
+    assert summary.failed == {}
+
+
+def test_schedules_of_ended_runs_go_and_those_of_living_and_starting_runs_stay(account):
+    account.launch()
+    living, ended = f"mayfly-{RUN}-sweep", "mayfly-20261119-120000-old-aaaa-kill-1"
+    trust = {"Effect": "Allow", "Principal": {"Service": "scheduler.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+    role = account.access.client("iam").create_role(RoleName="scheduler", AssumeRolePolicyDocument=policy)["Role"]["Arn"]
+    for name in (living, ended, "mayfly-dev-sweep"):  # the last one is the standing schedule
+        request = schedule_request(
+            name=name,
+            group=GROUP,
+            at=account.now + timedelta(days=1),
+            target_arn="arn:aws:scheduler:::aws-sdk:ec2:terminateInstances",
+            role_arn=role,
+            target_input={"InstanceIds": ["i-0123456789abcdef0"]},
+        )
+        account.scheduler.create_schedule(**request)
+    assert account.sweep(later=timedelta(minutes=14)).deleted_schedules == []
+    assert account.sweep(later=timedelta(minutes=16)).deleted_schedules == [ended]
+    assert {item["Name"] for item in account.scheduler.list_schedules(GroupName=GROUP)["Schedules"]} == {
+        living,
+        "mayfly-dev-sweep",
+    }
+
+
+def test_the_handler_reads_its_environment_answers_a_summary_and_fails_when_it_could_not_end_something(account, monkeypatch):
+    late = account.launch(deadline=-timedelta(minutes=1))
+    names = {"PROJECT": "mayfly", "STACK": "dev", "BUCKET": account.settings.bucket, "SCHEDULE_GROUP": GROUP}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    denied = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "TerminateInstances")
+    broken = Broken(account.ec2, "terminate_instances", lambda arguments: denied)
+    clients = {"ec2": broken, "s3": account.s3, "scheduler": account.scheduler}
+    monkeypatch.setattr(sweep_module.boto3, "client", clients.__getitem__)
+    with pytest.raises(RuntimeError, match=late):
+        handler({}, None)
+    clients["ec2"] = account.ec2
+    assert list(handler(None, None)["terminated"]) == [late]
+
+
+@pytest.mark.parametrize("text", ["2026-11-20T12:00:00Z", "2026-11-20T12:00:00", "2026-11-20T13:00:00+01:00"])
+def test_a_deadline_counts_in_utc_however_it_is_written(text):
+    noon = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+    assert overdue({"deadline": text}, noon - timedelta(hours=1), noon)
+    assert not overdue({"deadline": text}, noon - timedelta(hours=1), noon - timedelta(seconds=6))
