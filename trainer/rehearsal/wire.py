@@ -135,7 +135,7 @@ def decode(environ: Environ, body: bytes) -> Call | None:
 def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
     """Write a result or an error the way the service does: (status, headers, body)."""
     answer = get_serializer_class(call.service, call.protocol)(call.model).serialize(result)
-    body = answer["body"]
+    body = answer["body"] or b""
     status = result.status if isinstance(result, AwsError) else int(answer["status_code"])
     headers = [(name, str(value)) for name, value in answer["headers"].items()]
     return status, headers, body.encode() if isinstance(body, str) else bytes(body)

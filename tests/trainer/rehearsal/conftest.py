@@ -1,0 +1,139 @@
+"""A small account to launch in: a role with its profile, a launch template, and the fleet call that uses it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from trainer.access import Access
+
+IMAGE_PARAMETER = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """What a test needs to launch."""
+
+    access: Access
+    template_id: str
+    image_id: str
+    subnets: dict[str, str]  # zone -> subnet
+
+    @property
+    def ec2(self) -> Any:
+        return self.access.client("ec2", total_max_attempts=1)
+
+    def fleet(
+        self,
+        *,
+        token: str = "token",
+        types: tuple[str, ...] = ("g5.xlarge",),
+        zones: tuple[str, ...] = ("us-east-1a",),
+        tags: dict[str, str] | None = None,
+        market: str = "on-demand",
+    ) -> dict[str, Any]:
+        pairs = [{"Key": key, "Value": value} for key, value in (tags or {"run_id": "r1"}).items()]
+        overrides = [
+            {"InstanceType": kind, "SubnetId": self.subnets[zone], "ImageId": self.image_id} for kind in types for zone in zones
+        ]
+        answer: dict[str, Any] = self.ec2.create_fleet(
+            Type="instant",
+            ClientToken=token,
+            TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": market},
+            LaunchTemplateConfigs=[
+                {
+                    "LaunchTemplateSpecification": {"LaunchTemplateId": self.template_id, "Version": "$Default"},
+                    "Overrides": overrides,
+                }
+            ],
+            TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume", "network-interface")],
+        )
+        return answer
+
+    def launched(self, **options: Any) -> str:
+        instance_id: str = self.fleet(**options)["Instances"][0]["InstanceIds"][0]
+        return instance_id
+
+    def instance(self, instance_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        return found
+
+    def state(self, instance_id: str) -> str:
+        name: str = self.instance(instance_id)["State"]["Name"]
+        return name
+
+
+@pytest.fixture
+def make_desk() -> Callable[..., Desk]:
+    """Return a function that sets an account up: `make_desk(access, user_data=b"...", behavior="terminate")`."""
+    return _make_desk
+
+
+def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "terminate") -> Desk:
+    iam, ec2 = access.client("iam"), access.client("ec2")
+    iam.create_role(RoleName="node", AssumeRolePolicyDocument=_trust("ec2.amazonaws.com"))
+    iam.create_instance_profile(InstanceProfileName="node")
+    iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName="node")
+    data = {
+        "UserData": base64.b64encode(user_data).decode(),
+        "InstanceInitiatedShutdownBehavior": behavior,
+        "IamInstanceProfile": {"Name": "node"},
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"},
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": "/dev/sda1",
+                "Ebs": {"VolumeSize": 100, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True},
+            }
+        ],
+        "NetworkInterfaces": [{"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True}],
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": [{"Key": "project", "Value": "mayfly"}, {"Key": "run_id", "Value": "none"}]}
+            for kind in ("instance", "volume")
+        ],
+    }
+    if not user_data:
+        del data["UserData"]
+    template = ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)["LaunchTemplate"]
+    return Desk(
+        access=access,
+        template_id=template["LaunchTemplateId"],
+        image_id=access.client("ssm").get_parameter(Name=IMAGE_PARAMETER)["Parameter"]["Value"],
+        subnets={one["AvailabilityZone"]: one["SubnetId"] for one in ec2.describe_subnets()["Subnets"]},
+    )
+
+
+@pytest.fixture
+def desk(access: Access) -> Desk:
+    """An account to launch in, where nothing really runs."""
+    return _make_desk(access)
+
+
+@pytest.fixture
+def scheduler_role(access: Access) -> str:
+    """The ARN of a role that the Scheduler may assume."""
+    role = access.client("iam").create_role(RoleName="schedules", AssumeRolePolicyDocument=_trust("scheduler.amazonaws.com"))
+    return str(role["Role"]["Arn"])
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """Return a function that waits for something of the real world: a process, a thread."""
+
+    def wait(condition: Callable[[], bool], *, seconds: float = 15.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.02)
+
+    return wait
+
+
+def _trust(service: str) -> str:
+    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})

@@ -1,0 +1,128 @@
+"""Functions that run from their zip alone, as processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from trainer.access import Access
+from trainer.rehearsal import lambdas
+from trainer.rehearsal.server import EmbeddedAws
+
+ECHO = """
+import os, sys
+def handler(event, context):
+    print("hello from", context.function_name)
+    return {"event": event, "stage": os.environ["STAGE"], "left": context.get_remaining_time_in_millis() > 0}
+"""
+
+
+def create(access: Access, role: str, code: str, *, timeout_seconds: int = 20) -> str:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("work/__init__.py", "")
+        archive.writestr("work/main.py", code)
+    answer = access.client("lambda").create_function(
+        FunctionName="work",
+        Runtime="python3.13",
+        Role=role,
+        Handler="work.main.handler",
+        Code={"ZipFile": data.getvalue()},
+        Timeout=timeout_seconds,
+        Environment={"Variables": {"STAGE": "test"}},
+    )
+    return str(answer["FunctionArn"])
+
+
+def invoke(access: Access, **event: Any) -> tuple[Any, str]:
+    answer = access.client("lambda").invoke(FunctionName="work", Payload=json.dumps(event).encode())
+    return json.loads(answer["Payload"].read()), answer.get("FunctionError", "")
+
+
+@pytest.fixture
+def role(access: Access) -> str:
+    statement = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    return str(access.client("iam").create_role(RoleName="work", AssumeRolePolicyDocument=document)["Role"]["Arn"])
+
+
+def test_a_function_gets_its_event_and_environment(aws_server: EmbeddedAws, access: Access, role: str) -> None:
+    create(access, role, ECHO)
+    assert invoke(access, run_id="r1") == ({"event": {"run_id": "r1"}, "stage": "test", "left": True}, "")
+    assert "hello from work" in lambdas.log_file(aws_server.cloud(access), "work").read_text()
+
+
+def test_nothing_of_ours_can_be_imported(access: Access, role: str) -> None:
+    create(
+        access,
+        role,
+        "import importlib.util, sys\n"
+        "def handler(event, context):\n"
+        "    return [name for name in event['names'] if importlib.util.find_spec(name)], sys.path\n",
+    )
+    (found, path), _ = invoke(access, names=["trainer", "boto3", "botocore", "moto", "torch", "json"])
+    assert found == ["json"]
+    assert not [entry for entry in path if "site-packages" in entry or entry in ("", str(Path.cwd()))]
+
+
+def test_the_deskside_environment_does_not_reach_a_function(access: Access, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DESK_SECRET", "hush")
+    create(access, role, "import os\ndef handler(event, context): return dict(os.environ)\n")
+    told, _ = invoke(access)
+    assert "DESK_SECRET" not in told
+    assert told["AWS_ENDPOINT_URL"] == access.endpoint_url
+    assert access.access_key is not None
+    assert access.access_key[4:16] in told["AWS_ACCESS_KEY_ID"]
+    assert told["HOME"] != str(Path.home())
+
+
+def test_a_failing_function_says_so(access: Access, role: str) -> None:
+    create(access, role, "def handler(event, context): raise KeyError('bucket')\n")
+    told, error = invoke(access)
+    assert (told["errorType"], error) == ("KeyError", "Unhandled")
+
+
+def test_a_function_that_hangs_is_ended_at_its_timeout(access: Access, role: str) -> None:
+    create(access, role, "import time\ndef handler(event, context): time.sleep(60)\n", timeout_seconds=1)
+    told, error = invoke(access)
+    assert (told["errorType"], error) == ("Sandbox.Timedout", "Unhandled")
+
+
+def test_an_event_is_accepted_and_runs_later(
+    aws_server: EmbeddedAws, access: Access, role: str, wait_until: Callable[..., None]
+) -> None:
+    create(access, role, ECHO)
+    assert access.client("lambda").invoke(FunctionName="work", InvocationType="Event")["StatusCode"] == 202
+    output = lambdas.log_file(aws_server.cloud(access), "work")
+    wait_until(lambda: output.exists() and "hello" in output.read_text())
+
+
+def test_a_rate_schedule_runs_the_function(
+    aws_server: EmbeddedAws, access: Access, role: str, scheduler_role: str, wait_until: Callable[..., None]
+) -> None:
+    arn = create(access, role, "def handler(event, context): print('swept', event)\n")
+    access.client("scheduler").create_schedule(
+        Name="sweep",
+        ScheduleExpression="rate(2 minutes)",
+        FlexibleTimeWindow={"Mode": "OFF"},
+        Target={"Arn": arn, "RoleArn": scheduler_role, "Input": '{"at": "<aws.scheduler.attempt-number>"}'},
+    )
+    cloud = aws_server.cloud(access)
+    cloud.advance(121)
+    cloud.fire_schedules = True
+    output = lambdas.log_file(cloud, "work")
+    wait_until(lambda: output.exists() and "swept {'at': '1'}" in output.read_text())
+    cloud.fire_schedules = False
+
+
+def test_an_unknown_function_is_not_found(access: Access) -> None:
+    with pytest.raises(ClientError) as failed:
+        access.client("lambda").invoke(FunctionName="nothing")
+    assert failed.value.response["Error"]["Code"] == "ResourceNotFoundException"

@@ -1,0 +1,53 @@
+"""Leases on a clock of the test's own, held by processes that are really there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trainer.rehearsal.leases import Leases
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases(started_at=0.0)
+
+
+def test_a_server_waits_for_its_first_lease(leases: Leases) -> None:
+    assert [leases.over(now, instances_alive=False) for now in (0, 10, 29, 31)] == [False, False, False, True]
+
+
+def test_a_server_ends_five_seconds_after_its_last_lease(leases: Leases) -> None:
+    lease = leases.take(os.getpid())
+    assert lease
+    assert not leases.over(100, instances_alive=False)
+    leases.release(lease)
+    assert [leases.over(now, instances_alive=False) for now in (101, 105, 106)] == [False, False, True]
+
+
+def test_a_living_instance_keeps_the_server(leases: Leases) -> None:
+    leases.release(leases.take(os.getpid()) or "")
+    assert [leases.over(now, instances_alive=True) for now in (0, 100, 1000)] == [False] * 3
+    assert [leases.over(now, instances_alive=False) for now in (1001, 1005, 1006)] == [False, False, True]
+
+
+def test_a_lease_dies_with_its_holder(leases: Leases) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert leases.take(holder.pid)
+    assert not leases.over(0, instances_alive=False)
+    holder.kill()
+    holder.wait()
+    assert [leases.over(now, instances_alive=False) for now in (1, 5.9, 6)] == [False, False, True]
+
+
+def test_a_server_that_said_it_ends_leases_no_more(leases: Leases) -> None:
+    leases.end()
+    assert leases.over(0, instances_alive=True)
+    assert leases.take(os.getpid()) is None
+
+
+def test_nobody_holds_a_lease_for_a_process_that_is_not_there(leases: Leases) -> None:
+    assert leases.take(2**22 + 1) is None

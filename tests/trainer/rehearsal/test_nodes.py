@@ -1,0 +1,146 @@
+"""Instances that really run: processes of this machine behind EC2's states."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.rehearsal.nodes import sandbox
+from trainer.rehearsal.server import EmbeddedAws
+
+SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\n(sleep 600 & echo $! > $MAYFLY_ROOT/child)\nsleep 600\n"
+
+
+@pytest.fixture
+def launch(aws_server: EmbeddedAws, make_desk: Callable[..., Any]) -> Callable[..., tuple[Any, str, Path]]:
+    """Return a function that launches an instance whose user data runs: -> (desk, instance id, its sandbox)."""
+
+    def start(user_data: bytes, *, behavior: str = "terminate", kind: str = "p3.8xlarge") -> tuple[Any, str, Path]:
+        access = aws_server.account()
+        cloud = aws_server.cloud(access)
+        cloud.run_nodes = True
+        desk = make_desk(access, user_data=user_data, behavior=behavior)
+        instance_id = desk.launched(types=(kind,), tags={"run_id": "r1", "deadline": "2030-01-01T00:00:00Z"})
+        return desk, instance_id, sandbox(cloud, instance_id)
+
+    return start
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def content(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_user_data_runs_and_poweroff_terminates(
+    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+) -> None:
+    desk, instance_id, _ = launch(b"#!/bin/sh\nsleep 0.2\npoweroff\nsleep 600\n")
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+    assert desk.instance(instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+def test_poweroff_stops_an_instance_whose_template_does_not_say_terminate(
+    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+) -> None:
+    desk, instance_id, _ = launch(b"#!/bin/sh\npoweroff\n", behavior="stop")
+    wait_until(lambda: desk.state(instance_id) == "stopped")
+
+
+def test_user_data_that_just_ends_leaves_the_instance_running(
+    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+) -> None:
+    desk, instance_id, home = launch(b"#!/bin/sh\nexit 3\n")
+    wait_until(lambda: (home / "run/user-data-exit").exists())
+    assert desk.state(instance_id) == "running"
+    desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+
+
+def test_termination_ends_every_process_of_the_node(
+    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+) -> None:
+    desk, instance_id, home = launch(SLEEPER)
+    wait_until(lambda: content(home / "child").strip() != "")
+    pids = [int(content(home / name)) for name in ("pid", "child")]
+    assert all(alive(pid) for pid in pids)
+    desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_an_instance_shuts_down_for_as_long_as_its_processes_take(
+    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+) -> None:
+    slow = b"#!/bin/sh\ntrap 'sleep 0.7; echo saved > $MAYFLY_ROOT/saved; exit' TERM\ntouch $MAYFLY_ROOT/ready\n"
+    desk, instance_id, home = launch(slow + b"while true; do sleep 0.05; done\n")
+    wait_until(lambda: (home / "ready").exists())
+    desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    assert desk.state(instance_id) == "shutting-down"
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+    assert content(home / "saved") == "saved\n"
+
+
+def test_a_node_knows_its_gpus_and_nothing_of_the_desk(
+    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESK_SECRET", "hush")
+    desk, instance_id, home = launch(b"#!/bin/sh\nenv > $MAYFLY_ROOT/env.tmp\nmv $MAYFLY_ROOT/env.tmp $MAYFLY_ROOT/env\n")
+    wait_until(lambda: (home / "env").exists())
+    environment = dict(line.split("=", 1) for line in content(home / "env").splitlines())
+    assert "DESK_SECRET" not in environment
+    assert environment["MAYFLY_REHEARSAL_GPUS"] == "4"
+    assert environment["AWS_ENDPOINT_URL"] == desk.access.endpoint_url
+    assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"].endswith(f"/imds/{instance_id}")
+    desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+
+
+def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(aws_server: EmbeddedAws, desk: Any) -> None:
+    instance_id = desk.launched(tags={"run_id": "r7"})
+    base = f"{aws_server.url}/imds/{instance_id}/latest"
+
+    def get(path: str, token: str = "") -> str:
+        request = urllib.request.Request(f"{base}/{path}", headers={"X-aws-ec2-metadata-token": token})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return str(answer.read().decode())
+
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        get("meta-data/instance-id")
+    asked = urllib.request.Request(f"{base}/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+    with urllib.request.urlopen(asked, timeout=5) as answer:
+        token = answer.read().decode()
+    assert get("meta-data/instance-id", token) == instance_id
+    assert get("meta-data/tags/instance/run_id", token) == "r7"
+    assert get("meta-data/iam/security-credentials/", token) == "node"
+    assert desk.access.access_key[4:16] in get("meta-data/iam/security-credentials/node", token)
+
+
+def test_metadata_answers_for_living_instances_alone(aws_server: EmbeddedAws, desk: Any) -> None:
+    instance_id = desk.launched()
+    desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    for one in (instance_id, "i-unknown"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{aws_server.url}/imds/{one}/latest/meta-data/instance-id", timeout=5)
+
+
+def test_the_clock_does_not_jump_while_a_node_runs(
+    aws_server: EmbeddedAws, launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+) -> None:
+    desk, instance_id, home = launch(SLEEPER)
+    wait_until(lambda: (home / "pid").exists())
+    with pytest.raises(RuntimeError, match="real time"):
+        aws_server.cloud(desk.access).advance(60)
+    desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+    aws_server.cloud(desk.access).advance(60)

@@ -1,0 +1,136 @@
+"""Schedules that fire on a clock of the test's own, and what AWS refuses."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from trainer.rehearsal import scheduling
+from trainer.rehearsal.clock import StoppedClock
+from trainer.rehearsal.cloud import Cloud
+from trainer.rehearsal.server import EmbeddedAws
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+TERMINATE = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
+
+
+@pytest.fixture
+def cloud(aws_server: EmbeddedAws, desk: Any) -> Cloud:
+    """The desk's cloud, its clock stopped at noon; a test fires what is due itself."""
+    cloud = aws_server.cloud(desk.access)
+    cloud.clock = StoppedClock(NOON)
+    return cloud
+
+
+def create(desk: Any, role: str, expression: str, arn: str = TERMINATE, **options: Any) -> None:
+    target = {"Arn": arn, "RoleArn": role, "Input": options.pop("Input", "{}")}
+    desk.access.client("scheduler").create_schedule(
+        Name=options.pop("Name", "s"),
+        ScheduleExpression=expression,
+        FlexibleTimeWindow={"Mode": "OFF"},
+        Target=target,
+        **options,
+    )
+
+
+def fire(cloud: Cloud, seconds: float) -> int:
+    """Move the clock on, let everything that is due happen to its end, and return how much that was."""
+    cloud.clock.advance(seconds)
+    cloud.fire_schedules = True
+    threads = scheduling.fire_due(cloud)
+    cloud.fire_schedules = False
+    for thread in threads:
+        thread.join()
+    return len(threads)
+
+
+def names(desk: Any) -> list[str]:
+    return [one["Name"] for one in desk.access.client("scheduler").list_schedules()["Schedules"]]
+
+
+def test_a_one_time_schedule_terminates_an_instance_and_vanishes(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+    instance_id = desk.launched()
+    create(
+        desk,
+        scheduler_role,
+        "at(2026-11-20T12:05:00)",
+        Input=json.dumps({"InstanceIds": [instance_id]}),
+        ActionAfterCompletion="DELETE",
+    )
+    assert fire(cloud, 299) == 0
+    assert desk.state(instance_id) == "running"
+    assert fire(cloud, 1) == 1
+    assert desk.state(instance_id) in ("shutting-down", "terminated")
+    assert names(desk) == []
+    assert fire(cloud, 3600) == 0
+
+
+def test_a_target_that_fails_is_on_record(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+    create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"InstanceIds": ["i-0123456789abcdef0"]}))
+    fire(cloud, 300)
+    assert "InvalidInstanceID.NotFound" in cloud.deliveries[-1].error
+
+
+def test_a_misspelled_input_fails_as_it_would_on_aws(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+    create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"instanceIds": ["i-1"]}))
+    fire(cloud, 300)
+    assert "instanceIds" in cloud.deliveries[-1].error
+
+
+def test_a_deleted_or_disabled_schedule_does_not_fire(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+    create(desk, scheduler_role, "rate(2 minutes)", Name="deleted")
+    create(desk, scheduler_role, "rate(2 minutes)", Name="disabled", State="DISABLED")
+    desk.access.client("scheduler").delete_schedule(Name="deleted")
+    assert fire(cloud, 600) == 0
+
+
+def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+    create(desk, scheduler_role, "at(2026-11-20T12:05:00)")
+    desk.access.client("scheduler").update_schedule(
+        Name="s",
+        ScheduleExpression="at(2026-11-20T12:30:00)",
+        FlexibleTimeWindow={"Mode": "OFF"},
+        Target={"Arn": TERMINATE, "RoleArn": scheduler_role, "Input": "{}"},
+    )
+    assert fire(cloud, 600) == 0
+    assert fire(cloud, 1200) == 1
+
+
+def test_the_session_server_fires_nothing_by_itself(cloud: Cloud) -> None:
+    assert scheduling.fire_due(cloud) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "options"),
+    [
+        ("every day", {}),
+        ("at(2026-11-20T12:05:00Z)", {}),
+        ("rate(2 minutes)", {"arn": "arn:aws:scheduler:::aws-sdk:ec2:describeInstances"}),
+        ("rate(2 minutes)", {"arn": "arn:aws:sns:us-east-1:000000000001:topic"}),
+        ("rate(2 minutes)", {"role": "arn:aws:iam::000000000001:role/nobody"}),
+        ("rate(2 minutes)", {"role": "arn:aws:iam::000000000001:role/node"}),
+        ("rate(2 minutes)", {"Name": "a name with blanks"}),
+        ("rate(2 minutes)", {"Name": "x" * 65}),
+        ("rate(2 minutes)", {"ScheduleExpressionTimezone": "Mars/Olympus"}),
+    ],
+)
+def test_nonsense_is_a_validation_error(desk: Any, scheduler_role: str, expression: str, options: dict[str, Any]) -> None:
+    role = options.pop("role", scheduler_role)
+    with pytest.raises(ClientError) as failed:
+        create(desk, role, expression, **options)
+    assert failed.value.response["Error"]["Code"] == "ValidationException"
+    assert names(desk) == []
+
+
+def test_a_schedule_needs_its_group_and_a_name_of_its_own(desk: Any, scheduler_role: str) -> None:
+    with pytest.raises(ClientError) as failed:
+        create(desk, scheduler_role, "rate(2 minutes)", GroupName="nowhere")
+    assert failed.value.response["Error"]["Code"] == "ResourceNotFoundException"
+    create(desk, scheduler_role, "rate(2 minutes)")
+    with pytest.raises(ClientError) as failed:
+        create(desk, scheduler_role, "rate(2 minutes)")
+    assert failed.value.response["Error"]["Code"] == "ConflictException"

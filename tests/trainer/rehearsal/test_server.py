@@ -1,0 +1,182 @@
+"""The server as a process: its life, its leases, and what it remembers after it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.rehearsal.client import lease_server, rehearsal, stop_server
+from trainer.rehearsal.server import EmbeddedAws
+
+SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A folder of its own for the embedded AWS, which is ended after the test."""
+    yield tmp_path / "mayfly"
+    stop_server(tmp_path / "mayfly")
+
+
+def server_pid(root: Path) -> int:
+    return int(json.loads((root / "server.json").read_text())["pid"])
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def versions(s3: Any, bucket: str) -> list[tuple[str, str, bool, datetime]]:
+    answer = s3.list_object_versions(Bucket=bucket)
+    found = [(one["Key"], one["VersionId"], one["IsLatest"], one["LastModified"]) for one in answer.get("Versions", [])]
+    return found + [
+        (one["Key"], one["VersionId"], one["IsLatest"], one["LastModified"]) for one in answer.get("DeleteMarkers", [])
+    ]
+
+
+def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
+    account = "900000000001"
+    with EmbeddedAws(tmp_path) as aws:
+        s3 = aws.access(account).client("s3")
+        s3.create_bucket(Bucket="remembered")
+        s3.put_bucket_versioning(Bucket="remembered", VersioningConfiguration={"Status": "Enabled"})
+        s3.put_bucket_policy(Bucket="remembered", Policy='{"Version": "2012-10-17", "Statement": []}')
+        for number in range(3):
+            s3.put_object(Bucket="remembered", Key="models/a b", Body=f"v{number}".encode(), Metadata={"run": "r1"})
+        deleted = s3.put_object(Bucket="remembered", Key="gone", Body=b"gone")["VersionId"]
+        s3.delete_object(Bucket="remembered", Key="gone")
+        s3.put_object(Bucket="remembered", Key="really gone", Body=b"x")
+        s3.delete_objects(
+            Bucket="remembered",
+            Delete={"Objects": [{"Key": "really gone", "VersionId": versions(s3, "remembered")[-2][1]}]},
+        )
+        s3.put_object_tagging(Bucket="remembered", Key="models/a b", Tagging={"TagSet": [{"Key": "stage", "Value": "test"}]})
+        before = versions(s3, "remembered")
+    with EmbeddedAws(tmp_path) as aws:
+        s3 = aws.access(account).client("s3")
+        assert versions(s3, "remembered") == before
+        newest = s3.get_object(Bucket="remembered", Key="models/a b")
+        assert (newest["Body"].read(), newest["Metadata"]) == (b"v2", {"run": "r1"})
+        assert s3.get_object(Bucket="remembered", Key="gone", VersionId=deleted)["Body"].read() == b"gone"
+        assert s3.get_object_tagging(Bucket="remembered", Key="models/a b")["TagSet"] == [{"Key": "stage", "Value": "test"}]
+        assert s3.get_bucket_versioning(Bucket="remembered")["Status"] == "Enabled"
+        assert "2012-10-17" in s3.get_bucket_policy(Bucket="remembered")["Policy"]
+        s3.put_object(Bucket="remembered", Key="models/a b", Body=b"v3")
+        assert len(versions(s3, "remembered")) == len(before) + 1
+
+
+def test_ended_instances_are_shown_after_a_restart(tmp_path: Path, make_desk: Callable[..., Any]) -> None:
+    account = "900000000002"
+    with EmbeddedAws(tmp_path, run_nodes=False) as aws:
+        desk = make_desk(aws.access(account))
+        ended, lost = desk.launched(token="t1", tags={"run_id": "r1"}), desk.launched(token="t2", tags={"run_id": "r1"})
+        desk.ec2.terminate_instances(InstanceIds=[ended])
+        before = desk.instance(ended)
+    with EmbeddedAws(tmp_path, run_nodes=False) as aws:
+        ec2 = aws.access(account).client("ec2")
+        found = ec2.describe_instances(Filters=[{"Name": "tag:run_id", "Values": ["r1"]}])["Reservations"]
+        seen = {one["InstanceId"]: one for reservation in found for one in reservation["Instances"]}
+        assert {one["State"]["Name"] for one in seen.values()} == {"terminated"}
+        assert seen[ended]["StateReason"] == before["StateReason"]
+        assert seen[ended]["LaunchTime"] == before["LaunchTime"]
+        assert seen[lost]["StateReason"]["Code"] == "Server.InternalError"
+        ec2.terminate_instances(InstanceIds=[ended])
+
+
+def test_a_program_less_rehearsal_finds_what_was_made(root: Path) -> None:
+    began = time.monotonic()
+    with rehearsal(root, program=False) as access:
+        access.client("s3").create_bucket(Bucket="made-before")
+        access.client("ssm").put_parameter(Name="/mayfly/mayfly/dev", Value="outputs", Type="String")
+        pid = server_pid(root)
+    assert time.monotonic() - began < 20
+    assert stop_server(root)
+    assert not alive(pid)
+    with rehearsal(root, program=False) as access:
+        assert [one["Name"] for one in access.client("s3").list_buckets()["Buckets"]] == ["made-before"]
+        ssm = access.client("ssm")
+        assert ssm.get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"] == "outputs"
+        ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="new outputs", Type="String")  # as the program, applied again
+        with pytest.raises(ssm.exceptions.ParameterAlreadyExists):
+            ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="newer", Type="String")
+
+
+def test_two_commands_share_one_server(root: Path) -> None:
+    with rehearsal(root, program=False) as first, rehearsal(root, program=False) as second:
+        assert first.endpoint_url == second.endpoint_url
+
+
+@pytest.mark.slow
+def test_a_server_ends_after_its_last_lease_and_leaves_nothing(root: Path, wait_until: Callable[..., None]) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    server = lease_server(root, holder=holder.pid)
+    time.sleep(1)
+    assert alive(server.pid)
+    holder.kill()  # a lease dies with its holder, whatever killed it
+    holder.wait()
+    ended = time.monotonic()
+    wait_until(lambda: not alive(server.pid), seconds=20)
+    assert 4 < time.monotonic() - ended < 15
+    assert not (root / "server.json").exists()
+
+
+@pytest.mark.slow
+def test_a_node_keeps_its_server_alive_after_its_launcher_was_killed(
+    root: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
+) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    server = lease_server(root, holder=holder.pid)
+    desk = make_desk(server.access("000000000001"), user_data=b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nsleep 8\npoweroff\n")
+    instance_id = desk.launched()
+    wait_until(lambda: (root / "sandbox" / instance_id / "up").exists())
+    holder.kill()
+    holder.wait()
+    time.sleep(6.5)  # longer than a server stays without lease or instance
+    assert alive(server.pid)
+    assert desk.state(instance_id) == "running"
+    wait_until(lambda: not alive(server.pid), seconds=30)
+    with rehearsal(root, program=False) as access:
+        found = access.client("ec2").describe_instances()["Reservations"][0]["Instances"][0]
+        assert found["State"]["Name"] == "terminated"
+        assert found["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+def test_a_killed_server_leaves_no_node_and_tells_what_was_lost(
+    root: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
+) -> None:
+    with rehearsal(root, program=False) as access:
+        desk = make_desk(access, user_data=SLEEPER)
+        instance_id = desk.launched()
+        pid_file = root / "sandbox" / instance_id / "pid"
+        wait_until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()))
+        node = int(pid_file.read_text())
+        wait_until(lambda: (root / "instances" / "000000000001" / f"{instance_id}.json").exists())
+        os.kill(server_pid(root), signal.SIGKILL)
+        with rehearsal(root, program=False) as again:
+            assert not alive(node)
+            found = again.client("ec2").describe_instances()["Reservations"][0]["Instances"][0]
+            assert (found["InstanceId"], found["State"]["Name"]) == (instance_id, "terminated")
+
+
+def test_stop_ends_what_runs(root: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]) -> None:
+    with rehearsal(root, program=False) as access:
+        desk = make_desk(access, user_data=SLEEPER)
+        pid_file = root / "sandbox" / desk.launched() / "pid"
+        wait_until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()))
+        pids = [int(pid_file.read_text()), server_pid(root)]
+        assert stop_server(root)
+        assert not any(alive(pid) for pid in pids)
+        assert not stop_server(root)

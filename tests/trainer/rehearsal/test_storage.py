@@ -1,0 +1,121 @@
+"""S3 and SSM: conditions that hold, one winner in a race, policies kept, the parameters by which AWS names images."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from trainer.access import Access
+
+
+@pytest.fixture
+def bucket(access: Access) -> str:
+    assert access.access_key is not None
+    name = f"bucket-{access.access_key[4:16]}"
+    s3 = access.client("s3")
+    s3.create_bucket(Bucket=name)
+    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return name
+
+
+def status_of(failed: pytest.ExceptionInfo[ClientError]) -> int:
+    return int(failed.value.response["ResponseMetadata"]["HTTPStatusCode"])
+
+
+def test_a_copy_onto_another_etag_is_refused(access: Access, bucket: str) -> None:
+    s3 = access.client("s3")
+    champion = s3.put_object(Bucket=bucket, Key="production", Body=b"champion")["ETag"]
+    s3.put_object(Bucket=bucket, Key="challenger", Body=b"challenger")
+    source = {"Bucket": bucket, "Key": "challenger"}
+    with pytest.raises(ClientError) as failed:
+        s3.copy_object(Bucket=bucket, Key="production", CopySource=source, IfMatch='"0123"')
+    assert status_of(failed) == 412
+    assert s3.get_object(Bucket=bucket, Key="production")["Body"].read() == b"champion"
+    s3.copy_object(Bucket=bucket, Key="production", CopySource=source, IfMatch=champion)
+    assert s3.get_object(Bucket=bucket, Key="production")["Body"].read() == b"challenger"
+
+
+def test_a_first_copy_never_overwrites(access: Access, bucket: str) -> None:
+    s3 = access.client("s3")
+    s3.put_object(Bucket=bucket, Key="challenger", Body=b"challenger")
+    source = {"Bucket": bucket, "Key": "challenger"}
+    s3.copy_object(Bucket=bucket, Key="production", CopySource=source, IfNoneMatch="*")
+    with pytest.raises(ClientError) as failed:
+        s3.copy_object(Bucket=bucket, Key="production", CopySource=source, IfNoneMatch="*")
+    assert status_of(failed) == 412
+
+
+def test_a_copy_onto_what_is_missing_is_not_found(access: Access, bucket: str) -> None:
+    s3 = access.client("s3")
+    s3.put_object(Bucket=bucket, Key="challenger", Body=b"challenger")
+    with pytest.raises(ClientError) as failed:
+        s3.copy_object(Bucket=bucket, Key="production", CopySource={"Bucket": bucket, "Key": "challenger"}, IfMatch='"0123"')
+    assert status_of(failed) == 404
+
+
+def test_one_writer_wins_a_race(access: Access, bucket: str) -> None:
+    outcomes: list[str] = []
+
+    def write(body: bytes) -> None:
+        try:
+            access.client("s3").put_object(Bucket=bucket, Key="record", Body=body, IfNoneMatch="*")
+            outcomes.append("won")
+        except ClientError as error:
+            outcomes.append(str(error.response["Error"]["Code"]))
+
+    threads = [threading.Thread(target=write, args=(f"{number}".encode(),)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("won") == 1
+    assert set(outcomes) <= {"won", "PreconditionFailed", "ConditionalRequestConflict"}
+    assert len(access.client("s3").list_object_versions(Bucket=bucket)["Versions"]) == 1
+
+
+def test_large_bodies_pass_whole(access: Access, bucket: str, tmp_path: Any) -> None:
+    body = bytes(range(256)) * 80_000  # 20 MB: several parts, in threads
+    (tmp_path / "large").write_bytes(body)
+    s3 = access.client("s3")
+    s3.upload_file(str(tmp_path / "large"), bucket, "large")
+    assert s3.get_object(Bucket=bucket, Key="large")["Body"].read() == body
+    assert s3.get_object(Bucket=bucket, Key="large", Range="bytes=256-511")["Body"].read() == body[256:512]
+
+
+def test_a_tls_only_policy_is_kept_and_stands_in_nobodys_way(access: Access, bucket: str) -> None:
+    s3 = access.client("s3")
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": f"arn:aws:s3:::{bucket}/*",
+                "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+            }
+        ],
+    }
+    with pytest.raises(ClientError):
+        s3.get_bucket_policy(Bucket=bucket)
+    s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+    assert json.loads(s3.get_bucket_policy(Bucket=bucket)["Policy"]) == policy
+    s3.put_object(Bucket=bucket, Key="key", Body=b"still works")
+
+
+def test_image_parameters_stand_beside_our_own(access: Access) -> None:
+    ssm = access.client("ssm")
+    ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="{}", Type="String")
+    public = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+    answer = ssm.get_parameters(Names=[public, "/mayfly/mayfly/dev", "/nothing"])
+    assert {one["Name"] for one in answer["Parameters"]} == {public, "/mayfly/mayfly/dev"}
+    assert answer["InvalidParameters"] == ["/nothing"]
+
+
+def test_sts_names_the_account(access: Access) -> None:
+    assert access.access_key is not None
+    assert access.client("sts").get_caller_identity()["Account"] == access.access_key[4:16]
