@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from trainer.data.candles import Candles
 from trainer.data.sources import FIELDS
@@ -16,6 +17,15 @@ MONDAY = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z
 
 MakeCandles = Callable[..., Candles]
 WriteCsv = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Compute as a worker does; threads that wait for each other on a busy machine take seconds for nothing."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -138,3 +138,10 @@ def test_a_market_that_stands_still_has_finite_features(make_candles) -> None:
 
 def test_a_very_short_series_is_finite(make_candles) -> None:
     assert torch.isfinite(compute_features(make_candles(1))).all()
+
+
+def test_the_pieces_that_a_cpu_works_in_do_not_show(candles, monkeypatch) -> None:
+    whole = compute_features(candles)
+    for piece in (300, 511, 699):
+        monkeypatch.setattr("trainer.data.features._CPU_PIECE", piece)
+        assert torch.equal(compute_features(candles.rows(0, 700)), whole[:700])
