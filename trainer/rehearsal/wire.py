@@ -136,7 +136,12 @@ def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
     """Write a result or an error the way the service does: (status, headers, body)."""
     answer = get_serializer_class(call.service, call.protocol)(call.model).serialize(result)
     body = answer["body"] or b""
-    status = result.status if isinstance(result, AwsError) else int(answer["status_code"])
+    if isinstance(result, AwsError):
+        status = result.status
+    else:  # a few operations, Lambda's Invoke among them, return their HTTP status as a member; moto's serializer leaves it out
+        members = call.model.output_shape.members.items() if call.model.output_shape else ()
+        as_member = [result[name] for name, shape in members if shape.serialization.get("location") == "statusCode"]
+        status = int(as_member[0] if as_member else answer["status_code"])
     headers = [(name, str(value)) for name, value in answer["headers"].items()]
     return status, headers, body.encode() if isinstance(body, str) else bytes(body)
 
