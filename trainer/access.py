@@ -91,7 +91,7 @@ def aws_error(error: BaseException, doing: str) -> TrainerError:
         return PermissionDenied(doing, why="no AWS credentials", do=do)
     if isinstance(error, exceptions.NoRegionError):
         return ConfigError(doing, why="no AWS region", do="Set AWS_REGION, such as us-east-1.")
-    if isinstance(error, exceptions.HTTPClientError):  # every connection and time-out error derives from it
+    if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):  # every connection and time-out error
         return ConnectionFailed(doing, why=f"{code}: {error}", do="Check the network; AWS may be out of reach.")
     if not isinstance(error, exceptions.ClientError):
         return ConfigError(doing, why=f"{code}: {error}", do="Check region, credentials and settings.")
