@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -69,9 +70,11 @@ def start_node(
     script = sandbox / "run" / "user-data"
     script.write_bytes(user_data)
     script.chmod(0o700)
+    # Sockets live in TMPDIR, and the path of one holds 107 bytes: a sandbox deep in somebody's folders has no room for it.
+    scratch = Path(tempfile.mkdtemp(prefix="mayfly-"))
     variables = {
         "HOME": str(sandbox / "home"),
-        "TMPDIR": str(sandbox / "tmp"),
+        "TMPDIR": str(scratch),
         "LANG": "C.UTF-8",
         "MAYFLY_DESK_PYTHON": sys.executable,
         **environment,
@@ -92,22 +95,26 @@ def start_node(
     with supervisor.stdout:
         first_line = supervisor.stdout.readline()
     if not first_line.strip():
+        shutil.rmtree(scratch, ignore_errors=True)
         raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
     record = {
         "instance_id": instance_id,
         "supervisor": supervisor.pid,
         "started": _start_ticks(supervisor.pid),
         "process_group": int(first_line),
+        "scratch": str(scratch),
     }
     # By rename: a server that is killed right here must not leave half a record for the next one.
     (sandbox / f"{MARKER}.new").write_text(json.dumps(record))
     (sandbox / f"{MARKER}.new").rename(sandbox / MARKER)
-    return NodeProcess(instance_id=instance_id, sandbox=sandbox, process_group=int(first_line), supervisor=supervisor)
+    return NodeProcess(
+        instance_id=instance_id, sandbox=sandbox, scratch=scratch, process_group=int(first_line), supervisor=supervisor
+    )
 
 
 def prepare_sandbox(sandbox: Path) -> None:
     """Lay out an empty sandbox: folders, stubs, links to the tools that a node may call."""
-    for folder in ("bin", "etc/systemd/system", "home", "opt/mayfly", "run/timers", "tmp", "var/log"):
+    for folder in ("bin", "etc/systemd/system", "home", "opt/mayfly", "run/timers", "var/log"):
         (sandbox / folder).mkdir(parents=True, exist_ok=True)
     (sandbox / MARKER).write_text("{}")
     for stub in STUBS.iterdir():
@@ -125,6 +132,7 @@ class NodeProcess:
 
     instance_id: str
     sandbox: Path
+    scratch: Path  # its TMPDIR, removed at its end
     process_group: int  # of the user data
     supervisor: subprocess.Popen[bytes]
 
@@ -156,6 +164,7 @@ class NodeProcess:
         self.supervisor.kill()
         self.supervisor.wait()
         _end(self._members, grace_seconds=0)  # what the subreaper's own end may have set free
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _members(self) -> set[int]:
         return _members(self.instance_id, self.sandbox, self.supervisor.pid, self.process_group) - {self.supervisor.pid}
@@ -181,6 +190,7 @@ def reap(root: Path) -> int:
                 _signal(members, signal.SIGKILL)
                 time.sleep(POLL_SECONDS)
                 supervisor, group = 0, 0
+            shutil.rmtree(record["scratch"], ignore_errors=True)
     return killed
 
 

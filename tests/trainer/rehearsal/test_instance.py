@@ -235,10 +235,31 @@ def test_reap_leaves_a_process_alone_that_only_has_the_same_id(tmp_path: Path) -
     (tmp_path / "nodes/i-1").mkdir(parents=True)
     bystander = subprocess.Popen(["sleep", "600"])
     try:
-        record = {"instance_id": "i-1", "supervisor": bystander.pid, "started": "1", "process_group": os.getpgid(bystander.pid)}
+        group = os.getpgid(bystander.pid)
+        record = {"instance_id": "i-1", "supervisor": bystander.pid, "started": "1", "process_group": group, "scratch": ""}
         (tmp_path / "nodes/i-1" / MARKER).write_text(json.dumps(record))
         assert reap(tmp_path) == 0
         assert bystander.poll() is None
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_path: Path) -> None:
+    code = (
+        "import os, socket, tempfile as t; socket.socket(socket.AF_UNIX).bind(t.mkdtemp(prefix='pymp-') + '/listener-12345678')"
+    )
+    node = start_node(
+        sandbox=tmp_path / ("deep" * 25) / "i-deep",
+        instance_id=f"i-{os.getpid()}-deep",
+        instance_type="p3.8xlarge",
+        user_data=f'#!/bin/bash\n"$MAYFLY_DESK_PYTHON" -c "{code}"\n'.encode(),
+        environment={"MAYFLY_REHEARSAL_GPUS": "4"},
+    )
+    try:
+        wait_for(lambda: node.poll() == "exited")
+        assert (node.sandbox / "run/user-data-exit").read_text() == "0", log(node)
+        assert node.scratch.exists()
+    finally:
+        node.terminate(grace_seconds=0)
+    assert not node.scratch.exists()

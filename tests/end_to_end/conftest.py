@@ -1,0 +1,144 @@
+"""A desk: commands as a user types them, in a folder and against an embedded AWS of their own, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """A folder to type commands in. `checkout` is where trainer and infra are imported from."""
+
+    folder: Path
+    checkout: Path
+
+    @property
+    def home(self) -> Path:
+        """Return the embedded AWS's folder."""
+        return self.folder / ".mayfly"
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `python -m trainer.cli.main WORDS`, with no credentials and no region but what a rehearsal gives."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
+        environment |= {"PYTHONPATH": str(self.checkout), "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
+        return subprocess.Popen(
+            [sys.executable, "-m", "trainer.cli.main", *words],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, timeout_seconds: float = 150) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        process = self.start(*words)
+        out, err = process.communicate(timeout=timeout_seconds)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def launch(self, *words: str) -> subprocess.Popen[str]:
+        """Start a rehearsal of small models."""
+        return self.start("launch", "--rehearse", "--instance", "p3.8xlarge", "--json", *QUICK, *words)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the trainer's events of that name so far, of every node of this desk."""
+        found = []
+        for file in self.home.glob("sandbox/*/opt/mayfly/work/events/events.jsonl"):
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            found += [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event for event in found if event["event"] == name]
+
+    def processes(self) -> list[int]:
+        """Return what still runs for this desk: its server, its functions, its nodes."""
+        return processes_that_mention(str(self.folder))
+
+
+def processes_that_mention(text: str) -> list[int]:
+    """Return the ids of the processes whose command line or environment holds a text, this one excepted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if text.encode() in said and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def until(true: Callable[[], Any], *, seconds: float = 60.0) -> Any:
+    """Look ten times a second until something holds, and return it; fail when time is up."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := true():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"still not so after {seconds:.0f} s")
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """Wait for something that other processes do."""
+    return until
+
+
+@pytest.fixture(scope="session")
+def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seeded candles of three symbols."""
+    folder = tmp_path_factory.mktemp("candles")
+    command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", "AAA,BBB,CCC"]
+    subprocess.run([*command, "--bars", "2500", "--timeframe", "1m", "--seed", "7"], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A desk whose commands come from this checkout."""
+    yield from _desk(tmp_path, ROOT)
+
+
+@pytest.fixture
+def desk_with_own_checkout(tmp_path: Path) -> Iterator[Desk]:
+    """A desk with a copy of the checkout, which a test may break."""
+    copy = tmp_path / "checkout"
+    for name in ("trainer", "infra"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Pulumi.yaml", "Pulumi.dev.yaml", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, copy / name)
+    yield from _desk(tmp_path, copy)
+
+
+def _desk(folder: Path, checkout: Path) -> Iterator[Desk]:
+    desk = Desk(folder=folder, checkout=checkout)
+    yield desk
+    subprocess.run(
+        [sys.executable, "-m", "trainer.cli.main", "rehearse", "--stop"],
+        cwd=folder,
+        env={**os.environ, "MAYFLY_HOME": str(desk.home), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    left = desk.processes()
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert not left, f"processes outlived the test: {left}"
