@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from trainer.runs.record import Rung, RunRecord
+from trainer.access import Access, _session
+from trainer.runs.receipt import make_receipt
+from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
+from trainer.runs.world import NodeResult, World
+from trainer.stack_outputs import StackOutputs
 
 START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -53,3 +61,71 @@ def make_record() -> Callable[..., RunRecord]:
         return RunRecord(**(values | fields))
 
     return build
+
+
+@pytest.fixture
+def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
+    """An account that AWS's own variables name, with a stack's parameter and a bucket, and in it: a closed run with one
+    model, and a run whose launcher died before there was an instance."""
+    bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
+    outputs = StackOutputs(
+        format=1,
+        project="mayfly",
+        stack="dev",
+        owner="me",
+        region="us-east-1",
+        bucket=bucket,
+        launch_templates={},
+        images={},
+        subnets={},
+        security_group="",
+        schedule_group="mayfly-runs",
+        scheduler_role_arn="",
+        sweeper_arn="",
+        max_lifetime_minutes=720,
+    )
+    s3 = access.client("s3")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    access.client("ssm").put_parameter(Name="/mayfly/mayfly/dev", Value=outputs.to_json(), Type="String")
+    variables = {
+        "AWS_ENDPOINT_URL": access.endpoint_url,
+        "AWS_ACCESS_KEY_ID": access.access_key,
+        "AWS_SECRET_ACCESS_KEY": access.secret_key,
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    _session.cache_clear()  # it keeps the credentials that it found first, and each test has an account of its own
+    objects = open_objects(access, bucket)
+    _closed_run(objects, s3, make_record(bucket=bucket))
+    create_record(objects, make_record(bucket=bucket, run_id=OPEN_RUN))
+    yield objects
+    _session.cache_clear()
+
+
+CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
+WEIGHTS = b"the weights of BTC-USD"
+
+
+def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
+    key = f"models/experiments/{record.run_id}/1/lstm_BTC-USD_1m.safetensors"
+    sha256 = hashlib.sha256(WEIGHTS).hexdigest()
+    stored = s3.put_object(Bucket=record.bucket, Key=key, Body=WEIGHTS, Metadata={"sha256": sha256})
+    metrics = {"test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+    objects.put(key=key.replace(".safetensors", ".json"), body=json.dumps({"family": "lstm", "metrics": metrics}).encode())
+    model = {"symbol": "BTC-USD", "family": "lstm", "key": key, "version_id": stored["VersionId"], "sha256": sha256}
+    launch = Launch(rung=0, token="t", deadline=record.deadline, intended_at=START, outcome="created", instance_ids=("i-1",))
+    closed = replace(
+        record,
+        state="closed",
+        outcome="done",
+        closed_at=START + timedelta(minutes=6),
+        attempts=(Attempt(number=1, launches=(launch,), created_at=START),),
+    )
+    create_record(objects, closed)
+    result = NodeResult(state="done", models=({**model, "metrics": metrics},))
+    objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, World(result=result))).encode())
+    for number, text in enumerate(("booted\nstaged\n", "trained\n"), start=1):
+        objects.put(key=f"{log_prefix(record.run_id, 1)}{number:06d}.log", body=text.encode())

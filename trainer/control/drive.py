@@ -183,8 +183,8 @@ def follow(
 
 
 def overdue(look: Step, now: datetime) -> bool:
-    """Tell whether a run's end should have been seen long ago: half an hour after it was due."""
-    return now > (look.record.ending_at or last_deadline(look.record)) + PATIENCE
+    """Tell whether a run's end should have been seen long ago, half an hour after it was due, and nothing moves any more."""
+    return not look.moved and now > (look.record.ending_at or last_deadline(look.record)) + PATIENCE
 
 
 def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:

@@ -112,11 +112,11 @@ def _by_result(record: RunRecord, result: NodeResult) -> Verdict:
 def _before_an_instance(record: RunRecord, world: World, launch: Launch | None, now: datetime) -> Verdict | None:
     if record.stop_requested_at is not None:
         return _stopped(record)
-    if now >= record.deadline or (launch is not None and launch.outcome == "intended" and now >= launch.deadline):
-        return _expired(record)
     last_sign = max(record.created_at, launch.intended_at if launch else record.created_at)
     if not world.may_start and now > last_sign + LAUNCHER_SILENT:
         return _interrupted(record, "the launcher ended before an instance was started", "")
+    if now >= record.deadline or (launch is not None and launch.outcome == "intended" and now >= launch.deadline):
+        return _expired(record)
     return None
 
 

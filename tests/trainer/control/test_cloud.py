@@ -10,8 +10,9 @@ import pytest
 from trainer.control.cloud import AwsCloud, schedule_request
 from trainer.control.drive import drive
 from trainer.errors import ConfigError
+from trainer.launch.preflight import read_stack
 from trainer.launch.requests import create_fleet_request
-from trainer.runs.record import Attempt, Launch, Rung
+from trainer.runs.record import Attempt, Launch, Rung, new_run_id
 from trainer.runs.store import create_record, open_objects
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -35,10 +36,18 @@ def test_a_one_time_schedule_deletes_itself_and_gives_up_after_an_hour():
     }
 
 
+@pytest.fixture(scope="module")
+def applied(aws_server):
+    """One account with the program applied, for all of these tests; each has a run of its own."""
+    access = aws_server.account()
+    aws_server.apply_program(access)
+    return access, read_stack(access, stack="dev")
+
+
 @pytest.fixture
-def armed(stack, make_record):
-    """A stack's cloud, and a run with one intent on its ladder of two zones."""
-    access, outputs = stack
+def armed(applied, make_record):
+    """A stack's cloud, and a run on a ladder of two zones."""
+    access, outputs = applied
     now = datetime.now(timezone.utc)
     zones = sorted(outputs.subnets)[:2]
     line = sorted(outputs.launch_templates)[0]
@@ -58,6 +67,7 @@ def armed(stack, make_record):
         for zone in zones
     )
     record = make_record(
+        run_id=new_run_id("crypto", now),
         bucket=outputs.bucket,
         ladder=ladder,
         preflight_at=now,

@@ -1,0 +1,71 @@
+"""Models in a bucket: listed by what their runs' receipts name, fetched with their hash checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from trainer.errors import ConfigError, UsageError
+from trainer.registry.store import find_model, list_models, models_of_run, save_model
+from trainer.runs.record import Attempt
+from trainer.runs.store import create_record
+
+CLOSED_RUN = "20261120-120000-crypto-k3v9"
+KEY = f"models/experiments/{CLOSED_RUN}/1/lstm_BTC-USD_1m.safetensors"
+
+
+def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
+    (model,) = list_models(account)
+    assert (model.name, model.run_id, model.key, model.stage) == ("lstm_BTC-USD_1m", CLOSED_RUN, KEY, "experiment")
+    assert (model.family, model.symbol, model.metrics["test"]["auc"]) == ("lstm", "BTC-USD", 0.53)
+    assert model.version_id == account.head(key=KEY).version_id
+
+
+def test_a_model_is_found_by_name_key_and_run(account):
+    for name in ("lstm_BTC-USD_1m", KEY, f"{CLOSED_RUN}/lstm_BTC-USD_1m"):
+        assert find_model(account, name).key == KEY
+    with pytest.raises(UsageError, match="Did you mean lstm_BTC-USD_1m"):
+        find_model(account, "lstm_BTCUSD_1m")
+
+
+def test_production_comes_before_experiments_of_the_same_name(account):
+    account.put(key="models/production/lstm_BTC-USD_1m.safetensors", body=b"champion")
+    assert find_model(account, "lstm_BTC-USD_1m").stage == "production"
+
+
+def test_a_model_is_saved_whole_with_its_card(account, tmp_path):
+    path = save_model(account, find_model(account, KEY), tmp_path / "new")
+    assert path.read_bytes() == b"the weights of BTC-USD"
+    assert json.loads(path.with_suffix(".json").read_text())["family"] == "lstm"
+    assert sorted(item.name for item in path.parent.iterdir()) == ["lstm_BTC-USD_1m.json", "lstm_BTC-USD_1m.safetensors"]
+
+
+def test_the_version_that_the_receipt_names_is_fetched_even_after_a_zombie_wrote(account, tmp_path):
+    account.put(key=KEY, body=b"a later writer of a dead attempt")
+    assert save_model(account, find_model(account, KEY), tmp_path).read_bytes() == b"the weights of BTC-USD"
+
+
+def test_a_model_whose_hash_is_wrong_is_refused_and_leaves_no_file(account, tmp_path):
+    model = replace(find_model(account, KEY), sha256="0" * 64)
+    with pytest.raises(ConfigError, match="damaged"):
+        save_model(account, model, tmp_path)
+    with pytest.raises(ConfigError, match="gone"):
+        save_model(account, replace(model, version_id="no-such-version"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_a_receipt_shows_the_attempt_that_its_record_names(account, make_record):
+    record = make_record(run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2),))
+    create_record(account, record)
+    for attempt in (1, 2):
+        account.put(key=f"models/experiments/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors", body=b"weights")
+    (model,) = models_of_run(account, record.run_id)
+    assert "/2/" in model.key
+    assert [item.run_id for item in list_models(account)] == [record.run_id, CLOSED_RUN]
+
+
+def test_keys_without_a_record_are_nobodys_models(account):
+    account.put(key="models/experiments/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights")
+    assert [model.run_id for model in list_models(account)] == [CLOSED_RUN]
