@@ -3,6 +3,8 @@
 Owns the hash and the mask; the model decides where it is applied, `trainer.train.seeds` what the key is made of.
 A mask drawn this way depends neither on the other models of a pack nor on how a batch is cut into slices: element
 (row, t, h) of a step's batch has one number, whoever computes it.
+
+Shapes: M models, T time steps, B batch, H hidden size.
 """
 
 from __future__ import annotations
@@ -15,26 +17,28 @@ _MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # as a signed 32-bit number; products wr
 _LANES = 2  # 16-bit numbers in one 32-bit hash: the probability is kept to 1/65536
 
 
-def keep_mask(key_2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, int, int], probability: float) -> torch.Tensor:
-    """Draw a boolean mask (T, B, H) that is True with `probability` kept, for rows first_row .. first_row+B of a batch.
+def keep_mask(keys_M2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, int, int], probability: float) -> torch.Tensor:
+    """Draw boolean masks (M, T, B, H), True with `probability`, for rows first_row .. first_row+B of each model's batch.
 
-    `key_2` is two int32 numbers on the device where the mask is wanted. H must be even.
+    `keys_M2` is two int32 numbers a model, on the device where the masks are wanted.
     """
     steps, rows, hidden = shape_TBH
-    device = key_2.device
-    row = torch.arange(first_row, first_row + rows, device=device, dtype=torch.int32)
-    cell = torch.arange(steps * hidden // _LANES, device=device, dtype=torch.int32).view(steps, 1, hidden // _LANES)
+    width = hidden + hidden % _LANES
+    device = keys_M2.device
+    key_1, key_2 = keys_M2[:, :1], keys_M2[:, 1:]  # (M, 1) each
+    row_1B = torch.arange(first_row, first_row + rows, device=device, dtype=torch.int32)[None, :]
+    cell = torch.arange(steps * width // _LANES, device=device, dtype=torch.int32).view(steps, 1, width // _LANES)
     # A row's numbers start at a hash of the row, so that slices of a batch need not know its length.
-    hashed = cell + _mix(row, key_2[1], key_2[0]).view(1, rows, 1)
-    hashed = _mix(hashed, key_2[0], key_2[1])
-    lanes = hashed.view(torch.int16).view(steps, rows, hidden)
-    return lanes < round(probability * 65536) - 32768
+    hashed = cell + _mix(row_1B, key_2, key_1).view(len(keys_M2), 1, rows, 1)
+    hashed = _mix(hashed, key_1.view(-1, 1, 1, 1), key_2.view(-1, 1, 1, 1))
+    numbers = hashed.view(torch.int16).view(len(keys_M2), steps, rows, width)
+    return numbers[..., :hidden] < round(probability * 65536) - 32768
 
 
 def _mix(number: torch.Tensor, key_1: torch.Tensor, key_2: torch.Tensor) -> torch.Tensor:
     """Hash int32 numbers under a 64-bit key; overwrites nothing it was given."""
-    number = number ^ ((number >> 16) & 0xFFFF)
-    number.add_(key_1).mul_(_MULTIPLIER_1)
+    number = (number ^ ((number >> 16) & 0xFFFF)) + key_1
+    number.mul_(_MULTIPLIER_1)
     number.bitwise_xor_((number >> 15).bitwise_and_(0x1FFFF))
     number.bitwise_xor_(key_2).mul_(_MULTIPLIER_2)
     number.bitwise_xor_((number >> 16).bitwise_and_(0xFFFF))

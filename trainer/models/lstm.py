@@ -38,8 +38,11 @@ class LstmClassifier(nn.Module):
             if between_layers and keys_L2 is not None and self.dropout > 0:
                 steps, rows, hidden = hidden_TBH.shape
                 keep = keep_mask(
-                    keys_L2[layer], first_row=first_row, shape_TBH=(steps, rows, hidden), probability=1 - self.dropout
+                    keys_L2[layer : layer + 1],
+                    first_row=first_row,
+                    shape_TBH=(steps, rows, hidden),
+                    probability=1 - self.dropout,
                 )
-                hidden_TBH = hidden_TBH * keep * (1 / (1 - self.dropout))
+                hidden_TBH = hidden_TBH * keep[0] * (1 / (1 - self.dropout))
         logits_B: torch.Tensor = self.head(hidden_TBH[-1]).squeeze(-1)
         return logits_B

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trainer.config import Job
-from trainer.train.pack import Member, Pack
+from trainer.train.pack import Member, Pack, fresh_state
 from trainer.train.score import Evaluator, loss_of
 from trainer.train.seeds import batch_order
 
@@ -121,7 +121,8 @@ def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
         return
     run.lowered += 1
     run.learning_rate /= 2
-    pack.restart(number, run.best_weights, learning_rate=run.learning_rate)
+    pack.restore(number, fresh_state(run.best_weights, batches=pack.snapshot(number).batches))
+    pack.set_learning_rate(number, run.learning_rate)
     _begin_epoch(run, job)
 
 

@@ -6,12 +6,14 @@
 backward, clipping and optimizer, and returns what each active model's loss was. Which model is active, what its next
 batch is and when it stops belongs to `trainer.train.loop`. A model's result does not depend on its pack.
 
+Here: the interface, and `Lanes`, model after model. `trainer.train.stacked` has the two forms for GPUs.
+
 Shapes: M models, B batch, T time steps, F features, L layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,8 +25,10 @@ from trainer.models.families import architecture_of, build
 from trainer.train.score import gather
 from trainer.train.seeds import derive, dropout_keys
 
-# Slices of a batch on a CPU: the working set of about 128 windows fits the cache (performance measurements in cpu.py).
+# Slices of a batch on a CPU: the working set of about 128 windows fits the cache (measured: see cpu.py).
 CPU_MICRO_BATCH = 128
+BETAS = (0.9, 0.999)  # Adam's, as in torch
+EPSILON = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,17 @@ class Member:
     labels_T: torch.Tensor
     mean_F: torch.Tensor
     std_F: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelState:
+    """Everything that a step of one model depends on besides its batch and learning rate. Tensors by weight's name."""
+
+    weights: Mapping[str, torch.Tensor]
+    exp_avg: Mapping[str, torch.Tensor]  # Adam's two moments
+    exp_avg_sq: Mapping[str, torch.Tensor]
+    updates: int  # optimizer steps taken, for Adam's bias correction
+    batches: int  # batches seen, skipped ones too: the step that dropout's key is made of
 
 
 class Pack(Protocol):
@@ -51,8 +66,14 @@ class Pack(Protocol):
     def model(self, member: int) -> nn.Module:
         """Return the member as a plain module with its present weights, for evaluation."""
 
-    def restart(self, member: int, weights: dict[str, torch.Tensor], *, learning_rate: float) -> None:
-        """Set the member's weights and forget its optimizer's moments."""
+    def set_learning_rate(self, member: int, learning_rate: float) -> None:
+        """Set the learning rate of the member's next steps."""
+
+    def snapshot(self, member: int) -> ModelState:
+        """Return a copy of the member's state, on the pack's device."""
+
+    def restore(self, member: int, state: ModelState) -> None:
+        """Continue the member from a state, whichever strategy it came from."""
 
 
 class Lanes:
@@ -60,15 +81,20 @@ class Lanes:
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = CPU_MICRO_BATCH) -> None:
         self._members, self._job, self._micro_batch = members, job, micro_batch
-        device = members[0].rows_TF.device
-        self._steps_T1 = torch.arange(job.lookback, device=device)[:, None]
+        self._steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
-        self._optimizers = [optimizer_of(model, job, learning_rate=job.learning_rate) for model in self._models]
-        self._steps = [0] * len(members)
+        self._optimizers = [
+            torch.optim.AdamW(
+                model.parameters(), lr=job.learning_rate, betas=BETAS, eps=EPSILON, weight_decay=job.weight_decay, fused=True
+            )
+            for model in self._models
+        ]
+        self._batches = [0] * len(members)
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
-        losses = torch.full((len(self._members),), torch.nan, device=self._steps_T1.device)
+        rows_TF = self._members[0].rows_TF
+        losses = torch.full((len(self._members),), torch.nan, device=rows_TF.device, dtype=rows_TF.dtype)
         for number, member in enumerate(self._members):
             if active[number]:
                 losses[number] = self._step_one(number, member, starts[number])
@@ -78,18 +104,45 @@ class Lanes:
         """See `Pack.model`."""
         return self._models[member]
 
-    def restart(self, member: int, weights: dict[str, torch.Tensor], *, learning_rate: float) -> None:
-        """See `Pack.restart`."""
-        self._models[member].load_state_dict(weights)
-        self._optimizers[member] = optimizer_of(self._models[member], self._job, learning_rate=learning_rate)
+    def set_learning_rate(self, member: int, learning_rate: float) -> None:
+        """See `Pack.set_learning_rate`."""
+        self._optimizers[member].param_groups[0]["lr"] = learning_rate
+
+    def snapshot(self, member: int) -> ModelState:
+        """See `Pack.snapshot`."""
+        weights = dict(self._models[member].named_parameters())
+        moments = self._optimizers[member].state
+        zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        first = next(iter(weights.values()))
+        return ModelState(
+            weights={name: weight.detach().clone() for name, weight in weights.items()},
+            exp_avg={name: moments[weight]["exp_avg"].clone() for name, weight in weights.items()} if moments else zero,
+            exp_avg_sq={name: moments[weight]["exp_avg_sq"].clone() for name, weight in weights.items()} if moments else zero,
+            updates=int(moments[first]["step"]) if moments else 0,
+            batches=self._batches[member],
+        )
+
+    def restore(self, member: int, state: ModelState) -> None:
+        """See `Pack.restore`."""
+        moments = self._optimizers[member].state
+        moments.clear()
+        self._models[member].load_state_dict(dict(state.weights))
+        self._batches[member] = state.batches
+        if state.updates:
+            for name, weight in self._models[member].named_parameters():
+                moments[weight] = {
+                    "step": torch.tensor(float(state.updates), dtype=torch.float32, device=weight.device),
+                    "exp_avg": state.exp_avg[name].to(weight).clone(),
+                    "exp_avg_sq": state.exp_avg_sq[name].to(weight).clone(),
+                }
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
         model, optimizer, job = self._models[number], self._optimizers[number], self._job
-        keys_L2 = dropout_keys(seed=job.seed, model=member.name, step=self._steps[number], layers=job.layers)
+        keys_L2 = dropout_keys(seed=job.seed, model=member.name, step=self._batches[number], layers=job.layers)
         keys_L2 = keys_L2.to(starts_B.device)
-        self._steps[number] += 1
+        self._batches[number] += 1
         optimizer.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=starts_B.device)
+        loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         for first in range(0, len(starts_B), self._micro_batch):
             slice_B = starts_B[first : first + self._micro_batch]
             x_TBF = gather(member.rows_TF, slice_B, self._steps_T1, member.mean_F, member.std_F)
@@ -106,14 +159,15 @@ class Lanes:
 
 
 def new_model(member: Member, job: Job) -> nn.Module:
-    """Build a member's model with weights drawn from (seed, name), on the member's device."""
+    """Build a member's model with weights drawn from (seed, name), on the device and in the precision of its rows."""
     architecture: dict[str, Any] = architecture_of(job, num_features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(job.seed, member.name, "weights"))
         model = build(job.model, architecture)
-    return model.to(member.rows_TF.device)
+    return model.to(member.rows_TF)
 
 
-def optimizer_of(model: nn.Module, job: Job, *, learning_rate: float) -> torch.optim.AdamW:
-    """Return the optimizer of one model alone."""
-    return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=job.weight_decay, fused=True)
+def fresh_state(weights: Mapping[str, torch.Tensor], *, batches: int) -> ModelState:
+    """Return the state of a model that has these weights and an optimizer which has seen nothing."""
+    zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    return ModelState(weights=weights, exp_avg=zero, exp_avg_sq=zero, updates=0, batches=batches)

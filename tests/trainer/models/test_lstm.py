@@ -40,20 +40,20 @@ def test_dropout_is_off_without_keys_and_a_function_of_them_with():
 
 
 def test_dropout_of_a_slice_is_the_slice_of_the_batchs_dropout():
-    whole = keep_mask(_keys(5, 6)[0], first_row=0, shape_TBH=(7, 20, 8), probability=0.8)
-    part = keep_mask(_keys(5, 6)[0], first_row=12, shape_TBH=(7, 8, 8), probability=0.8)
-    assert torch.equal(whole[:, 12:], part)
+    whole = keep_mask(_keys(5, 6), first_row=0, shape_TBH=(7, 20, 8), probability=0.8)
+    part = keep_mask(_keys(5, 6), first_row=12, shape_TBH=(7, 8, 8), probability=0.8)
+    assert torch.equal(whole[:, :, 12:], part)
 
 
 @pytest.mark.parametrize("probability", [0.5, 0.9])
 def test_dropout_keeps_the_share_it_should_and_its_masks_are_unrelated(probability):
     shape = (60, 128, 64)
-    masks = [keep_mask(_keys(step, 77)[0], first_row=0, shape_TBH=shape, probability=probability) for step in range(3)]
+    masks = [keep_mask(_keys(step, 77), first_row=0, shape_TBH=shape, probability=probability) for step in range(3)]
     for mask in masks:
         assert mask.float().mean().item() == pytest.approx(probability, abs=0.003)
     numbers = torch.stack([mask.flatten().float() for mask in masks])
     assert (torch.corrcoef(numbers) - torch.eye(3)).abs().max() < 0.01
-    rows = masks[0].float().transpose(0, 1).flatten(1)[:40]  # rows of one batch among each other
+    rows = masks[0][0].float().transpose(0, 1).flatten(1)[:40]  # rows of one batch among each other
     assert (torch.corrcoef(rows) - torch.eye(40)).abs().max() < 0.08
 
 

@@ -36,6 +36,12 @@ def _candles(*, bars: int, seed: int, signal: float) -> dict[str, np.ndarray]:
     return {"timestamp": timestamp, "open": open_, "high": high, "low": low, "close": close, "volume": np.exp(loudness)}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Train on one thread, as workers do: two on busy cores are many times slower, and sums would differ."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def write_candles() -> WriteCandles:
     """Return a function that writes a symbol's minute candles into a folder and returns the file."""
@@ -71,7 +77,6 @@ def train() -> Callable[..., Trained]:
     """Return a function that trains one symbol's model in this process, on one thread as workers do."""
 
     def run(data: Path, out: Path, symbol: str = "SIG-USD", **settings: Any) -> Trained:
-        torch.set_num_threads(1)
         job = Job(**settings)
         task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1)
         events: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainer.config import Job
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train_pack
-from trainer.train.pack import Member
+from trainer.train.pack import Member, ModelState, fresh_state
 
 WINDOWS = 40
 
@@ -34,7 +34,7 @@ class Scripted:
     def __init__(self, logits: Sequence[float], *, broken: bool = False) -> None:
         self.module, self._logits, self._broken = Constant(), list(logits), broken
         self.visited: list[torch.Tensor] = []
-        self.restarts: list[float] = []
+        self.learning_rates: list[float] = []
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         self.visited.append(starts[0])
@@ -45,9 +45,14 @@ class Scripted:
     def model(self, member: int) -> nn.Module:
         return self.module
 
-    def restart(self, member: int, weights: dict[str, torch.Tensor], *, learning_rate: float) -> None:
-        self.module.load_state_dict(weights)
-        self.restarts.append(learning_rate)
+    def set_learning_rate(self, member: int, learning_rate: float) -> None:
+        self.learning_rates.append(learning_rate)
+
+    def snapshot(self, member: int) -> ModelState:
+        return fresh_state(self.module.state_dict(), batches=len(self.visited))
+
+    def restore(self, member: int, state: ModelState) -> None:
+        self.module.load_state_dict(dict(state.weights))
 
 
 def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
@@ -90,7 +95,7 @@ def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model(
     run = Run(member=run.member, symbol="S", starts=run.starts, learning_rate=0.8)
     pack = Scripted([], broken=True)
     train_pack(pack, [run], job, lambda event: None)
-    assert pack.restarts == [0.4, 0.2, 0.1] and len(pack.restarts) == MAX_LOWERED
+    assert pack.learning_rates == [0.4, 0.2, 0.1] and len(pack.learning_rates) == MAX_LOWERED
     assert "not finite" in run.failure and len(pack.visited) == (MAX_SKIPPED_STEPS + 1) * (MAX_LOWERED + 1)
 
 

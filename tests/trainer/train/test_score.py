@@ -61,7 +61,6 @@ def test_gather_cuts_the_windows_that_slices_would_and_scales_them():
 
 def test_a_windows_logit_does_not_depend_on_the_windows_evaluated_with_it():
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     model = LstmClassifier(features=7, hidden=24, layers=2, dropout=0.1)
     evaluator = Evaluator(rows_TF=torch.randn(1200, 7), mean_F=torch.zeros(7), std_F=torch.ones(7), lookback=30)
     every = evaluator.logits(model, torch.arange(1100))

@@ -1,0 +1,240 @@
+"""The two strategies for GPUs. All models take their step as one program without a host in between, recorded as one CUDA graph.
+
+`Streams`: each model is a plain module, and each has a stream of its own inside the graph. Any chip, same kernels as alone.
+`Fused`: one batched program over stacked weights (`models.stacked_lstm`).
+
+Both keep weights, gradients and moments of all models in (M, P) tensors with one row a model, so that clipping, AdamW, and the
+rule for models that stopped or broke are written once, here, row by row. Rows meet nowhere: what happens in one is not
+felt in another, NaN included (masks are `where`, never a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly,
+slower than `Lanes`, which is how its equality is tested anywhere.
+
+Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from trainer.config import Job
+from trainer.models.families import architecture_of
+from trainer.models.stacked_lstm import StackedLstm
+from trainer.train.pack import BETAS, EPSILON, Member, ModelState, new_model
+from trainer.train.seeds import dropout_keys
+
+_WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
+
+
+class _Stacked:
+    """What both strategies share: rows, inputs of the step, the optimizer, and the graph."""
+
+    def __init__(self, members: Sequence[Member], job: Job) -> None:
+        self._members, self._job = members, job
+        self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
+        models = len(members)
+        self._models = [new_model(member, job) for member in members]
+        self._layout = StackedLstm(**architecture_of(job, num_features=members[0].rows_TF.shape[1]))
+        self._join_rows()
+        self._weights_MP = torch.stack([self._layout.flatten(model.state_dict()) for model in self._models]).detach()
+        self._gradient_MP = torch.zeros_like(self._weights_MP)
+        self._exp_avg_MP = torch.zeros_like(self._weights_MP)
+        self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
+        self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
+        self._batches = [0] * models
+        # The step's inputs: buffers that keep their place, so that a recorded graph finds them.
+        self._rates_M = torch.full((models,), job.learning_rate, dtype=torch.float64, device=self._device)
+        self._starts_MB = torch.zeros(models, job.batch, dtype=torch.int64, device=self._device)
+        self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
+        self._keys_LM2 = torch.zeros(job.layers, models, 2, dtype=torch.int32, device=self._device)
+        self._losses_M = torch.zeros(models, dtype=self._dtype, device=self._device)
+        self._place_B = torch.arange(job.batch, device=self._device)
+        self._steps_T1 = torch.arange(job.lookback, device=self._device)[:, None]
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See `Pack.step`."""
+        lengths, keys = [], []
+        for number, member in enumerate(self._members):
+            length = len(starts[number]) if active[number] else 0
+            lengths.append(length)
+            keys.append(
+                dropout_keys(seed=self._job.seed, model=member.name, step=self._batches[number], layers=self._job.layers)
+            )
+            if length:
+                self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
+                # Places beyond a short batch repeat a window that is there: gathered, weighed with nothing.
+                self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
+                self._batches[number] += 1
+        self._lengths_M.copy_(torch.tensor(lengths), non_blocking=True)
+        self._keys_LM2.copy_(torch.stack(keys, dim=1), non_blocking=True)
+        if self._device.type == "cuda":
+            self._replay()
+        else:
+            self._run()
+        return self._losses_M.clone()
+
+    def model(self, member: int) -> nn.Module:
+        """See `Pack.model`."""
+        self._models[member].load_state_dict(self._layout.unflatten(self._weights_MP[member]))
+        return self._models[member]
+
+    def set_learning_rate(self, member: int, learning_rate: float) -> None:
+        """See `Pack.set_learning_rate`."""
+        self._rates_M[member] = learning_rate
+
+    def snapshot(self, member: int) -> ModelState:
+        """See `Pack.snapshot`."""
+        weights, exp_avg, exp_avg_sq = (
+            self._layout.unflatten(found[member].clone()) for found in (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
+        )
+        updates, batches = int(self._updates_M[member]), self._batches[member]
+        return ModelState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq, updates=updates, batches=batches)
+
+    def restore(self, member: int, state: ModelState) -> None:
+        """See `Pack.restore`."""
+        pairs: tuple[tuple[torch.Tensor, Mapping[str, torch.Tensor]], ...] = (
+            (self._weights_MP, state.weights),
+            (self._exp_avg_MP, state.exp_avg),
+            (self._exp_avg_sq_MP, state.exp_avg_sq),
+        )
+        for into, found in pairs:
+            into[member] = self._layout.flatten(found).to(into)
+        self._updates_M[member] = state.updates
+        self._batches[member] = state.batches
+
+    def _gradients(self, weight_MB: torch.Tensor) -> torch.Tensor:
+        """Fill the gradients of each model's loss, sum(weight_MB x cross entropy); return the losses (M,)."""
+        raise NotImplementedError
+
+    def _join_rows(self) -> None:
+        """Put every symbol's rows end to end, unpadded; members that share rows share their place."""
+        place: dict[int, int] = {}
+        rows, labels, offsets, total = [], [], [], 0
+        for member in self._members:
+            if id(member.rows_TF) not in place:
+                place[id(member.rows_TF)] = total
+                rows.append(member.rows_TF)
+                labels.append(member.labels_T)
+                total += len(member.rows_TF)
+            offsets.append(place[id(member.rows_TF)])
+        self._rows_RF, self._labels_R = torch.cat(rows), torch.cat(labels).to(self._dtype)
+        self._offsets_M1 = torch.tensor(offsets, device=self._device)[:, None]
+        self._mean_MF = torch.stack([member.mean_F for member in self._members]).to(self._dtype)
+        self._std_MF = torch.stack([member.std_F for member in self._members]).to(self._dtype)
+
+    def _run(self) -> None:
+        """Take the step that the input buffers describe. Touches the device only: this is what a graph records."""
+        lengths_M1 = self._lengths_M[:, None]
+        inside_MB = self._place_B[None, :] < lengths_M1
+        weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
+        losses_M = self._gradients(weight_MB)
+        active_M = self._lengths_M > 0
+        self._update(active_M, losses_M)
+        self._losses_M.copy_(torch.where(active_M, losses_M, torch.nan))
+
+    def _cross_entropy(self, logits_MB: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor) -> torch.Tensor:
+        labels_MB = self._labels_R[rows_MB + (self._job.lookback - 1)]
+        each_MB = nn.functional.binary_cross_entropy_with_logits(logits_MB, labels_MB, reduction="none")
+        return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
+
+    def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> None:
+        """Clip and apply AdamW row by row, where a model is active and its loss and gradient are finite."""
+        job, (beta_1, beta_2) = self._job, BETAS
+        norm_M = self._gradient_MP.norm(dim=1)
+        moves_M = active_M & torch.isfinite(losses_M) & torch.isfinite(norm_M)
+        moves_M1 = moves_M[:, None]
+        scale_M = (job.clip_norm / (norm_M + 1e-6)).clamp(max=1.0)
+        gradient_MP = self._gradient_MP * scale_M[:, None]
+        self._updates_M.copy_(torch.where(moves_M, self._updates_M + 1, self._updates_M))
+        # A model that has not moved yet has no correction to divide by; its row is masked below.
+        updates_M1 = self._updates_M.clamp(min=1)[:, None]
+        exp_avg = torch.lerp(self._exp_avg_MP, gradient_MP, 1 - beta_1)
+        exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
+        step_size = (self._rates_M[:, None] / (1 - beta_1**updates_M1)).to(self._dtype)
+        correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
+        decay = (1 - self._rates_M * job.weight_decay)[:, None].to(self._dtype)
+        weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
+        for kept, moved in ((self._weights_MP, weights), (self._exp_avg_MP, exp_avg), (self._exp_avg_sq_MP, exp_avg_sq)):
+            kept.copy_(torch.where(moves_M1, moved, kept))
+
+    def _replay(self) -> None:
+        if self._graph is None:
+            self._graph = self._record()
+        self._graph.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        """Record the step. The steps that warm up have no active model, so they change nothing."""
+        lengths_M = self._lengths_M.clone()
+        self._lengths_M.zero_()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_STEPS):
+                self._run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._run()
+        self._lengths_M.copy_(lengths_M)
+        return graph
+
+
+class Fused(_Stacked):
+    """All models as one batched program."""
+
+    def _gradients(self, weight_MB: torch.Tensor) -> torch.Tensor:
+        models, batch = self._starts_MB.shape
+        rows_MB = self._starts_MB + self._offsets_M1
+        index = (rows_MB[:, None, :] + self._steps_T1).view(-1)
+        x_MTBF = self._rows_RF.index_select(0, index).view(models, len(self._steps_T1), batch, -1)
+        x_MTBF.sub_(self._mean_MF[:, None, None, :]).div_(self._std_MF[:, None, None, :])
+        weights_MP = self._weights_MP.detach().requires_grad_()
+        losses_M = self._cross_entropy(self._layout.forward(weights_MP, x_MTBF, self._keys_LM2), rows_MB, weight_MB)
+        (gradient_MP,) = torch.autograd.grad(losses_M.sum(), weights_MP)
+        self._gradient_MP.copy_(gradient_MP)
+        return losses_M.detach()
+
+
+class Streams(_Stacked):
+    """Each model a plain module on a stream of its own, joined again before the optimizer."""
+
+    def __init__(self, members: Sequence[Member], job: Job) -> None:
+        super().__init__(members, job)
+        count = len(members) if self._device.type == "cuda" else 0
+        self._streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
+        for number, model in enumerate(self._models):
+            # Weights and gradients of the modules are views of the rows, so that one optimizer serves all.
+            weights = self._layout.unflatten(self._weights_MP[number])
+            gradients = self._layout.unflatten(self._gradient_MP[number])
+            for name, parameter in model.named_parameters():
+                parameter.data, parameter.grad = weights[name], gradients[name]
+
+    def model(self, member: int) -> nn.Module:
+        """See `Pack.model`."""
+        return self._models[member]
+
+    def _gradients(self, weight_MB: torch.Tensor) -> torch.Tensor:
+        self._gradient_MP.zero_()
+        if not self._streams:
+            return torch.stack([self._one(number, weight_MB) for number in range(len(self._members))])
+        main = torch.cuda.current_stream()
+        losses = []
+        for number, stream in enumerate(self._streams):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                losses.append(self._one(number, weight_MB))
+        for stream in self._streams:
+            main.wait_stream(stream)
+        return torch.stack(losses)
+
+    def _one(self, number: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        rows_B = self._starts_MB[number] + self._offsets_M1[number]
+        index = (rows_B + self._steps_T1).view(-1)
+        x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
+        x_TBF.sub_(self._mean_MF[number]).div_(self._std_MF[number])
+        logits_B = self._models[number](x_TBF, self._keys_LM2[:, number])
+        loss = self._cross_entropy(logits_B, rows_B, weight_MB[number])
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
