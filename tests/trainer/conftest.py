@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from trainer.access import Access, _session
+from trainer.artifacts.card import METADATA_KEY, Card
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
@@ -106,15 +107,23 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
 
 
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
-WEIGHTS = b"the weights of BTC-USD"
+METRICS = {"test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+
+
+def weights() -> bytes:
+    """Return a whole model file of no tensors: a safetensors header with a card."""
+    lists: dict[str, Any] = {"features": [], "architecture": {}, "scaler": {}, "splits": {}, "training": {}, "data": {}}
+    names = {"model": "lstm_BTC-USD_1m", "family": "lstm", "symbol": "BTC-USD", "timeframe": "1m", "calendar": "24x7"}
+    texts = {"features_version": "v1", "code_sha256": "", "created_at": "", "mayfly": "0"}
+    card = Card(**names, **texts, **lists, lookback=60, horizon=5, metrics=METRICS, seed=0)
+    header = json.dumps({"__metadata__": {METADATA_KEY: card.to_json()}}).encode()
+    return len(header).to_bytes(8, "little") + header
 
 
 def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     key = f"models/experiments/{record.run_id}/1/lstm_BTC-USD_1m.safetensors"
-    sha256 = hashlib.sha256(WEIGHTS).hexdigest()
-    stored = s3.put_object(Bucket=record.bucket, Key=key, Body=WEIGHTS, Metadata={"sha256": sha256})
-    metrics = {"test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
-    objects.put(key=key.replace(".safetensors", ".json"), body=json.dumps({"family": "lstm", "metrics": metrics}).encode())
+    sha256 = hashlib.sha256(weights()).hexdigest()
+    stored = s3.put_object(Bucket=record.bucket, Key=key, Body=weights(), Metadata={"sha256": sha256})
     model = {"symbol": "BTC-USD", "family": "lstm", "key": key, "version_id": stored["VersionId"], "sha256": sha256}
     launch = Launch(rung=0, token="t", deadline=record.deadline, intended_at=START, outcome="created", instance_ids=("i-1",))
     closed = replace(
@@ -125,7 +134,7 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
         attempts=(Attempt(number=1, launches=(launch,), created_at=START),),
     )
     create_record(objects, closed)
-    result = NodeResult(state="done", models=({**model, "metrics": metrics},))
+    result = NodeResult(state="done", models=({**model, "metrics": METRICS},))
     objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, World(result=result))).encode())
     for number, text in enumerate(("booted\nstaged\n", "trained\n"), start=1):
         objects.put(key=f"{log_prefix(record.run_id, 1)}{number:06d}.log", body=text.encode())

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         with StopSignal().installed() as stop:
             receipt = read_receipt(cloud.objects, record.run_id) if record.state == "closed" else None
             if receipt is None:
-                watch = Watch(story, stop, rehearse=arguments.rehearse)
+                watch = Watch(story, stop, where=" --rehearse" if arguments.rehearse else "")
                 receipt = drive(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
     print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

@@ -15,6 +15,7 @@ from trainer.control.cloud import Cloud
 from trainer.errors import ConnectionFailed, TrainerError
 from trainer.launch import fleet
 from trainer.launch.requests import create_fleet_request
+from trainer.registry.cards import card_of
 from trainer.runs.lease import Heartbeat, heartbeat_key, read_heartbeat
 from trainer.runs.receipt import Receipt, make_receipt
 from trainer.runs.reconcile import (
@@ -107,8 +108,8 @@ def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) 
     for listed in objects.list(prefix=models_prefix(record.run_id, record.attempt.number)):
         item = objects.head(key=listed.key) if listed.key.endswith(".safetensors") else None
         if item is not None:
-            card = objects.get(key=listed.key.removesuffix(".safetensors") + ".json")
-            metrics = json.loads(card.body).get("metrics", {}) if card else {}
+            card = card_of(objects, key=item.key, version_id=item.version_id)
+            metrics = card.metrics if card else {}
             models.append(ModelSeen(key=item.key, version_id=item.version_id, sha256=item.sha256, metrics=metrics))
     return tuple(models)
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from trainer.access import Access
 from trainer.errors import ConfigError, UsageError, nearest
+from trainer.registry.cards import card_of
 from trainer.runs.record import from_iso
 from trainer.runs.store import Objects, Stored, models_prefix, open_objects, read_record, receipt_key
 from trainer.stack_outputs import StackOutputs
@@ -93,9 +94,9 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
         raise ConfigError(f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version.")
     path = into / model.key.rsplit("/", 1)[-1]
     write_whole(path, stored.body)
-    card = objects.get(key=model.key.removesuffix(SUFFIX) + ".json")
+    card = card_of(objects, key=model.key, version_id=model.version_id)
     if card is not None:
-        write_whole(path.with_suffix(".json"), card.body)
+        write_whole(path.with_suffix(".json"), card.to_json(indent=2).encode())
     return path
 
 
@@ -113,8 +114,7 @@ def _weights(listed: Iterable[Stored]) -> Iterator[Stored]:
 
 def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "production"], run_id: str) -> Model:
     stored = objects.head(key=listed.key) or listed
-    card = objects.get(key=listed.key.removesuffix(SUFFIX) + ".json")
-    values = json.loads(card.body) if card else {}
+    card = card_of(objects, key=listed.key, version_id=stored.version_id)
     name = listed.key.rsplit("/", 1)[-1].removesuffix(SUFFIX)
     family, _, rest = name.partition("_")
     return Model(
@@ -124,10 +124,10 @@ def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "pr
         key=listed.key,
         version_id=stored.version_id,
         sha256=stored.sha256,
-        family=str(values.get("family") or family),
-        symbol=str(values.get("symbol") or rest.rpartition("_")[0]),
+        family=card.family if card else family,
+        symbol=card.symbol if card else rest.rpartition("_")[0],
         created_at=stored.modified_at,
-        metrics=values.get("metrics") or {},
+        metrics=card.metrics if card else {},
     )
 
 

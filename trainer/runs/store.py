@@ -41,7 +41,7 @@ class Stored:
 class Objects(Protocol):
     """The objects of one bucket."""
 
-    def get(self, *, key: str, version_id: str = "") -> Stored | None: ...
+    def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None: ...
 
     def head(self, *, key: str, version_id: str = "") -> Stored | None: ...
 
@@ -58,9 +58,10 @@ class S3Objects:
     def __init__(self, s3: Any, bucket: str) -> None:
         self._s3, self._bucket = s3, bucket
 
-    def get(self, *, key: str, version_id: str = "") -> Stored | None:
-        """Return the object with its bytes, or None where there is none."""
-        response = self._ask("get_object", "read", key, version_id)
+    def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
+        """Return the object with its bytes (the first so many, or all), or None where there is none."""
+        part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
+        response = self._ask("get_object", "read", key, version_id, **part)
         if response is None:
             return None
         return _stored(key, response, body=response["Body"].read())

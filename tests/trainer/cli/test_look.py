@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -68,7 +69,8 @@ def test_pull_writes_models_receipt_and_log(mayfly, tmp_path):
     code, told, _ = mayfly("pull", CLOSED_RUN, "--out", str(tmp_path / "out"), "--json")
     assert code == 0
     assert sorted(told["files"]) == ["log.txt", "lstm_BTC-USD_1m.safetensors", "receipt.json"]
-    assert (tmp_path / "out" / "lstm_BTC-USD_1m.safetensors").read_bytes() == b"the weights of BTC-USD"
+    body = (tmp_path / "out" / "lstm_BTC-USD_1m.safetensors").read_bytes()
+    assert hashlib.sha256(body).hexdigest() == told["models"][0]["sha256"]
     assert json.loads((tmp_path / "out" / "receipt.json").read_text())["run_id"] == CLOSED_RUN
     assert (tmp_path / "out" / "log.txt").read_text() == "booted\nstaged\ntrained\n"
 

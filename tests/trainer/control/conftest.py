@@ -29,7 +29,7 @@ class MemoryObjects:
         self.cloud, self.versions = cloud, itertools.count(1)
         self.stored: dict[str, list[Stored]] = {}
 
-    def get(self, *, key: str, version_id: str = "") -> Stored | None:
+    def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
         self.cloud.advance()
         found = [item for item in self.stored.get(key, []) if not version_id or item.version_id == version_id]
         return found[-1] if found else None
