@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = job_from(settings)
     named = [instance_type(name) for name in job.instance]  # an unknown type ends here, before anything is started
     with ExitStack() as ends:
+        ends.callback(story.close)
         check = _started_check(job, ends)
         if arguments.rehearse:
             story.update("starting the embedded AWS ...")
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         with StopSignal().installed() as stop:  # from here on Ctrl-C is a wish that the run's record must know of
             register(record, job, bundle, candles, offers, objects)
             story.line(f"run {record.run_id}")
-            watch = Watch(story, stop, rehearse=arguments.rehearse)
+            watch = Watch(story, stop, where=_where(arguments))
             if arguments.detach:
                 left = start(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
                 return _detached(arguments, left, objects, story)
@@ -209,7 +210,7 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
         print(json.dumps(document, indent=2))
     else:
         print(record.run_id)
-    where = " --rehearse" if arguments.rehearse else ""
+    where = _where(arguments)
     story.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {deadline} at the latest")
     story.line(f"follow it:  mayfly logs {record.run_id} -f{where}    mayfly status {record.run_id}{where}")
     story.line(f"end it:     mayfly stop {record.run_id}{where}")
@@ -219,7 +220,12 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
 def _end(arguments: argparse.Namespace, receipt: Receipt, story: Story) -> int:
     """Print the receipt and return the run's exit code."""
     print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
-    run_id, where = receipt["run_id"], " --rehearse" if arguments.rehearse else ""
+    run_id, where = receipt["run_id"], _where(arguments)
     models = f"mayfly models list{where}    mayfly pull {run_id}{where}    " if receipt["models"] else ""
     story.line(f"look at it: {models}mayfly logs {run_id}{where}")
     return int(receipt["exit_code"])
+
+
+def _where(arguments: argparse.Namespace) -> str:
+    """Return the flags that the next commands need to look at the same AWS and stack."""
+    return (" --rehearse" if arguments.rehearse else "") + (f" --stack {arguments.stack}" if arguments.stack != "dev" else "")

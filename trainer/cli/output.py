@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,9 +33,8 @@ class Story:
     def update(self, text: str) -> None:
         """Show where things are: in place on a terminal; else a line, but only after a while without any."""
         if self.live:
-            width = os.get_terminal_size(self.stream.fileno()).columns if self.stream.fileno() >= 0 else 80
             self._clear()
-            self.stream.write(text[: max(20, width - 1)])
+            self.stream.write(text[: shutil.get_terminal_size().columns - 1])
             self.stream.flush()
             self._on_screen = True
         elif self._clock() - self._told_at >= QUIET_SECONDS:
@@ -43,6 +43,11 @@ class Story:
     def styled(self, text: str, style: str) -> str:
         """Return the text in a style, plain where colour is unwanted."""
         return f"\033[{style}m{text}\033[0m" if style and self.colour else text
+
+    def close(self) -> None:
+        """Take the live line away, so that what follows begins on an empty one."""
+        self._clear()
+        self.stream.flush()
 
     def _clear(self) -> None:
         if self._on_screen:

@@ -22,9 +22,9 @@ PHASES = {
 class Watch:
     """Renders progress. One for each run; `on_event` is what `control.drive` calls."""
 
-    def __init__(self, story: Story, stop: StopSignal, *, rehearse: bool) -> None:
-        self._story, self._stop = story, stop
-        self._where = " --rehearse" if rehearse else ""
+    def __init__(self, story: Story, stop: StopSignal, *, where: str) -> None:
+        """`where` is what the user adds to the next commands: " --rehearse", or nothing."""
+        self._story, self._stop, self._where = story, stop, where
         self._phase = ""
         self._instances: set[str] = set()
         self._presses = 0
@@ -39,6 +39,10 @@ class Watch:
                 self._instances.add(seen.instance_id)
                 market = seen.market.replace("_", "-")
                 self._line(progress, f"{seen.instance_id}: {seen.instance_type}, {market}, {seen.availability_zone}")
+        for name, told in progress.symbols.items():
+            if told.get("state") in ("done", "failed") and name not in self._ended:
+                self._ended.add(name)
+                self._line(progress, f"{name} {told['state']} ({len(self._ended)}/{progress.models_total or '?'})")
         if progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, PHASES.get(progress.phase, progress.phase))
@@ -48,10 +52,6 @@ class Watch:
             if text and text not in self._told:
                 self._told.add(text)
                 self._story.line(f"{'WARNING: ' if style else 'AWS: '}{text}", style)
-        for name, told in progress.symbols.items():
-            if told.get("state") in ("done", "failed") and name not in self._ended:
-                self._ended.add(name)
-                self._line(progress, f"{name} {told['state']} ({len(self._ended)}/{progress.models_total or '?'})")
         self._story.update(f"{_clock(progress)}  {_doing(progress)}")
 
     def _tell_presses(self, progress: Progress) -> None:
@@ -81,7 +81,9 @@ def _doing(progress: Progress) -> str:
     parts = [f"{progress.models_done}/{progress.models_total or len(progress.symbols)} models"]
     if progress.windows_per_second:
         parts.append(f"{progress.windows_per_second:,.0f} windows/s")
-    parts += [_symbol(name, told) for name, told in progress.symbols.items() if told.get("state") == "training"]
+    parts += [
+        _symbol(name, told) for name, told in progress.symbols.items() if told.get("state") == "training" and told.get("epochs")
+    ]
     return "training  " + "  ".join(parts)
 
 

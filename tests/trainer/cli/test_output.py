@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from trainer.cli.output import Story, duration, money, table
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_updates_are_lines_and_rare():
+    stream, seconds = io.StringIO(), [0.0]
+    story = Story(stream, clock=lambda: seconds[0])
+    story.line("training")
+    for now in (1, 9, 10, 11, 19, 21):
+        seconds[0] = now
+        story.update(f"at {now}")
+    assert stream.getvalue() == "training\nat 10\nat 21\n"
+
+
+def test_on_a_terminal_updates_share_one_line_that_ends_with_the_story(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    story = Story(stream)
+    story.update("one")
+    story.update("two")
+    story.line("stays")
+    story.update("three")
+    story.close()
+    assert stream.getvalue() == "one\r\033[Ktwo\r\033[Kstays\nthree\r\033[K"
+
+
+def test_colour_only_on_a_terminal_and_never_against_no_color(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert Story(Terminal()).styled("x", "1") == "\033[1mx\033[0m"
+    assert Story(io.StringIO()).styled("x", "1") == "x"
+    monkeypatch.setenv("NO_COLOR", "")
+    assert Story(Terminal()).styled("x", "1") == "x"
+
+
+def test_a_table_aligns_its_columns():
+    assert table([["a", "n"], ["long", "1"]], right=(1,)) == ["a     n", "long  1"]
+    assert table([]) == []
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (60, "1m00s"), (125, "2m05s"), (4080, "1h08m")])
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("dollars", "text"), [(0, "$0.00"), (0.0123, "$0.0123"), (0.204, "$0.20"), (12.24, "$12.24")])
+def test_small_money_keeps_its_digits(dollars, text):
+    assert money(dollars) == text
