@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,18 @@ from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
 from trainer.runs.world import NodeResult, World
 from trainer.stack_outputs import StackOutputs
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.server import EmbeddedAws
+
+
+@pytest.fixture(scope="session")
+def applied(aws_server: EmbeddedAws) -> Access:
+    """An account with the Pulumi program applied, for the tests that launch nothing and change nothing: they share it."""
+    access = aws_server.account()
+    aws_server.apply_program(access)
+    return access
+
 
 START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 

@@ -1,4 +1,4 @@
-"""A stack that launches can be tried on: one account with the program applied, for all tests of the verb."""
+"""The launch verb on an account that nothing is launched in, and candles to name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,6 @@ import pytest
 from trainer.access import Access
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
-from trainer.rehearsal.pulumi_apply import apply
-from trainer.rehearsal.server import EmbeddedAws
-
-
-@pytest.fixture(scope="session")
-def applied(aws_server: EmbeddedAws) -> Access:
-    """An account with the Pulumi program applied; its tests launch nothing, so they share it."""
-    access = aws_server.account()
-    apply(access)
-    return access
 
 
 @pytest.fixture

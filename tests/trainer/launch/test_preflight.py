@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from trainer.access import Access
+from trainer.cost.instances import instance_type
+from trainer.errors import ConfigError, PermissionDenied
+from trainer.launch.preflight import look, read_stack
+
+TYPES = [instance_type("p3.8xlarge"), instance_type("g6.xlarge")]
+
+
+def test_the_stack_is_read_from_its_one_parameter(applied):
+    outputs = read_stack(applied, stack="dev")
+    assert (outputs.stack, outputs.region) == ("dev", "us-east-1")
+    assert outputs.bucket
+
+
+def test_a_stack_of_another_region_names_the_region(applied):
+    far = dataclasses.replace(read_stack(applied, stack="dev"), region="eu-west-1")
+    applied.client("ssm").put_parameter(Name="/mayfly/mayfly/far", Value=far.to_json(), Type="String")
+    with pytest.raises(ConfigError, match=r"from us-east-1 \(its bucket is in eu-west-1\). Set AWS_REGION=eu-west-1"):
+        read_stack(applied, stack="far")
+
+
+def test_outputs_of_another_version_say_what_they_lack(applied):
+    applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
+    with pytest.raises(ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"):
+        read_stack(applied, stack="old")
+
+
+def test_the_account_says_image_zones_and_template(applied):
+    outputs = read_stack(applied, stack="dev")
+    offers = look(applied, outputs=outputs, machines=TYPES, spot=False)
+    assert offers.image_id.startswith("ami-")
+    assert offers.launch_template_id == outputs.launch_templates[offers.image_line]
+    assert set(offers.zones) == {"p3.8xlarge", "g6.xlarge"}
+    assert set(offers.zones["g6.xlarge"]) <= set(outputs.subnets)
+
+
+def test_a_type_that_is_offered_nowhere_has_no_zones(applied):
+    outputs = read_stack(applied, stack="dev")
+    assert look(applied, outputs=outputs, machines=[instance_type("p5e.48xlarge")], spot=False).zones == {"p5e.48xlarge": ()}
+
+
+def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(applied):
+    outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
+    (line,) = outputs.launch_templates
+    data = ec2.describe_launch_template_versions(LaunchTemplateId=outputs.launch_templates[line], Versions=["$Default"])
+    wrong = {
+        **{name: value for name, value in data["LaunchTemplateVersions"][0]["LaunchTemplateData"].items() if name == "ImageId"},
+        "BlockDeviceMappings": [{"DeviceName": "/dev/wrong", "Ebs": {"VolumeSize": 100}}],
+    }
+    template = ec2.create_launch_template(LaunchTemplateName="wrong-disk", LaunchTemplateData=wrong)
+    other = dataclasses.replace(outputs, launch_templates={line: template["LaunchTemplate"]["LaunchTemplateId"]})
+    with pytest.raises(ConfigError, match="the template sizes /dev/wrong"):
+        look(applied, outputs=other, machines=TYPES, spot=False)
+
+
+def test_spot_prices_are_the_newest_of_each_zone_and_a_rehearsal_has_none(applied, monkeypatch):
+    outputs = read_stack(applied, stack="dev")
+    assert look(applied, outputs=outputs, machines=TYPES, spot=True).spot_usd_per_hour == {}
+    real = dataclasses.replace(applied, rehearsal=False)
+    offers = look(real, outputs=outputs, machines=TYPES, spot=True)
+    assert {name for name, _ in offers.spot_usd_per_hour} <= {"p3.8xlarge", "g6.xlarge"}
+
+
+def test_a_missing_permission_reads_as_one(applied, monkeypatch):
+    from botocore.exceptions import ClientError
+
+    outputs = read_stack(applied, stack="dev")
+
+    def denied(**kwargs: Any) -> None:
+        raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "DescribeImages")
+
+    def client(self: Access, service: str, **options: Any) -> Any:
+        made = connect(self, service, **options)
+        made.meta.events.register("before-call.ec2.DescribeImages", denied)
+        return made
+
+    connect = Access.client
+    monkeypatch.setattr(Access, "client", client)
+    with pytest.raises(PermissionDenied, match=r"cannot look up what the account offers \(UnauthorizedOperation: no\)"):
+        look(applied, outputs=outputs, machines=TYPES, spot=False)

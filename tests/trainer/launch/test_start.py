@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+from trainer.config import Job
+from trainer.cost.instances import instance_type
+from trainer.cost.planner import workload
+from trainer.launch.bundle import build_bundle
+from trainer.launch.inputs import Candles, Input
+from trainer.launch.plan import make_plan
+from trainer.launch.preflight import Offers
+from trainer.launch.start import new_record, register
+from trainer.runs.record import from_iso, record_from_json
+from trainer.runs.store import Conflict, manifest_key, record_key
+from trainer.stack_outputs import StackOutputs
+
+NOW = from_iso("2026-11-20T12:00:00Z")
+JOB = Job(name="crypto", instance=("g6.xlarge",), symbols=("BTC-USD",), timeframe="1m", budget=2.0, max_duration="2h")
+OFFERS = Offers(image_line="line", image_id="ami-1", launch_template_id="lt-1", zones={"g6.xlarge": ("us-east-1a",)})
+OUTPUTS = StackOutputs(
+    format=1,
+    project="mayfly",
+    stack="dev",
+    owner="ada",
+    region="us-east-1",
+    bucket="bucket",
+    launch_templates={"line": "lt-1"},
+    images={"line": "/image"},
+    subnets={"us-east-1a": "subnet-a"},
+    security_group="sg-1",
+    schedule_group="mayfly-dev",
+    scheduler_role_arn="arn",
+    sweeper_arn="arn",
+    max_lifetime_minutes=720,
+)
+
+
+class Memory:
+    """The bucket as a list of writes."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, bytes] = {}
+
+    def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        if create and key in self.written:
+            raise Conflict(key)
+        self.written[key] = body
+        return "etag"
+
+
+def record_and_plan():
+    plan = make_plan(
+        JOB,
+        workload(JOB, {"BTC-USD": 100_000}),
+        [instance_type("g6.xlarge")],
+        OFFERS,
+        subnets=OUTPUTS.subnets,
+        region="us-east-1",
+        rehearsal=True,
+        cap=timedelta(hours=12),
+    )
+    return new_record(JOB, plan, build_bundle(), OUTPUTS, preflight_at=NOW - timedelta(seconds=5), now=NOW), plan
+
+
+def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
+    record, plan = record_and_plan()
+    assert record.run_id.startswith("20261120-120000-crypto-")
+    assert (record.state, record.attempts, record.instances) == ("starting", (), ())
+    assert record.deadline == NOW + timedelta(hours=2)
+    assert (record.budget_usd, record.ladder, record.job) == (2.0, plan.ladder, JOB.to_dict())
+    assert record.estimated_usd == plan.first.dollars_p50
+
+
+def test_code_and_manifest_are_there_before_the_record_that_names_them():
+    record, _ = record_and_plan()
+    memory, bundle = Memory(), build_bundle()
+    item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
+    register(record, JOB, bundle, Candles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,)), OFFERS, memory)
+    assert list(memory.written) == [bundle.key, manifest_key(record.run_id), record_key(record.run_id)]
+    manifest = json.loads(memory.written[manifest_key(record.run_id)])
+    assert manifest["inputs"] == [item.pinned()]
+    assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
+    assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
+
+
+def test_the_same_code_is_uploaded_once():
+    memory, bundle = Memory(), build_bundle()
+    candles = Candles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
+    for _ in range(2):
+        register(record_and_plan()[0], JOB, bundle, candles, OFFERS, memory)
+    assert sum(Path(key).suffix == ".whl" for key in memory.written) == 1
