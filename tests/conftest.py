@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest_plugins = ["tests.desk"]
+
 if TYPE_CHECKING:
     from trainer.access import Access
     from trainer.rehearsal.server import EmbeddedAws
@@ -19,7 +21,7 @@ def aws_server() -> Iterator[EmbeddedAws]:
     (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`)."""
     from trainer.rehearsal.server import EmbeddedAws  # late: moto takes a second, and many tests need none
 
-    with EmbeddedAws(run_nodes=False, fire_schedules=False) as server:
+    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=3) as server:
         yield server
 
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -165,6 +166,9 @@ def _function(cloud: Cloud, name: str) -> Function:
 
 def _unpack(cloud: Cloud, name: str, code: bytes) -> Path:
     folder = cloud.root / "lambda" / cloud.account / f"{name}-{hashlib.sha256(code).hexdigest()[:16]}"
+    for older in folder.parent.glob(f"{name}-{'[0-9a-f]' * 16}"):
+        if older != folder:
+            shutil.rmtree(older)
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
         with zipfile.ZipFile(io.BytesIO(code)) as archive:

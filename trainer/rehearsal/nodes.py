@@ -25,7 +25,6 @@ from trainer.rehearsal.world import AwsError, Instance
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
-GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL: the node uploads the models that are finished
 CREDENTIALS_LIFE = timedelta(hours=6)
 
 
@@ -33,6 +32,7 @@ CREDENTIALS_LIFE = timedelta(hours=6)
 class Nodes:
     """The processes behind the instances of every account, by instance id."""
 
+    grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads the models that are finished
     find_cloud: Callable[[str], Cloud | None]  # by instance id, for metadata
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Nodes:
     def close(self) -> None:
         """End every node at once, and wait until none is left."""
         for thread in list(self._ending.values()):
-            thread.join(timeout=GRACE_SECONDS + 5)
+            thread.join(timeout=self.grace_seconds + 5)
         for node in list(self._running.values()):
             node.terminate(grace_seconds=0)
         self._running.clear()
@@ -119,7 +119,7 @@ class Nodes:
             thread.start()
 
     def _end(self, cloud: Cloud, instance: Instance, node: NodeProcess) -> None:
-        node.terminate(grace_seconds=GRACE_SECONDS)
+        node.terminate(grace_seconds=self.grace_seconds)
         self._running.pop(instance.id, None)
         with cloud.lock:
             if instance.id in cloud.world.instances:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ class _StoredKey(FakeKey):
         return twin
 
 
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """Where a version lies, and the one thing about it that may change."""
+
+    name: str
+    tags: dict[str, str]
+
+
 class ObjectLog:
     """The folder that remembers one account's buckets."""
 
@@ -61,7 +70,7 @@ class ObjectLog:
             path.mkdir(parents=True, exist_ok=True)
         self._account = account
         self._next = 1
-        self._names: dict[tuple[str, str], dict[tuple[str, str], str]] = {}  # (bucket, key) -> (version, mark) -> file name
+        self._files: dict[tuple[str, str], dict[str, _File]] = {}  # (bucket, key) -> identity of a version -> its file
 
     @property
     def _backend(self) -> Any:
@@ -94,24 +103,35 @@ class ObjectLog:
 
     def sync(self, bucket: str, key: str) -> None:
         """Make the folder hold exactly moto's versions of a key. The caller holds the lock of the writers."""
-        before = self._names.get((bucket, key), {})
-        after: dict[tuple[str, str], str] = {}
+        before = self._files.get((bucket, key), {})
+        after: dict[str, _File] = {}
         stored = self._backend.buckets.get(bucket)
         for version in stored.keys.getlist(key, []) if stored else []:
-            mark = (version.version_id, self._mark(version))
-            after[mark] = before.get(mark) or self._save(bucket, version)
-        for mark in before.keys() - after.keys():
-            (self._versions / f"{before[mark]}.json").unlink(missing_ok=True)
-            (self._payloads / before[mark]).unlink(missing_ok=True)
-        self._names[bucket, key] = after
+            file = before.get(_identity(version))
+            tags = self._tags(version)
+            if file is None:
+                file = _File(name=self._new_name(), tags=tags)
+                self._save(bucket, version, file)
+            elif file.tags != tags:  # under its old name: the names hold the order of the versions
+                file = _File(name=file.name, tags=tags)
+                self._save(bucket, version, file)
+            after[_identity(version)] = file
+        for identity in before.keys() - after.keys():
+            (self._versions / f"{before[identity].name}.json").unlink(missing_ok=True)
+            (self._payloads / before[identity].name).unlink(missing_ok=True)
+        self._files[bucket, key] = after
 
-    def restore(self) -> int:
-        """Put every remembered version back into moto, whose buckets exist again, and return how many there were."""
+    def restore(self, now: datetime) -> int:
+        """Put the remembered versions back into moto, whose buckets exist again, and return how many there were.
+
+        Old versions whose time is over by the bucket's lifecycle go first: moto has no clock for that, and a desk has no end
+        of disk.
+        """
         count = 0
-        for path in sorted(self._versions.glob("*.json")):
-            saved = json.loads(path.read_text(encoding="utf-8"))
+        for path, saved in self._unexpired(now):
             bucket = self._backend.buckets.get(saved["bucket_name"])
             payload = self._payloads / path.stem
+            self._next = max(self._next, int(path.stem) + 1)
             if bucket is None or (saved["kind"] == "object" and not payload.exists()):
                 continue  # half a version: the server died between payload and JSON, and its writer got no answer
             version: Any = _object(saved, payload, bucket) if saved["kind"] == "object" else _marker(saved)
@@ -120,22 +140,45 @@ class ObjectLog:
             if saved.get("tags"):
                 tags = [{"Key": name, "Value": value} for name, value in saved["tags"].items()]
                 self._backend.tagger.tag_resource(version.arn, tags)
-            names = self._names.setdefault((saved["bucket_name"], saved["name"]), {})
-            names[version.version_id, self._mark(version)] = path.stem
-            self._next = max(self._next, int(path.stem) + 1)
+            files = self._files.setdefault((saved["bucket_name"], saved["name"]), {})
+            files[_identity(version)] = _File(name=path.stem, tags=self._tags(version))
             count += 1
         return count
 
-    def _mark(self, version: Any) -> str:
-        """Tell apart what may change under one version id: its payload (unversioned buckets) and its tags."""
-        if not isinstance(version, FakeKey):
-            return "marker"
-        tags = self._backend.tagger.get_tag_dict_for_resource(version.arn)
-        return f"{version.etag} {version.last_modified.isoformat()} {json.dumps(tags, sort_keys=True)}"
+    def _unexpired(self, now: datetime) -> Iterable[tuple[Path, dict[str, Any]]]:
+        """Return the remembered versions, oldest first, and delete those that their bucket's lifecycle would have."""
+        limits = [
+            (params["Bucket"], rule.get("Filter", {}).get("Prefix", ""), rule["NoncurrentVersionExpiration"]["NoncurrentDays"])
+            for _, operation, params in self.settings()
+            if operation == "PutBucketLifecycleConfiguration"
+            for rule in params["LifecycleConfiguration"]["Rules"]
+            if rule["Status"] == "Enabled" and "NoncurrentVersionExpiration" in rule
+        ]
+        newer: dict[tuple[str, str], datetime] = {}  # when the version after this one was made
+        kept = []
+        for path in sorted(self._versions.glob("*.json"), reverse=True):
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            bucket, name = saved["bucket_name"], saved["name"]
+            replaced_at = newer.get((bucket, name), now)
+            newer[bucket, name] = datetime.fromisoformat(saved["last_modified"]).replace(tzinfo=timezone.utc)
+            days = [days for owner, prefix, days in limits if owner == bucket and name.startswith(prefix)]
+            if days and now - replaced_at > timedelta(days=min(days)):
+                path.unlink()
+                (self._payloads / path.stem).unlink(missing_ok=True)
+            else:
+                kept.append((path, saved))
+        return reversed(kept)
 
-    def _save(self, bucket: str, version: Any) -> str:
+    def _tags(self, version: Any) -> dict[str, str]:
+        tags: dict[str, str] = self._backend.tagger.get_tag_dict_for_resource(version.arn) if _is_object(version) else {}
+        return tags
+
+    def _new_name(self) -> str:
         name = f"{self._next:09d}"
         self._next += 1
+        return name
+
+    def _save(self, bucket: str, version: Any, file: _File) -> None:
         saved: dict[str, Any] = {
             "kind": "marker",
             "bucket_name": bucket,
@@ -143,7 +186,7 @@ class ObjectLog:
             "version_id": version.version_id,
             "last_modified": version.last_modified.isoformat(),
         }
-        if isinstance(version, FakeKey):
+        if _is_object(version):
             saved |= {field: getattr(version, field) for field in _PLAIN_FIELDS}
             saved |= {
                 "kind": "object",
@@ -151,12 +194,22 @@ class ObjectLog:
                 "metadata": dict(version.metadata),
                 "checksum_algorithm": version.checksum_algorithm,
                 "storage": version.storage_class,
-                "tags": self._backend.tagger.get_tag_dict_for_resource(version.arn),
+                "tags": file.tags,
             }
-            _replace(self._payloads / name, version.value)
-            _StoredKey.adopt(version, self._payloads / name)
-        _replace(self._versions / f"{name}.json", json.dumps(saved).encode())
-        return name
+            if not isinstance(version, _StoredKey):
+                _replace(self._payloads / file.name, version.value)
+                _StoredKey.adopt(version, self._payloads / file.name)
+        _replace(self._versions / f"{file.name}.json", json.dumps(saved).encode())
+
+
+def _is_object(version: Any) -> bool:
+    return isinstance(version, FakeKey)
+
+
+def _identity(version: Any) -> str:
+    """Tell versions apart, those without a version id too: an unversioned bucket replaces its object in place."""
+    etag = version.etag if _is_object(version) else "marker"
+    return f"{version.version_id} {etag} {version.last_modified.isoformat()}"
 
 
 def _object(saved: dict[str, Any], payload: Path, bucket: Any) -> FakeKey:

@@ -67,6 +67,7 @@ class EmbeddedAws:
         delays: Delays | None = None,
         run_nodes: bool = True,
         fire_schedules: bool = True,
+        grace_seconds: float = 10.0,
     ) -> None:
         self._remembers = root is not None
         self.root = root or Path(tempfile.mkdtemp(prefix="mayfly-aws-"))
@@ -77,7 +78,7 @@ class EmbeddedAws:
         self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
         self._stack_locks: dict[str, threading.Lock] = {}
         self.front = Front(self._make_cloud)
-        self.nodes = Nodes(find_cloud=self._cloud_of_instance)
+        self.nodes = Nodes(grace_seconds=grace_seconds, find_cloud=self._cloud_of_instance)
         self.front.mounts["imds"] = self.nodes.metadata
         self._server = make_server("127.0.0.1", 0, self.front, threaded=True, request_handler=_Handler)
         self._ends = threading.Event()

@@ -134,7 +134,7 @@ def restore(cloud: Cloud) -> int:
             cloud.moto(service, operation, params)
             if operation == "PutParameter":
                 cloud.restored_parameters.add(params["Name"])
-        return cloud.objects.restore()
+        return cloud.objects.restore(cloud.clock.now())
 
 
 def _check_conditions(cloud: Cloud, params: dict[str, Any]) -> None:

@@ -121,7 +121,7 @@ def scheduler_role(access: Access) -> str:
     return str(role["Role"]["Arn"])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def wait_until() -> Callable[..., None]:
     """Return a function that waits for something of the real world: a process, a thread."""
 

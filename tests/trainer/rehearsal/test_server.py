@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,10 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
             Bucket="remembered",
             Delete={"Objects": [{"Key": "really gone", "VersionId": versions(s3, "remembered")[-2][1]}]},
         )
-        s3.put_object_tagging(Bucket="remembered", Key="models/a b", Tagging={"TagSet": [{"Key": "stage", "Value": "test"}]})
+        listed = s3.list_object_versions(Bucket="remembered", Prefix="models/")["Versions"]
+        oldest = next(one["VersionId"] for one in listed if not one["IsLatest"])
+        tags = {"TagSet": [{"Key": "stage", "Value": "test"}]}
+        s3.put_object_tagging(Bucket="remembered", Key="models/a b", VersionId=oldest, Tagging=tags)
         before = versions(s3, "remembered")
     with EmbeddedAws(tmp_path) as aws:
         s3 = aws.access(account).client("s3")
@@ -71,11 +74,38 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
         newest = s3.get_object(Bucket="remembered", Key="models/a b")
         assert (newest["Body"].read(), newest["Metadata"]) == (b"v2", {"run": "r1"})
         assert s3.get_object(Bucket="remembered", Key="gone", VersionId=deleted)["Body"].read() == b"gone"
-        assert s3.get_object_tagging(Bucket="remembered", Key="models/a b")["TagSet"] == [{"Key": "stage", "Value": "test"}]
+        assert s3.get_object_tagging(Bucket="remembered", Key="models/a b", VersionId=oldest)["TagSet"] == tags["TagSet"]
         assert s3.get_bucket_versioning(Bucket="remembered")["Status"] == "Enabled"
         assert "2012-10-17" in s3.get_bucket_policy(Bucket="remembered")["Policy"]
         s3.put_object(Bucket="remembered", Key="models/a b", Body=b"v3")
         assert len(versions(s3, "remembered")) == len(before) + 1
+
+
+def test_old_versions_go_when_the_lifecycle_says_so(tmp_path: Path) -> None:
+    account = "900000000003"
+    rule = {
+        "ID": "heartbeats",
+        "Status": "Enabled",
+        "Filter": {"Prefix": "live/"},
+        "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+    }
+    with EmbeddedAws(tmp_path) as aws:
+        s3 = aws.access(account).client("s3")
+        s3.create_bucket(Bucket="with-rules")
+        s3.put_bucket_versioning(Bucket="with-rules", VersioningConfiguration={"Status": "Enabled"})
+        s3.put_bucket_lifecycle_configuration(Bucket="with-rules", LifecycleConfiguration={"Rules": [rule]})
+        for key in ("live/a", "models/a"):
+            for number in range(3):
+                s3.put_object(Bucket="with-rules", Key=key, Body=f"{number}".encode())
+    for record in (tmp_path / "s3" / account / "versions").glob("*.json"):  # two days pass
+        saved = json.loads(record.read_text())
+        at = datetime.fromisoformat(saved["last_modified"]) - timedelta(days=2)
+        record.write_text(json.dumps({**saved, "last_modified": at.isoformat()}))
+    with EmbeddedAws(tmp_path) as aws:
+        s3 = aws.access(account).client("s3")
+        assert [key for key, *_ in versions(s3, "with-rules")] == ["live/a", "models/a", "models/a", "models/a"]
+        assert s3.get_object(Bucket="with-rules", Key="live/a")["Body"].read() == b"2"
+    assert len(list((tmp_path / "s3" / account / "payloads").iterdir())) == 4
 
 
 def test_ended_instances_are_shown_after_a_restart(tmp_path: Path, make_desk: Callable[..., Any]) -> None:
