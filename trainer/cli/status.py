@@ -17,7 +17,7 @@ from trainer.control.settle import Settled, settle_run
 from trainer.errors import UsageError
 from trainer.launch.preflight import read_stack
 from trainer.runs.record import from_iso, iso
-from trainer.runs.store import run_ids
+from trainer.runs.store import UnreadableRecord, run_ids
 
 LAST_ENDED = 5  # how many ended runs are shown beside the open ones
 HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
@@ -51,8 +51,8 @@ def _all(cloud: Cloud) -> list[dict[str, Any]]:
         if receipt is None:
             try:
                 shown.append(_shown(settle_run(cloud, run_id), cloud.now()))
-            except UsageError:
-                continue  # a folder without a record: a launch that ended before it began
+            except (UsageError, UnreadableRecord):
+                continue  # a folder without a record (a launch that ended before it began), or one of another version
         elif ended < LAST_ENDED:
             shown.append(_of_receipt(receipt))
             ended += 1

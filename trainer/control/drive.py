@@ -112,12 +112,7 @@ def start(
     stop: StopSignal | None = None,
 ) -> RunRecord:
     """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
-    cloud = AwsCloud(access, outputs)
-    for look in follow(cloud, run_id, poll_seconds=pace(access), on_event=on_event, stop=stop or StopSignal()):
-        launch = look.record.attempt.launches[-1] if look.record.attempt and look.record.attempt.launches else None
-        if look.record.state == "closed" or (launch and launch.kill_armed_at and look.record.stop_requested_at is None):
-            return look.record
-    raise AssertionError("a run is followed until it is closed")
+    return drive_to_instance(AwsCloud(access, outputs), run_id, poll_seconds=pace(access), on_event=on_event, stop=stop)
 
 
 def pace(access: Access) -> float:
@@ -142,6 +137,23 @@ def drive_to_receipt(
                 return receipt
         elif overdue(look, cloud.now()):
             return unconfirmed_receipt(look, cloud.now())
+    raise AssertionError("a run is followed until it is closed")
+
+
+def drive_to_instance(
+    cloud: Cloud,
+    run_id: str,
+    *,
+    poll_seconds: float,
+    on_event: Callable[[Progress], None] = say_nothing,
+    stop: StopSignal | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RunRecord:
+    """Do what `start` does, with any Cloud and any way to sleep."""
+    for look in follow(cloud, run_id, poll_seconds=poll_seconds, on_event=on_event, stop=stop or StopSignal(), sleep=sleep):
+        launch = look.record.attempt.launches[-1] if look.record.attempt and look.record.attempt.launches else None
+        if look.record.state == "closed" or (launch and launch.kill_armed_at and look.record.stop_requested_at is None):
+            return look.record
     raise AssertionError("a run is followed until it is closed")
 
 

@@ -13,7 +13,7 @@ from trainer.control.act import Step, read_receipt, step
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.errors import TrainerError, UsageError
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import read_record, run_ids
+from trainer.runs.store import UnreadableRecord, read_record, run_ids
 from trainer.stack_outputs import StackOutputs
 
 MOST_STEPS = 20  # a run is closed in five; more would be a loop without an end
@@ -48,7 +48,7 @@ def open_runs(cloud: Cloud) -> tuple[str, ...]:
     for run_id in run_ids(cloud.objects):
         try:
             record, _ = read_record(cloud.objects, run_id)
-        except (UsageError, ValueError, KeyError):
+        except (UsageError, UnreadableRecord):
             continue  # a folder without a record, or one of another version: not ours to settle
         if record.state != "closed":
             found.append(run_id)

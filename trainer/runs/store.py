@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from trainer.access import Access, aws_error, error_code
-from trainer.errors import UsageError, nearest
+from trainer.errors import ConfigError, UsageError, nearest
 from trainer.runs.record import RunRecord, record_from_json, to_json
 
 NOT_FOUND = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
@@ -22,6 +22,10 @@ LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"
 
 class Conflict(Exception):
     """Another writer was first: read again and decide again. Never reaches a user."""
+
+
+class UnreadableRecord(ConfigError):
+    """A run record that this version can't read: another format, or damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,13 +173,17 @@ def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
 
 
 def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
-    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, where there is no such run."""
+    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord."""
     stored = objects.get(key=record_key(run_id))
     if stored is None:
         runs = run_ids(objects)
         hint = nearest(run_id, runs) or (f"The latest run is {runs[-1]}." if runs else "There is no run yet.")
         raise UsageError(f"no run '{run_id}'", do=hint)
-    return record_from_json(stored.body.decode()), stored.etag
+    try:
+        return record_from_json(stored.body.decode()), stored.etag
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        do = "Use the Mayfly that launched it."
+        raise UnreadableRecord(f"cannot read the record of run {run_id}", why=repr(error), do=do) from error
 
 
 def run_ids(objects: Objects) -> tuple[str, ...]:

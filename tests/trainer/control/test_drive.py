@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
 
 import pytest
 
-from trainer.control.drive import Progress, StopSignal, drive_to_receipt
-from trainer.errors import Stopped
+from trainer.control.drive import Progress, StopSignal, drive_to_instance, drive_to_receipt
+from trainer.errors import ConnectionFailed, PermissionDenied, Stopped, UsageError
 from trainer.launch.fleet import FleetOutcome, outcome
 
 
@@ -183,3 +185,71 @@ def test_an_instance_that_cannot_be_seen_to_end_is_said_loudly_and_is_exit_110(m
     assert (receipt["state"], receipt["exit_code"]) == ("unconfirmed", 110)
     assert any("i-0000" in warning and "may still cost money" in warning for warning in warnings)
     assert f"runs/{record.run_id}/receipt.json" not in cloud.objects.stored
+
+
+def test_a_detached_launch_leaves_once_both_schedules_are_armed(make_cloud):
+    cloud, record = make_cloud()
+    left = drive_to_instance(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    assert (left.state, left.attempts[0].launches[0].instance_ids) == ("running", ("i-0000",))
+    assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
+    assert cloud.alive() == ["i-0000"]
+
+
+def test_a_detached_launch_without_capacity_ends_with_its_receipt(make_cloud):
+    cloud, record = make_cloud()
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    left = drive_to_instance(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    assert (left.state, left.outcome) == ("closed", "failed")
+
+
+def test_progress_walks_through_the_phases_and_the_dollars_only_grow(make_cloud):
+    cloud, record = make_cloud()
+    told: list[Progress] = []
+    drive(cloud, record, on_event=told.append)
+    phases = list(dict.fromkeys(progress.phase for progress in told))
+    assert phases == ["capacity", "boot", "train", "terminate"]
+    spent = [progress.spent_usd for progress in told]
+    assert spent == sorted(spent) and spent[-1] > 0
+    assert any(progress.symbols.get("BTC-USD", {}).get("epoch") == 1 for progress in told)
+
+
+def test_an_aws_error_is_told_and_tried_again(make_cloud):
+    cloud, record = make_cloud()
+    real, failures = cloud.instances, iter(range(40))
+
+    def instances(*, run_id):
+        if 5 < next(failures, 99) < 10:
+            raise ConnectionFailed("cannot describe the instances", why="ReadTimeout")
+        return real(run_id=run_id)
+
+    cloud.instances = instances
+    told: list[str] = []
+    assert drive(cloud, record, on_event=lambda progress: told.append(progress.last_error))["state"] == "done"
+    assert any("ReadTimeout" in error for error in told)
+
+
+def test_a_run_that_cannot_be_looked_at_at_all_is_an_error(make_cloud):
+    cloud, record = make_cloud()
+    with pytest.raises(UsageError, match="no run"):
+        drive_to_receipt(cloud, "20990101-000000-nothing-aaaa", poll_seconds=5.0, sleep=cloud.sleep)
+
+
+def test_a_schedule_that_cannot_be_armed_means_no_launch(make_cloud):
+    cloud, record = make_cloud()
+
+    def refuse(*, name, run_id, at):
+        raise PermissionDenied("cannot arm the schedule", why="AccessDenied")
+
+    cloud.arm_sweep = refuse
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"], cloud.fleets) == ("failed", 103, {})
+
+
+def test_control_c_is_counted_and_the_old_handler_comes_back():
+    before = signal.getsignal(signal.SIGINT)
+    stop = StopSignal()
+    with stop.installed():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.presses == 2
+    assert signal.getsignal(signal.SIGINT) is before

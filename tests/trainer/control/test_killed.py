@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import random
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from trainer.control.act import read_receipt
 from trainer.control.drive import StopSignal, drive_to_receipt
 from trainer.control.settle import settle_run
+from trainer.errors import ConnectionFailed
+from trainer.launch.fleet import FleetOutcome
 from trainer.runs.store import read_record
 
 
@@ -16,8 +19,11 @@ def drive(cloud, record, **options):
     return drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
 
 
+SOON = datetime(2026, 11, 20, 12, 10, 0, tzinfo=timezone.utc)  # ten minutes after the runs of these tests begin
+
+
 def side_effects(make_cloud, prepare) -> int:
-    cloud, record = make_cloud()
+    cloud, record = make_cloud(deadline=SOON)
     drive(cloud, record, **prepare(cloud))
     return len(cloud.calls)
 
@@ -48,7 +54,7 @@ def stop_in_training(cloud):
 )
 def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cloud, killed, prepare, state):
     for number in range(1, side_effects(make_cloud, prepare) + 1):
-        cloud, record = make_cloud()
+        cloud, record = make_cloud(deadline=SOON)
         cloud.kill_at = number
         with pytest.raises(killed):
             drive(cloud, record, **prepare(cloud))
@@ -127,3 +133,45 @@ def test_a_driver_that_loses_the_race_for_the_record_reads_again(make_cloud):
     assert drive(cloud, record)["state"] == "done"
     assert rivals == [0]
     assert len(cloud.fleets) == 1
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make_cloud, seed):
+    """One call in five fails before or after it took effect; answers to launches get lost; capacity comes and goes."""
+    cloud, record = make_cloud()
+    dice = random.Random(seed)
+
+    def unreliable(operation):
+        def call(*arguments, **named):
+            if dice.random() < 0.1:
+                raise ConnectionFailed("lost before", why="ConnectTimeout")
+            answer = operation(*arguments, **named)
+            if dice.random() < 0.1:
+                raise ConnectionFailed("lost after", why="ReadTimeout")
+            return answer
+
+        return call
+
+    def create(*, request):
+        if dice.random() < 0.5:
+            cloud.full = {"us-east-1a"} if dice.random() < 0.3 else set()
+        if dice.random() < 0.5:
+            cloud.answers = [FleetOutcome(kind="ambiguous", error_class="unknown", code="ReadTimeoutError", message="?")]
+        return real_create(request=request)
+
+    real_create = cloud.create_fleet
+    cloud.create_fleet = create
+    for name in ("instances", "terminate", "scheduled", "arm_sweep", "arm_kill", "delete_schedule"):
+        setattr(cloud, name, unreliable(getattr(cloud, name)))
+    for name in ("get", "put", "list"):
+        setattr(cloud.objects, name, unreliable(getattr(cloud.objects, name)))
+    receipt = None
+    while receipt is None:
+        try:
+            receipt = drive(cloud, record)
+        except ConnectionFailed:
+            continue  # the very first look failed: the command would say so, and is called again
+    assert receipt["state"] == "done"
+    assert len(cloud.fleets) == 1
+    assert cloud.alive() == []
+    assert cloud.schedules == {}
