@@ -18,6 +18,7 @@ from trainer.errors import UsageError, nearest
 
 MODELS = ("lstm",)
 CALENDARS = ("auto", "24x7", "sessions", "events")
+STRATEGIES = ("auto", "lanes", "streams", "fused")
 MARKETS = ("on_demand", "spot")
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
@@ -60,6 +61,11 @@ class Job:
     weight_decay: float = setting(1e-2, "AdamW's weight decay.")
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.")
     patience: int = setting(3, "Epochs without a better validation loss before a model stops.")
+    strategy: str = setting(
+        "auto", "How a worker trains its models: " + ", ".join(STRATEGIES) + ". It changes the speed, not the model."
+    )
+    pack: int = setting(0, "Models that one worker trains together; 0: one on a CPU, eight on a GPU.")
+    micro_batch: int = setting(0, "Windows in one slice of a batch, for speed and memory; 0: by device.")
     seed: int = setting(0, "Seed of weights, batch order and dropout.")
     retries: int = setting(1, "Times a model whose worker died is tried again.")
 
@@ -174,11 +180,11 @@ def check(job: Job) -> None:
         "name",
         f"at most {MAX_JOB_NAME} lower case letters, digits and dashes",
     )
-    for key, choices in (("model", MODELS), ("calendar", CALENDARS), ("market", MARKETS)):
+    for key, choices in (("model", MODELS), ("calendar", CALENDARS), ("strategy", STRATEGIES), ("market", MARKETS)):
         require(getattr(job, key) in choices, key, "one of " + ", ".join(choices))
     for key in ("hidden", "layers", "lookback", "horizon", "epochs", "batch", "patience", "nodes"):
         require(getattr(job, key) >= 1, key, "1 or more")
-    for key in ("bars", "embargo", "retries", "seed", "weight_decay", "budget"):
+    for key in ("bars", "embargo", "retries", "pack", "micro_batch", "seed", "weight_decay", "budget"):
         require(0 <= getattr(job, key) < float("inf"), key, "0 or more")
     for key in ("learning_rate", "clip_norm"):
         require(0 < getattr(job, key) < float("inf"), key, "above 0")

@@ -71,6 +71,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
     from trainer.train.devices import default_workers, device_kind
+    from trainer.train.strategy import places_of
     from trainer.train.survey import survey
     from trainer.train.worker import WorkerSettings
     from trainer.train.workers import Supervisor
@@ -82,7 +83,8 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     log.emit({"event": "started", "models": models, "workers": num_workers, "device": kind, "data": found.data})
     options.out.mkdir(parents=True, exist_ok=True)
     settings = WorkerSettings(job=job, data=options.data, out=options.out)
-    with Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=log.emit) as supervisor:
+    places = places_of(job, kind)
+    with Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=log.emit) as supervisor:
         outcome = supervisor.run(found.tasks)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     log.emit({"event": "ended", **counts})

@@ -1,7 +1,7 @@
-"""The training loop of a pack: batches in order, epochs, validation, early stopping, best weights.
+"""The training loop of a pack: batches in order, epochs, validation, early stopping, best weights; who joins and who leaves.
 
-Owns the order of events in one pack's training, and the rule for losses that are not finite. It knows neither files nor
-processes: `task.py` brings data and writes models, `workers.py` runs the processes.
+Owns the order of events in one worker's training, and the rule for losses that are not finite. It knows neither files nor
+processes: `task.py` brings data and writes models, `worker.py` brings the models to train, `workers.py` runs the processes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from trainer.config import Job
 from trainer.train.pack import Member, Pack, fresh_state
@@ -57,29 +58,42 @@ class Run:
         return len(self.starts["train"])
 
 
-def train_pack(
-    pack: Pack, runs: Sequence[Run], job: Job, report: Report, *, clock: Callable[[], float] = time.monotonic
-) -> None:
-    """Train until every run has stopped; each run then holds its best weights, or why it failed.
+class Roster(Protocol):
+    """Where runs come from, and where they go when they have stopped."""
 
+    def arrivals(self, free: int, *, wait: bool) -> Sequence[Run]:
+        """Return at most `free` runs that are to join; with `wait`, wait for one, and return none when there will be none."""
+
+    def finished(self, run: Run, model: nn.Module) -> None:
+        """Take a run that has stopped, and its module with its best weights (or its last, where `run.failure` says why)."""
+
+
+def train(
+    roster: Roster,
+    form: Callable[[Sequence[Member]], Pack],
+    job: Job,
+    report: Report,
+    *,
+    places: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Train what the roster brings, `places` models at a time, until it brings no more.
+
+    A place that becomes free is offered to the roster at once. Models that go on are moved into a new pack, made by `form`,
+    when others join and when at most half of the pack is left; that changes nothing for them.
     Reports `progress` about once a second and `epoch` after each epoch of each model.
     """
-    evaluators = [
-        Evaluator(rows_TF=run.member.rows_TF, mean_F=run.member.mean_F, std_F=run.member.std_F, lookback=job.lookback)
-        for run in runs
-    ]
-    for number, run in enumerate(runs):
-        run.best_weights = _copy(pack.model(number).state_dict())
-        _begin_epoch(run, job)
+    runs: list[Run] = []
+    pack: Pack | None = None
     pace = _Pace(clock)
-    while any(run.active for run in runs):
-        active = [run.active for run in runs]
-        batches = [_next_batch(run, job) for run in runs]
-        losses = pack.step(active, batches).tolist()
-        for number, run in enumerate(runs):
-            if active[number]:
-                _take(run, losses[number], len(batches[number]))
-        pace.count(sum(len(batch) for batch in batches))
+    while True:
+        training = sum(run.active for run in runs)
+        arrived = roster.arrivals(places - training, wait=not training) if training < places else ()
+        if arrived or (training and training <= len(runs) // 2):
+            pack, runs = _reform(pack, runs, arrived, form, job)
+        if pack is None or not any(run.active for run in runs):
+            return
+        pace.count(_step(pack, runs, job))
         if pace.due():
             for run in (run for run in runs if run.active):
                 report(_progress(run, job, pace.windows_per_second))
@@ -87,7 +101,42 @@ def train_pack(
             if run.active and run.skipped > MAX_SKIPPED_STEPS:
                 _lower(pack, number, run, job)
             elif run.active and run.position >= run.num_windows:
-                _end_epoch(pack, number, run, job, evaluators[number], report)
+                _end_epoch(pack, number, run, job, report)
+            else:
+                continue
+            if not run.active:
+                model = pack.model(number)
+                model.load_state_dict(run.best_weights)
+                roster.finished(run, model)
+
+
+def _reform(
+    pack: Pack | None, runs: Sequence[Run], arrived: Sequence[Run], form: Callable[[Sequence[Member]], Pack], job: Job
+) -> tuple[Pack, list[Run]]:
+    """Make a pack of the runs that go on, in their state, and of those that join."""
+    stay = [(number, run) for number, run in enumerate(runs) if run.active]
+    states = [pack.snapshot(number) for number, _ in stay] if pack is not None else []
+    together = [run for _, run in stay] + list(arrived)
+    formed = form([run.member for run in together])
+    for number, run in enumerate(together):
+        formed.set_learning_rate(number, run.learning_rate)
+        if number < len(states):
+            formed.restore(number, states[number])
+        else:
+            run.best_weights = _copy(formed.model(number).state_dict())
+            _begin_epoch(run, job)
+    return formed, together
+
+
+def _step(pack: Pack, runs: Sequence[Run], job: Job) -> int:
+    """Take one step of every active run; return how many windows that were."""
+    active = [run.active for run in runs]
+    batches = [_next_batch(run, job) for run in runs]
+    losses = pack.step(active, batches).tolist()
+    for number, run in enumerate(runs):
+        if active[number]:
+            _take(run, losses[number], len(batches[number]))
+    return sum(len(batch) for batch in batches)
 
 
 def _begin_epoch(run: Run, job: Job) -> None:
@@ -126,15 +175,16 @@ def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
     _begin_epoch(run, job)
 
 
-def _end_epoch(pack: Pack, number: int, run: Run, job: Job, evaluator: Evaluator, report: Report) -> None:
-    model = pack.model(number)
-    labels = labels_at(run.member.labels_T, run.starts["validation"], job.lookback)
+def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
+    model, member = pack.model(number), run.member
+    evaluator = Evaluator(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, lookback=job.lookback)
+    labels = labels_at(member.labels_T, run.starts["validation"], job.lookback)
     validation_loss = loss_of(evaluator.logits(model, run.starts["validation"]), labels)
     train_loss = run.loss_sum / run.loss_windows if run.loss_windows else math.nan
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validation_loss}
     run.history.append(losses)
-    report({"event": "epoch", "model": run.member.name, "symbol": run.symbol, **losses})
+    report({"event": "epoch", "model": member.name, "symbol": run.symbol, **losses})
     if validation_loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validation_loss, run.epoch, _copy(model.state_dict())
     if run.epoch >= job.epochs or run.epoch - run.best_epoch >= job.patience:

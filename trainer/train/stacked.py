@@ -30,8 +30,9 @@ _WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/
 class _Stacked:
     """What both strategies share: rows, inputs of the step, the optimizer, and the graph."""
 
-    def __init__(self, members: Sequence[Member], job: Job) -> None:
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         self._members, self._job = members, job
+        self._micro_batch = min(micro_batch or job.batch, job.batch)
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
         self._models = [new_model(member, job) for member in members]
@@ -104,8 +105,8 @@ class _Stacked:
         self._updates_M[member] = state.updates
         self._batches[member] = state.batches
 
-    def _gradients(self, weight_MB: torch.Tensor) -> torch.Tensor:
-        """Fill the gradients of each model's loss, sum(weight_MB x cross entropy); return the losses (M,)."""
+    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        """Add the gradients of sum(weight_MB x cross entropy) over the windows from `first` on; return that sum (M,)."""
         raise NotImplementedError
 
     def _join_rows(self) -> None:
@@ -129,7 +130,10 @@ class _Stacked:
         lengths_M1 = self._lengths_M[:, None]
         inside_MB = self._place_B[None, :] < lengths_M1
         weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
-        losses_M = self._gradients(weight_MB)
+        losses_M = torch.zeros_like(self._losses_M)
+        self._gradient_MP.zero_()
+        for first in range(0, self._job.batch, self._micro_batch):
+            losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
         active_M = self._lengths_M > 0
         self._update(active_M, losses_M)
         self._losses_M.copy_(torch.where(active_M, losses_M, torch.nan))
@@ -184,24 +188,25 @@ class _Stacked:
 class Fused(_Stacked):
     """All models as one batched program."""
 
-    def _gradients(self, weight_MB: torch.Tensor) -> torch.Tensor:
-        models, batch = self._starts_MB.shape
-        rows_MB = self._starts_MB + self._offsets_M1
+    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        models, windows = weight_MB.shape
+        rows_MB = self._starts_MB[:, first : first + windows] + self._offsets_M1
         index = (rows_MB[:, None, :] + self._steps_T1).view(-1)
-        x_MTBF = self._rows_RF.index_select(0, index).view(models, len(self._steps_T1), batch, -1)
+        x_MTBF = self._rows_RF.index_select(0, index).view(models, len(self._steps_T1), windows, -1)
         x_MTBF.sub_(self._mean_MF[:, None, None, :]).div_(self._std_MF[:, None, None, :])
         weights_MP = self._weights_MP.detach().requires_grad_()
-        losses_M = self._cross_entropy(self._layout.forward(weights_MP, x_MTBF, self._keys_LM2), rows_MB, weight_MB)
+        logits_MB = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
+        losses_M = self._cross_entropy(logits_MB, rows_MB, weight_MB)
         (gradient_MP,) = torch.autograd.grad(losses_M.sum(), weights_MP)
-        self._gradient_MP.copy_(gradient_MP)
+        self._gradient_MP.add_(gradient_MP)
         return losses_M.detach()
 
 
 class Streams(_Stacked):
     """Each model a plain module on a stream of its own, joined again before the optimizer."""
 
-    def __init__(self, members: Sequence[Member], job: Job) -> None:
-        super().__init__(members, job)
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
+        super().__init__(members, job, micro_batch=micro_batch)
         count = len(members) if self._device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
         for number, model in enumerate(self._models):
@@ -215,26 +220,25 @@ class Streams(_Stacked):
         """See `Pack.model`."""
         return self._models[member]
 
-    def _gradients(self, weight_MB: torch.Tensor) -> torch.Tensor:
-        self._gradient_MP.zero_()
+    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
         if not self._streams:
-            return torch.stack([self._one(number, weight_MB) for number in range(len(self._members))])
+            return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
         main = torch.cuda.current_stream()
         losses = []
         for number, stream in enumerate(self._streams):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                losses.append(self._one(number, weight_MB))
+                losses.append(self._one(number, first, weight_MB[number]))
         for stream in self._streams:
             main.wait_stream(stream)
         return torch.stack(losses)
 
-    def _one(self, number: int, weight_MB: torch.Tensor) -> torch.Tensor:
-        rows_B = self._starts_MB[number] + self._offsets_M1[number]
+    def _one(self, number: int, first: int, weight_B: torch.Tensor) -> torch.Tensor:
+        rows_B = self._starts_MB[number, first : first + len(weight_B)] + self._offsets_M1[number]
         index = (rows_B + self._steps_T1).view(-1)
         x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
         x_TBF.sub_(self._mean_MF[number]).div_(self._std_MF[number])
-        logits_B = self._models[number](x_TBF, self._keys_LM2[:, number])
-        loss = self._cross_entropy(logits_B, rows_B, weight_MB[number])
+        logits_B = self._models[number](x_TBF, self._keys_LM2[:, number], first)
+        loss = self._cross_entropy(logits_B, rows_B, weight_B)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()

@@ -1,4 +1,4 @@
-"""One model from candles to file: read, prepare, train, score once, write model and card.
+"""The two ends of one model's training: candles read and prepared before, scores, model file and card after.
 
 Runs inside a worker; `loop.py` is the training itself.
 """
@@ -6,7 +6,6 @@ Runs inside a worker; `loop.py` is the training itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
@@ -24,11 +23,9 @@ from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.windows import SymbolData, prepare
 from trainer.errors import TrainingFailed
 from trainer.models.families import architecture_of
-from trainer.train.loop import Run, labels_at, train_pack
-from trainer.train.pack import Lanes, Member
+from trainer.train.loop import Run, labels_at
+from trainer.train.pack import Member
 from trainer.train.score import Evaluator, metrics, probabilities_of
-
-Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,36 +43,49 @@ class Task:
         return f"{self.family}_{self.symbol}_{self.timeframe}"
 
 
-def run_task(task: Task, job: Job, *, data: Path, out: Path, device: str, report: Report) -> dict[str, Any]:
-    """Train one model and write it to `out`; return its `model_done` event.
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A task whose data lies on the device, ready to train; and what its card will say about that data."""
 
-    Raises DataError when its bars can't be trained on, TrainingFailed when training did not come to a finite loss.
-    """
+    task: Task
+    run: Run
+    symbol_data: SymbolData
+    data: dict[str, Any]
+
+
+def open_task(task: Task, job: Job, *, data: Path, device: str) -> Opened:
+    """Read and prepare one model's data. Raises DataError when its bars can't be trained on."""
     candle_set = read_candles(data, symbols=(task.symbol,), timeframe=task.timeframe, bars=job.bars)
     candles = candle_set.symbols[task.symbol]
     symbol_data = prepare(candles, job, device=device)
     member = _member(task, symbol_data)
-    run = Run(member=member, symbol=task.symbol, starts=symbol_data.starts, learning_rate=job.learning_rate)
-    pack = Lanes([member], job)
-    train_pack(pack, [run], job, report)
+    return Opened(
+        task=task,
+        run=Run(member=member, symbol=task.symbol, starts=symbol_data.starts, learning_rate=job.learning_rate),
+        symbol_data=symbol_data,
+        data={
+            "files": [{"file": read.file, "bars": read.bars} for read in candle_set.files],
+            "bars": len(candles),
+            "first": time_text(candles.timestamp[0]),
+            "last": time_text(candles.timestamp[-1]),
+            "holes": symbol_data.holes,
+            "ties": symbol_data.ties,
+            "synthetic": candle_set.synthetic,
+        },
+    )
+
+
+def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str) -> dict[str, Any]:
+    """Score a trained model once and write it to `out`; return its `model_done` event.
+
+    Raises TrainingFailed when training did not come to a finite loss.
+    """
+    task, run = opened.task, opened.run
     if run.failure:
         raise TrainingFailed(f"{task.model} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    model = pack.model(0)
-    model.load_state_dict(run.best_weights)
     scores = _scores(model, run, job)
-    files = [{"file": read.file, "bars": read.bars} for read in candle_set.files]
-    data_summary = {
-        "files": files,
-        "bars": len(candles),
-        "first": time_text(candles.timestamp[0]),
-        "last": time_text(candles.timestamp[-1]),
-        "holes": symbol_data.holes,
-        "ties": symbol_data.ties,
-        "synthetic": candle_set.synthetic,
-    }
-    card = _card(task, job, symbol_data, run, scores, data_summary, device)
     file = f"{task.model}.safetensors"
-    sha256 = save(out / file, run.best_weights, card)
+    sha256 = save(out / file, run.best_weights, _card(opened, job, scores, device))
     return {
         "event": "model_done",
         "model": task.model,
@@ -107,15 +117,8 @@ def _scores(model: torch.nn.Module, run: Run, job: Job) -> dict[str, dict[str, A
     return scores
 
 
-def _card(
-    task: Task,
-    job: Job,
-    symbol_data: SymbolData,
-    run: Run,
-    scores: dict[str, dict[str, Any]],
-    data_summary: dict[str, Any],
-    device: str,
-) -> Card:
+def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str) -> Card:
+    task, run, symbol_data = opened.task, opened.run, opened.symbol_data
     settings = ("epochs", "batch", "learning_rate", "weight_decay", "clip_norm", "patience")
     return Card(
         model=task.model,
@@ -142,7 +145,7 @@ def _card(
             "device": device,
             "torch": torch.__version__,
         },
-        data=data_summary,
+        data=opened.data,
         code_sha256=code_sha256(),
         seed=job.seed,
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),

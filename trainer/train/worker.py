@@ -1,4 +1,4 @@
-"""A worker: the process that owns one device (or one core) and trains one model after another as the supervisor hands them out.
+"""A worker: the process that owns one device (or one core) and trains the models that the supervisor hands out.
 
 It ends when the supervisor does, however that ends: a thread waits for the supervisor's death and ends this process at once.
 """
@@ -21,7 +21,9 @@ import torch
 from trainer.config import Job
 from trainer.errors import TrainerError
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.task import Task, run_task
+from trainer.train.loop import Run, train
+from trainer.train.strategy import form_pack, places_of
+from trainer.train.task import Opened, Task, close_task, open_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,10 @@ class WorkerSettings:
 
 
 def work(number: int, device: str, settings: WorkerSettings, connection: Connection) -> None:
-    """Train the tasks that arrive on `connection` until None arrives; send events, the last of a task being done or failed."""
+    """Train the tasks that arrive on `connection` until the supervisor ends this process; send events.
+
+    The last event of a task is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
+    """
     _end_with_the_supervisor()
     # Ctrl-C reaches the whole terminal group; what it means is the supervisor's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -44,26 +49,55 @@ def work(number: int, device: str, settings: WorkerSettings, connection: Connect
         keep_freed_memory()
     else:
         torch.cuda.set_device(device)
-    identity = {"worker": number, "pid": os.getpid()}
+    desk = _Desk(number, device, settings, connection)
+    job = settings.job
+    try:
+        train(desk, lambda members: form_pack(members, job), job, desk.report, places=places_of(job, device))
+    except BaseException as error:  # broad on purpose: the supervisor hears why, then this process ends as it would have
+        traceback.print_exc(file=sys.stderr)
+        desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
+        raise
 
-    def report(event: dict[str, Any]) -> None:
-        connection.send({**event, **identity})
 
-    while (task := connection.recv()) is not None:
-        report({"event": "model_started", "model": task.model, "symbol": task.symbol})
+class _Desk:
+    """The worker's end of the pipe: tasks come in as runs, models go out as files and events."""
+
+    def __init__(self, number: int, device: str, settings: WorkerSettings, connection: Connection) -> None:
+        self._device, self._settings, self._connection = device, settings, connection
+        self._identity = {"worker": number, "pid": os.getpid()}
+        self._opened: dict[str, Opened] = {}
+
+    def report(self, event: dict[str, Any]) -> None:
+        """Send an event to the supervisor."""
+        self._connection.send({**event, **self._identity})
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        """See `loop.Roster`. The supervisor sends no more tasks than there are places."""
+        runs: list[Run] = []
+        while len(runs) < free and (self._connection.poll() or (wait and not runs)):
+            task = self._connection.recv()
+            self.report({"event": "model_started", "model": task.model, "symbol": task.symbol})
+            try:
+                opened = open_task(task, self._settings.job, data=self._settings.data, device=self._device)
+            except TrainerError as error:
+                self._fail(task, error)
+                continue
+            self._opened[task.model] = opened
+            runs.append(opened.run)
+        return runs
+
+    def finished(self, run: Run, model: torch.nn.Module) -> None:
+        """See `loop.Roster`."""
+        opened = self._opened.pop(run.member.name)
         try:
-            report(run_task(task, settings.job, data=settings.data, out=settings.out, device=device, report=report))
+            self.report(close_task(opened, model, self._settings.job, out=self._settings.out, device=self._device))
         except TrainerError as error:
-            # The same again would end the same: reported, not retried.
-            report(_failed(task, str(error), error.as_dict()))
-        except BaseException as error:  # broad on purpose: the supervisor hears why, then this process ends as it would have
-            traceback.print_exc(file=sys.stderr)
-            report({"event": "crashed", "model": task.model, "reason": f"{type(error).__name__}: {error}"[:500]})
-            raise
+            self._fail(opened.task, error)
 
-
-def _failed(task: Task, reason: str, error: dict[str, Any]) -> dict[str, Any]:
-    return {"event": "model_failed", "model": task.model, "symbol": task.symbol, "reason": reason, "error": error}
+    def _fail(self, task: Task, error: TrainerError) -> None:
+        # The same again would end the same: reported, not retried.
+        failure = {"model": task.model, "symbol": task.symbol, "reason": str(error), "error": error.as_dict()}
+        self.report({"event": "model_failed", **failure})
 
 
 def _end_with_the_supervisor() -> None:

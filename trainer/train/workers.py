@@ -6,7 +6,7 @@ Work is handed out longest first, so that no worker sits idle long at the end. W
 from __future__ import annotations
 
 import multiprocessing
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,22 +35,31 @@ class _Worker:
     number: int
     process: BaseProcess
     connection: Connection
-    task: Task | None = None
+    tasks: dict[str, Task] = field(default_factory=dict)  # what it trains now, by model
+    alone: bool = False  # it trains one model that must have no neighbours
     crash: str = ""
 
 
 class Supervisor:
-    """Train tasks on workers; `close` (or leaving the `with`) ends every worker at once."""
+    """Train tasks on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every worker at once.
 
-    def __init__(self, *, kind: str, num_workers: int, settings: WorkerSettings, emit: Emit) -> None:
-        self._kind, self._num_workers, self._settings, self._emit = kind, num_workers, settings, emit
+    When a worker dies, the models it was training start again together, once. If they die again, each goes alone, once.
+    A model that was alone from the first is reported when it dies a second time.
+    """
+
+    def __init__(self, *, kind: str, num_workers: int, places: int, settings: WorkerSettings, emit: Emit) -> None:
+        self._kind, self._num_workers, self._places = kind, num_workers, places
+        self._settings, self._emit = settings, emit
         # CUDA does not survive a fork. On a CPU, workers are forked from a server that has torch loaded already.
         self._context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "forkserver")
         if kind == "cpu":
             self._context.set_forkserver_preload(["torch", "trainer.train.worker"])
         self._workers: dict[int, _Worker] = {}
         self._queue: deque[Task] = deque()
-        self._tries: dict[str, int] = {}
+        self._again_together: deque[tuple[Task, ...]] = deque()
+        self._again_alone: deque[Task] = deque()
+        self._deaths: Counter[str] = Counter()
+        self._had_neighbours: set[str] = set()
         self._outcome = Outcome()
 
     def __enter__(self) -> Supervisor:
@@ -62,10 +71,11 @@ class Supervisor:
     def run(self, tasks: Iterable[Task]) -> Outcome:
         """Train every task, longest first; return when each is done or has failed."""
         self._queue.extend(sorted(tasks, key=lambda task: (-task.estimate, task.model)))
-        while self._queue or any(worker.task for worker in self._workers.values()):
+        while True:
             self._hand_out()
+            if not any(worker.tasks for worker in self._workers.values()):
+                return self._outcome
             self._listen()
-        return self._outcome
 
     def close(self) -> None:
         """Kill every worker and see it end: finished models are on disk already, and half a one is worth nothing."""
@@ -77,14 +87,29 @@ class Supervisor:
         self._workers.clear()
 
     def _hand_out(self) -> None:
+        """Fill free places: first what starts again, then the queue, one model to each worker in turn so that none waits."""
         for number in range(self._num_workers):
-            if not self._queue:
-                return
-            worker = self._workers.get(number) or self._start(number)
-            if worker.task is None:
-                worker.task = self._queue.popleft()
-                with suppress(OSError):  # it died while idle: `_listen` sees that and tries the task again
-                    worker.connection.send(worker.task)
+            if self._again_together and self._idle(number):
+                for task in self._again_together.popleft():
+                    self._give(number, task)
+            elif self._again_alone and self._idle(number):
+                self._give(number, self._again_alone.popleft())
+                self._workers[number].alone = True
+        for occupied in range(self._places):
+            for number in range(self._num_workers):
+                worker = self._workers.get(number)
+                training = len(worker.tasks) if worker else 0
+                if self._queue and training == occupied and not (worker and worker.alone):
+                    self._give(number, self._queue.popleft())
+
+    def _idle(self, number: int) -> bool:
+        return number not in self._workers or not self._workers[number].tasks
+
+    def _give(self, number: int, task: Task) -> None:
+        worker = self._workers.get(number) or self._start(number)
+        worker.tasks[task.model] = task
+        with suppress(OSError):  # it died while idle: `_listen` sees that and tries the task again
+            worker.connection.send(task)
 
     def _start(self, number: int) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -101,7 +126,7 @@ class Supervisor:
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
         ready = wait(list(by_handle))
-        for worker in {id(found): found for found in (by_handle[handle] for handle in ready)}.values():
+        for worker in {found.number: found for found in (by_handle[handle] for handle in ready)}.values():
             # What it said before it died still counts, so its messages come before its end.
             alive = self._read(worker)
             if not alive or not worker.process.is_alive():
@@ -124,26 +149,36 @@ class Supervisor:
         self._emit(event)
         if kind in ("model_done", "model_failed"):
             (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
-            worker.task = None
+            del worker.tasks[event["model"]]
+            worker.alone = worker.alone and bool(worker.tasks)
 
     def _bury(self, worker: _Worker) -> None:
-        """Clear away a dead worker, and queue its model again or report it."""
+        """Clear away a dead worker, and give its models another chance or report them."""
         del self._workers[worker.number]
         worker.process.kill()  # its pipe may have closed before it ended
         worker.process.join()
         worker.connection.close()
-        if worker.task is None:
-            return
-        task, reason = worker.task, worker.crash or _cause(worker.process.exitcode)
-        self._tries[task.model] = self._tries.get(task.model, 0) + 1
-        identity = {"model": task.model, "symbol": task.symbol, "worker": worker.number, "reason": reason}
-        if self._tries[task.model] <= self._settings.job.retries:
+        reason = worker.crash or _cause(worker.process.exitcode)
+        self._deaths.update(worker.tasks.keys())
+        if len(worker.tasks) > 1:
+            self._had_neighbours.update(worker.tasks)
+        retries = self._settings.job.retries
+        together = []
+        for model, task in worker.tasks.items():
+            chances = retries + (retries > 0 and model in self._had_neighbours)
+            event = {"model": model, "symbol": task.symbol, "worker": worker.number, "reason": reason}
+            if self._deaths[model] > chances:
+                self._outcome.failed[model] = {"event": "model_failed", **event}
+                self._emit(self._outcome.failed[model])
+                continue
             self._outcome.retries += 1
-            self._queue.appendleft(task)
-            self._emit({"event": "retry", **identity})
-        else:
-            self._outcome.failed[task.model] = {"event": "model_failed", **identity}
-            self._emit(self._outcome.failed[task.model])
+            self._emit({"event": "retry", **event})
+            if self._deaths[model] <= retries:
+                together.append(task)
+            else:
+                self._again_alone.append(task)
+        if together:
+            self._again_together.append(tuple(together))
 
 
 def _cause(exit_code: int | None) -> str:

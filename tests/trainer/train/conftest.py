@@ -14,7 +14,10 @@ import pytest
 import torch
 
 from trainer.config import Job
-from trainer.train.task import Task, run_task
+from trainer.train.loop import Run
+from trainer.train.loop import train as train_pack
+from trainer.train.strategy import form_pack
+from trainer.train.task import Opened, Task, close_task, open_task
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
@@ -72,6 +75,25 @@ class Trained:
         return self.out / str(self.done["file"])
 
 
+class OneTask:
+    """A roster of one task, which ends up as a file."""
+
+    def __init__(self, task: Task, job: Job, data: Path, out: Path) -> None:
+        self._task, self._job, self._data, self._out = task, job, data, out
+        self._opened: Opened | None = None
+        self.done: dict[str, Any] = {}
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        if self._opened is not None:
+            return []
+        self._opened = open_task(self._task, self._job, data=self._data, device="cpu")
+        return [self._opened.run]
+
+    def finished(self, run: Run, model: torch.nn.Module) -> None:
+        assert self._opened is not None
+        self.done = close_task(self._opened, model, self._job, out=self._out, device="cpu")
+
+
 @pytest.fixture(scope="session")
 def train() -> Callable[..., Trained]:
     """Return a function that trains one symbol's model in this process, on one thread as workers do."""
@@ -80,8 +102,9 @@ def train() -> Callable[..., Trained]:
         job = Job(**settings)
         task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1)
         events: list[dict[str, Any]] = []
-        done = run_task(task, job, data=data, out=out, device="cpu", report=events.append)
-        return Trained(task=task, job=job, data=data, out=out, done=done, events=events)
+        roster = OneTask(task, job, data, out)
+        train_pack(roster, lambda members: form_pack(members, job), job, events.append)
+        return Trained(task=task, job=job, data=data, out=out, done=roster.done, events=events)
 
     return run
 

@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from trainer.config import Job
-from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train_pack
-from trainer.train.pack import Member, ModelState, fresh_state
+from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
+from trainer.train.pack import Lanes, Member, ModelState, fresh_state
+from trainer.train.stacked import Fused
 
 WINDOWS = 40
 
@@ -55,13 +57,27 @@ class Scripted:
         self.module.load_state_dict(dict(state.weights))
 
 
+class Listed:
+    """A roster that offers its runs as places become free, and keeps those that have stopped."""
+
+    def __init__(self, *runs: Run) -> None:
+        self._waiting, self.done = list(runs), list[Run]()
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        joined, self._waiting = self._waiting[:free], self._waiting[free:]
+        return joined
+
+    def finished(self, run: Run, model: nn.Module) -> None:
+        self.done.append(run)
+
+
 def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
     job = Job(lookback=2, batch=WINDOWS, **settings)
     member = Member(name="m", rows_TF=torch.zeros(200, 1), labels_T=torch.ones(200), mean_F=torch.zeros(1), std_F=torch.ones(1))
     starts = {"train": torch.arange(WINDOWS), "validation": torch.arange(50, 60)}
     run = Run(member=member, symbol="S", starts=starts, learning_rate=job.learning_rate)
     events: list[dict[str, Any]] = []
-    train_pack(pack, [run], job, events.append)
+    train(Listed(run), lambda members: pack, job, events.append)
     return run, events
 
 
@@ -94,8 +110,8 @@ def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model(
     job = Job(lookback=2, batch=1, learning_rate=0.8)
     run = Run(member=run.member, symbol="S", starts=run.starts, learning_rate=0.8)
     pack = Scripted([], broken=True)
-    train_pack(pack, [run], job, lambda event: None)
-    assert pack.learning_rates == [0.4, 0.2, 0.1] and len(pack.learning_rates) == MAX_LOWERED
+    train(Listed(run), lambda members: pack, job, lambda event: None)
+    assert pack.learning_rates == [0.8, 0.4, 0.2, 0.1] and len(pack.learning_rates) == 1 + MAX_LOWERED
     assert "not finite" in run.failure and len(pack.visited) == (MAX_SKIPPED_STEPS + 1) * (MAX_LOWERED + 1)
 
 
@@ -105,7 +121,53 @@ def test_progress_is_reported_about_once_a_second():
     run, _ = _train(Scripted([1]), epochs=1)
     fresh = Run(member=run.member, symbol="S", starts=run.starts, learning_rate=1e-3)
     events: list[dict[str, Any]] = []
-    train_pack(Scripted([]), [fresh], job, events.append, clock=lambda: next(ticks) * 0.5)
+    train(Listed(fresh), lambda members: Scripted([]), job, events.append, clock=lambda: next(ticks) * 0.5)
     progress = [event for event in events if event["event"] == "progress"]
     assert 0 < len(progress) < 4
     assert progress[0]["steps"] == 4 and progress[0]["epochs"] == 1 and progress[0]["windows_per_second"] > 0
+
+
+def _real_run(number: int, job: Job) -> Run:
+    """Return a run over noise, each number with another length, so that runs end at different steps."""
+    generator = torch.Generator().manual_seed(number)
+    rows_TF = torch.randn(150 + 40 * number, 4, generator=generator)
+    labels_T = (rows_TF[:, 1] > 0).float()
+    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_T=labels_T, mean_F=torch.zeros(4), std_F=torch.ones(4))
+    last = len(rows_TF) - 60
+    starts = {"train": torch.arange(last), "validation": torch.arange(last, last + 40)}
+    return Run(member=member, symbol=f"S{number}", starts=starts, learning_rate=job.learning_rate)
+
+
+REAL_JOB = Job(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
+
+
+def _histories(form: Any, places: int) -> tuple[dict[str, list[dict[str, Any]]], list[int]]:
+    """Train five runs; return each one's losses, and how many models each pack that was formed had."""
+    sizes = []
+
+    def counted(members: Sequence[Member]) -> Any:
+        sizes.append(len(members))
+        return form(members, REAL_JOB)
+
+    roster = Listed(*(_real_run(number, REAL_JOB) for number in (2, 0, 4, 1, 3)))
+    train(roster, counted, REAL_JOB, lambda event: None, places=places)
+    return {run.member.name: run.history for run in roster.done}, sizes
+
+
+def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compacted():
+    alone, one_by_one = _histories(Lanes, places=1)
+    packed, sizes = _histories(Lanes, places=2)
+    assert one_by_one == [1, 1, 1, 1, 1]
+    assert sizes == [2, 2, 2, 2, 1]
+    # Bit by bit: neither neighbours, nor being moved into another pack, nor the order of the queue changes a model.
+    assert packed == alone and len(alone) == 5
+
+
+@pytest.mark.parametrize("places", [2, 5])
+def test_a_fused_pack_that_is_refilled_and_compacted_trains_what_lanes_train(places):
+    alone, _ = _histories(Lanes, places=1)
+    fused, sizes = _histories(Fused, places=places)
+    assert sizes[0] == places and sizes[-1] < max(sizes[0], 3)
+    for name, history in alone.items():
+        for expected, found in zip(history, fused[name], strict=True):
+            assert found == pytest.approx(expected, rel=1e-3)

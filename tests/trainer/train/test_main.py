@@ -136,6 +136,36 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
 
 
+def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_reported(start, data):
+    training = start(data, "--workers", "1", *ENDLESS, "--set", "pack=2", "--set", "strategy=fused")
+    for count in (1, 2):  # both models in one worker, which dies twice
+        pids = {training.await_event("model_started", symbol=symbol, count=count)["pid"] for symbol in ("BIG-USD", "LOW-USD")}
+        assert len(pids) == 1
+        os.kill(pids.pop(), signal.SIGKILL)
+    first = training.await_event("retry", count=4)["symbol"]  # now one by one
+    alone = [training.await_event("model_started", count=5)]
+    assert alone[0]["symbol"] == "BIG-USD" and first in ("BIG-USD", "LOW-USD")
+    os.kill(alone[0]["pid"], signal.SIGKILL)
+    os.kill(training.await_event("model_started", count=6)["pid"], signal.SIGKILL)
+    assert training.end() == 100
+    assert [event["symbol"] for event in training.events("model_failed")] == ["BIG-USD", "LOW-USD"]
+    assert training.events("ended")[0]["retries"] == 4
+
+
+def test_many_symbols_on_many_workers_are_all_trained_once(start, tmp_path, write_candles):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(40):
+        write_candles(folder, f"C{number:02d}-USD", bars=600 + 10 * number, seed=number)
+    training = start(folder, "--workers", "4", "--set", "epochs=1", "--set", "pack=3", "--set", "strategy=lanes")
+    assert training.end() == 0
+    done = [event["symbol"] for event in training.events("model_done")]
+    assert sorted(done) == [f"C{number:02d}-USD" for number in range(40)]
+    assert {event["worker"] for event in training.events("model_started")} == {0, 1, 2, 3}
+    started = [event["symbol"] for event in training.events("model_started")]
+    assert set(started[:4]) <= {f"C{number:02d}-USD" for number in range(28, 40)}  # the longest are in the first hands
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     training = start(data, "--workers", "2", *ENDLESS)

@@ -1,0 +1,28 @@
+"""Which strategy a worker trains its models with, and how many at a time: the job's word, else the device's default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.config import Job
+from trainer.train.pack import CPU_MICRO_BATCH, Lanes, Member, Pack
+from trainer.train.stacked import Fused, Streams
+
+GPU_PLACES = 8
+
+
+def places_of(job: Job, device: str) -> int:
+    """Return how many models one worker trains together. On a CPU more than one gains nothing."""
+    return job.pack or (1 if device == "cpu" else GPU_PLACES)
+
+
+def form_pack(members: Sequence[Member], job: Job) -> Pack:
+    """Make a pack of the job's strategy; `auto` is lanes on a CPU, streams on a GPU (the same kernels as alone)."""
+    on_cpu = members[0].rows_TF.device.type == "cpu"
+    strategy = job.strategy if job.strategy != "auto" else "lanes" if on_cpu else "streams"
+    micro_batch = job.micro_batch or (CPU_MICRO_BATCH if on_cpu else job.batch)
+    if strategy == "fused":
+        return Fused(members, job, micro_batch=micro_batch)
+    if strategy == "streams":
+        return Streams(members, job, micro_batch=micro_batch)
+    return Lanes(members, job, micro_batch=micro_batch)
