@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
 
 
