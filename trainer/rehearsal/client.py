@@ -46,7 +46,11 @@ class Server:
 
     def apply_program(self, account: str) -> None:
         """Have the Pulumi program applied to an account, unless it is; some seconds. Raises ConfigError with what it said."""
-        answer = _post(f"{self.url}/_rehearsal/program", {"account": account}, timeout_seconds=180)
+        try:
+            answer = _post(f"{self.url}/_rehearsal/program", {"account": account}, timeout_seconds=180)
+        except OSError as failure:
+            what = "the embedded AWS ended while the Pulumi program was applied to it"
+            raise ConfigError(what, why=str(failure), do="Try again; its server.log may tell more.") from failure
         if error := answer.get("error"):
             raise ConfigError(error["what"], why=error["why"], do=error["do"])
 
@@ -85,8 +89,8 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
         raise ConfigError("the embedded AWS needs Linux or a container", do="Run this in a container, or use an AWS account.")
     if importlib.util.find_spec("moto") is None:
         raise ConfigError("the embedded AWS needs moto, which is not installed", do="pip install 'mayfly[rehearsal]'")
-    root = root.absolute()
     root.mkdir(parents=True, exist_ok=True)
+    root = root.resolve()
     deadline = time.monotonic() + START_SECONDS
     starting: subprocess.Popen[bytes] | None = None
     while time.monotonic() < deadline:
@@ -102,7 +106,8 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
 
 def stop_server(root: Path, *, timeout_seconds: float = 30.0) -> bool:
     """End the server of `root` with everything that runs in it, and wait. Returns whether there was one."""
-    known = _known(root.absolute())
+    root = root.resolve()
+    known = _known(root)
     if known is None:
         return False
     try:
@@ -123,7 +128,7 @@ def _lease_running(root: Path, holder: int) -> Server | None:
         return None
     try:
         lease = _post(f"{known['url']}/_rehearsal/lease", {"pid": holder, "root": str(root)}).get("lease")
-    except OSError:  # it ended without a word: killed
+    except (OSError, ValueError):  # it ended without a word, and perhaps somebody else has its port
         return None
     return Server(url=known["url"], pid=known["pid"], lease=lease) if lease else None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -66,7 +67,7 @@ class Cloud:
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
-    calls: list[tuple[str, str]] = field(default_factory=list)  # (service, operation), in the order they came
+    calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
     world: World = field(init=False)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,7 +30,7 @@ from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server
 
 from trainer.access import Access
-from trainer.errors import TrainerError
+from trainer.errors import ConfigError, TrainerError
 from trainer.rehearsal import instance, lambdas, scheduling, storage
 from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.cloud import REGION, Cloud
@@ -141,14 +142,20 @@ class EmbeddedAws:
             if account not in self._stacks:
                 try:
                     self._stacks[account] = apply(access)
-                except TrainerError:
+                except (TrainerError, subprocess.SubprocessError) as error:
                     forget_account(account, keep=("s3",))  # half a program would stand in the way of the next try
-                    raise
+                    if isinstance(error, TrainerError):
+                        raise
+                    raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=str(error)) from error
             return self._stacks[account]
 
     def busy(self) -> bool:
         """Say whether any instance of any account is alive."""
-        return any(cloud.world.alive(cloud.clock.now()) for cloud in self.front.clouds())
+        for cloud in self.front.clouds():
+            with cloud.lock:
+                if cloud.world.alive(cloud.clock.now()):
+                    return True
+        return False
 
     def healthy(self) -> bool:
         """Say whether both threads are at work."""
@@ -262,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     options.root.mkdir(parents=True, exist_ok=True)
-    return serve(options.root.absolute(), catalogue=options.catalogue)
+    return serve(options.root.resolve(), catalogue=options.catalogue)
 
 
 def _json(value: dict[str, Any]) -> Answer:
