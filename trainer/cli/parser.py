@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from trainer import __version__
+
 LAUNCH_EPILOG = """\
 Settings are taken from the defaults, then the job file, then these flags, then --set, the later winning.
 examples/crypto-lstm.toml shows every key of a job. Region and credentials come from AWS's own variables
@@ -34,6 +36,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
         _launch_flags(parser)
         return parser
     parser = Parser(prog=prog, description="Training on AWS GPUs that live only as long as the work.")
+    parser.add_argument("--version", action="version", version=f"mayfly {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
 
     launch = verbs.add_parser("launch", help="train models on an ephemeral GPU machine", epilog=LAUNCH_EPILOG)

@@ -59,7 +59,10 @@ def instance_type(name: str) -> InstanceType:
     """Look a type up. Raises UsageError with the nearest names."""
     known = catalogue()
     if name not in known:
-        raise UsageError(f"unknown instance type '{name}'", do=nearest(name, known) or "docs/cost.md lists the known types.")
+        raise UsageError(
+            f"unknown instance type '{name}'",
+            do=nearest(name, known) or "Known types are such as g6.xlarge, g5.12xlarge or p5.4xlarge.",
+        )
     return known[name]
 
 

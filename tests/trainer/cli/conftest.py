@@ -1,9 +1,9 @@
-"""The launch verb on an account that nothing is launched in, and candles to name."""
+"""The launch verb on an AWS of the test's choice, and candles to name."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,15 +15,33 @@ from trainer.data.writing import write_candles
 
 
 @pytest.fixture
-def rehearsed(applied: Access, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Access:
-    """Let the launch verb rehearse on the shared account, from an empty folder."""
-    return _connect(applied, monkeypatch, tmp_path)
+def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Access], Access]:
+    """Let the launch verb find this AWS, whatever its flags say, from an empty folder."""
+
+    def to(access: Access) -> Access:
+        @contextmanager
+        def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
+            yield access
+
+        monkeypatch.setattr("trainer.cli.launch.connected", connected)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("DATA", raising=False)
+        monkeypatch.delenv("MAYFLY_HOME", raising=False)
+        return access
+
+    return to
 
 
 @pytest.fixture
-def as_aws(applied: Access, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Access:
-    """Let the launch verb take the shared account for a real one: it asks, and refuses what AWS refuses."""
-    return _connect(dataclasses.replace(applied, rehearsal=False), monkeypatch, tmp_path)
+def rehearsed(applied: Access, connect: Callable[[Access], Access]) -> Access:
+    """The account that tests share, as a rehearsal."""
+    return connect(applied)
+
+
+@pytest.fixture
+def as_aws(applied: Access, connect: Callable[[Access], Access]) -> Access:
+    """The same account, taken for a real one: the verb asks, and refuses what AWS refuses."""
+    return connect(dataclasses.replace(applied, rehearsal=False))
 
 
 @pytest.fixture(scope="session")
@@ -33,15 +51,3 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for symbol in ("BTC-USD", "ETH-USD"):
         write_candles(folder / f"{symbol}_1m.parquet", [synthetic_candles(symbol, bars=3_000)], synthetic=True)
     return folder
-
-
-def _connect(access: Access, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Access:
-    @contextmanager
-    def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
-        yield access
-
-    monkeypatch.setattr("trainer.cli.launch.connected", connected)
-    monkeypatch.chdir(folder)
-    monkeypatch.delenv("DATA", raising=False)
-    monkeypatch.delenv("MAYFLY_HOME", raising=False)
-    return access

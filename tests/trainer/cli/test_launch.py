@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -174,6 +175,39 @@ def test_on_aws_nothing_starts_without_a_yes(as_aws, candles, capsys):
     assert launch("--instance", "g6.xlarge", "--data", candles, "--json") == 2
     assert json.loads(capsys.readouterr().out)["error"]["why"] == "--json was given"
     assert objects_in(as_aws) == before
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("answer", ["", "n", "no", "perhaps"])
+def test_anything_but_yes_is_a_no_and_nothing_is_written(as_aws, candles, monkeypatch, answer):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+    monkeypatch.setattr("sys.stderr", screen)
+    before = objects_in(as_aws)
+    assert launch("--instance", "g6.xlarge", "--data", candles) == 130
+    assert "Launch? [y/N] " in screen.getvalue()
+    assert "error: not launched." in screen.getvalue()
+    assert objects_in(as_aws) == before
+
+
+def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candles, capsys):
+    access, outputs = stack
+    connect(access)
+    words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--epochs", 1, "--detach", "--json"]
+    assert launch(*words) == 0
+    left = json.loads(capsys.readouterr().out)
+    (instance_id,) = left["instances"]
+    reservations = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"]
+    tags = {tag["Key"]: tag["Value"] for tag in reservations[0]["Instances"][0]["Tags"]}
+    assert (tags["run_id"], tags["deadline"]) == (left["run_id"], left["deadline"])
+    schedules = access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]
+    assert {f"mayfly-{left['run_id']}-sweep", f"mayfly-{left['run_id']}-kill-1"} <= {entry["Name"] for entry in schedules}
+    keys = objects_in(access)
+    assert {"raw/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
 
 
 # --- the example -----------------------------------------------------------------------------------------------------
