@@ -43,6 +43,7 @@ def torch_source(
 ) -> TorchSource:
     """Choose torch's source: a CPU build that lies ready for pip, else PyTorch's CPU index, else PyPI.
 
+    A CPU build comes without its dependencies, which the lock has; the CUDA build brings its own, which the lock leaves out.
     `ready(version)` returns the size of a build that pip finds without any index, or None. `wish` is MAYFLY_TORCH:
     '' for this order, or 'pypi' for PyPI's build, which on Linux is the CUDA one.
     """
@@ -53,13 +54,13 @@ def torch_source(
     requirement = f"torch=={version}"
     if not wish and (size := ready(version)):
         return TorchSource(
-            name="the build that lies ready on this machine", size=size, pip_arguments=("--no-index", requirement)
+            name="the build that lies ready on this machine", size=size, pip_arguments=("--no-index", "--no-deps", requirement)
         )
     if not wish and system == "Linux" and machine in ("x86_64", "aarch64") and reachable(CPU_INDEX):
         return TorchSource(
             name=f"PyTorch's CPU index ({CPU_INDEX})",
             size="about 0.2 GB",
-            pip_arguments=("--index-url", CPU_INDEX, requirement),
+            pip_arguments=("--index-url", CPU_INDEX, "--no-deps", requirement),
         )
     if system == "Linux":
         return TorchSource(

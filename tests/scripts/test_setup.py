@@ -23,12 +23,12 @@ def choose(*, system="Linux", machine="x86_64", wish="", ready=None, reachable=T
 
 def test_a_cpu_build_that_lies_ready_is_taken_without_an_index():
     source = choose(ready="0.2 GB")
-    assert source.pip_arguments == ("--no-index", "torch==2.13.0")
+    assert source.pip_arguments == ("--no-index", "--no-deps", "torch==2.13.0")
     assert source.size == "0.2 GB"
 
 
 def test_the_cpu_index_comes_next_on_linux():
-    assert choose().pip_arguments == ("--index-url", setup.CPU_INDEX, "torch==2.13.0")
+    assert choose().pip_arguments == ("--index-url", setup.CPU_INDEX, "--no-deps", "torch==2.13.0")
 
 
 def test_pypi_comes_last_and_its_size_is_said():
@@ -62,3 +62,14 @@ def test_what_is_missing_is_one_line_with_its_remedy():
     assert setup.missing(**fine) is None
     assert "apt-get install python3.11-venv" in setup.missing(**{**fine, "venv_works": False})
     assert "1.0 GB are free" in setup.missing(**{**fine, "free_gib": 1.0})
+
+
+def test_the_lock_has_what_a_cpu_torch_needs():
+    from importlib.metadata import requires
+
+    lock = (ROOT / "requirements.lock").read_text()
+    for requirement in requires("torch") or []:
+        name, _, marker = requirement.partition(";")
+        if "extra" not in marker and not any(word in name for word in ("nvidia", "cuda", "triton")):
+            package = name.split("<")[0].split(">")[0].split("!")[0].split("=")[0].strip()
+            setup.locked_version(lock, package)  # ends the test where it is missing
