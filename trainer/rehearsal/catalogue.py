@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Catalogue = Literal["historic", "today"]
-IMAGE_PARAMETERS = "/aws/service/deeplearning/ami/x86_64/"  # <line>/latest/ami-id, aws.md 2.5
+IMAGE_PARAMETERS = "/aws/service/deeplearning/ami/x86_64/"  # <line>/latest/ami-id (Deep Learning AMI guide)
 _RETIRED_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1f")
 # type: vCPUs, memory MiB, GPUs, network, EBS Mb/s
 _RETIRED = {

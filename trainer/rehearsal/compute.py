@@ -1,23 +1,17 @@
 """Rules of EC2: launches that are idempotent, honour the whole template and can find no capacity; states that take time.
 
-moto keeps the network, volumes and templates; an instance's life stands in `world`. A launch spells every field out to
-moto's RunInstances, because moto drops most fields of a template (aws.md 6.2).
+moto keeps the network, volumes and templates; an instance's life stands in `world`, and how one comes to be in `launches`.
 """
 
 from __future__ import annotations
 
-import base64
-import uuid
 from typing import Any
 
-from trainer.rehearsal.catalogue import image_parameters, is_known, retired_offerings, retired_types
+from trainer.rehearsal.catalogue import retired_offerings, retired_types
 from trainer.rehearsal.cloud import Cloud, Rules, refuse
-from trainer.rehearsal.wire import Call, get_model
-from trainer.rehearsal.world import STATE_CODES, AwsError, Instance, Pool
-
-USER_DATA_LIMIT_BYTES = 16 * 1024  # before base64, aws.md 3.2
-# What an override says about the fleet, and not about an instance.
-_FLEET_ONLY = ("Priority", "WeightedCapacity", "MaxPrice", "AvailabilityZone")
+from trainer.rehearsal.launches import launch, launch_fleet, merged_request, template_data
+from trainer.rehearsal.wire import Call
+from trainer.rehearsal.world import STATE_CODES, AwsError, Instance
 
 
 def create_fleet(cloud: Cloud, call: Call) -> dict[str, Any]:
@@ -27,7 +21,7 @@ def create_fleet(cloud: Cloud, call: Call) -> dict[str, Any]:
     if params.get("Type") != "instant":
         raise AwsError("UnsupportedOperation", "The embedded AWS creates fleets of type instant only.")
     with cloud.lock:
-        return cloud.world.once("CreateFleet", params, lambda: _create_fleet(cloud, call.region, params))
+        return cloud.world.once("CreateFleet", params, lambda: launch_fleet(cloud, call.region, params))
 
 
 def run_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
@@ -37,11 +31,11 @@ def run_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
 
     def create() -> dict[str, Any]:
         asked = {name: value for name, value in params.items() if name != "LaunchTemplate"}
-        request = _request(
-            _template(cloud, call.region, params.get("LaunchTemplate")), asked, asked.get("TagSpecifications", [])
+        request = merged_request(
+            template_data(cloud, call.region, params.get("LaunchTemplate")), asked, asked.get("TagSpecifications", [])
         )
         count = int(params["MaxCount"])
-        instances = _launch(cloud, call.region, request, count, token=params.get("ClientToken", ""))
+        instances = launch(cloud, call.region, request, count, token=params.get("ClientToken", ""))
         now = cloud.clock.now()
         return {
             "ReservationId": instances[0].reservation_id,
@@ -145,212 +139,6 @@ def delete_tags(cloud: Cloud, call: Call) -> dict[str, Any]:
             cloud.moto("ec2", "DeleteTags", {**call.params, "Resources": resources}, region=call.region)
         cloud.world.untag(call.params["Resources"], call.params.get("Tags", []))
         return {}
-
-
-# launches -------------------------------------------------------------------------------------------------------------
-
-
-def _create_fleet(cloud: Cloud, region: str, params: dict[str, Any]) -> dict[str, Any]:
-    capacity = params["TargetCapacitySpecification"]
-    market = capacity.get("DefaultTargetCapacityType", "on-demand")
-    missing = int(capacity["TotalTargetCapacity"])
-    fleet_id = f"fleet-{uuid.uuid4()}"
-    launched: list[dict[str, Any]] = []
-    errors: list[dict[str, Any]] = []
-    for specification, override in _candidates(params):
-        pool = {"LaunchTemplateSpecification": specification, "Overrides": override}
-        told = {"LaunchTemplateAndOverrides": pool, "Lifecycle": market}
-        try:
-            own = {name: value for name, value in override.items() if name not in _FLEET_ONLY}
-            if market == "spot":
-                own["InstanceMarketOptions"] = {"MarketType": "spot"}
-            if override.get("AvailabilityZone"):
-                own["Placement"] = {"AvailabilityZone": override["AvailabilityZone"]}
-            tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
-            request = _request(_template(cloud, region, specification), own, tags)
-            instances = _launch(cloud, region, request, missing, fleet_id=fleet_id)
-        except AwsError as error:
-            errors.append({**told, "ErrorCode": error.code, "ErrorMessage": error.message})
-            continue
-        ids = [one.id for one in instances]
-        launched.append({**told, "InstanceIds": ids, "InstanceType": instances[0].description["InstanceType"]})
-        break
-    return {"FleetId": fleet_id, "Errors": errors, "Instances": launched}
-
-
-def _candidates(params: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """List (template, override) in the order to try them: by priority where one is given, else as they stand."""
-    pairs = [
-        (config["LaunchTemplateSpecification"], override)
-        for config in params["LaunchTemplateConfigs"]
-        for override in config.get("Overrides") or [{}]
-    ]
-    return sorted(pairs, key=lambda pair: float(pair[1].get("Priority", float("inf"))))
-
-
-def _template(cloud: Cloud, region: str, specification: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a launch template's data, with the names by which AWS tags instances made from it."""
-    if not specification:
-        return {}
-    asked = {name: value for name, value in specification.items() if name != "Version"}
-    asked["Versions"] = [specification.get("Version", "$Default")]
-    version = cloud.moto("ec2", "DescribeLaunchTemplateVersions", asked, region=region)["LaunchTemplateVersions"]
-    if not version:
-        raise AwsError(
-            "InvalidLaunchTemplateId.VersionNotFound", f"Could not find launch template version {asked['Versions'][0]}"
-        )
-    marks = [
-        {"Key": "aws:ec2launchtemplate:id", "Value": version[0]["LaunchTemplateId"]},
-        {"Key": "aws:ec2launchtemplate:version", "Value": str(version[0]["VersionNumber"])},
-    ]
-    return {**version[0]["LaunchTemplateData"], "_marks": marks}
-
-
-def _request(template: dict[str, Any], own: dict[str, Any], tags: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge a template with what a request says itself into the parameters of RunInstances; the request's word wins."""
-    request = {**template, **own}
-    by_type: dict[str, dict[str, str]] = {}
-    for specification in [*template.get("TagSpecifications", []), *tags]:
-        kept = by_type.setdefault(specification["ResourceType"], {})
-        kept.update({tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags", [])})
-    request["TagSpecifications"] = [
-        {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in kept.items()]}
-        for kind, kept in by_type.items()
-        if kept
-    ]
-    interfaces = [dict(one) for one in request.get("NetworkInterfaces", [])]
-    if interfaces and "SubnetId" in request:  # AWS lets an override's subnet stand beside a template's interface
-        interfaces[0]["SubnetId"] = request.pop("SubnetId")
-        request["NetworkInterfaces"] = interfaces
-    members = get_model("ec2").operation_model("RunInstances").input_shape.members
-    return {name: value for name, value in request.items() if name in members or name == "_marks"}
-
-
-def _launch(
-    cloud: Cloud, region: str, request: dict[str, Any], count: int, *, token: str = "", fleet_id: str = ""
-) -> list[Instance]:
-    """Check a request the way AWS does, let moto make the machines, and give them a life."""
-    now = cloud.clock.now()
-    marks = request.pop("_marks", [])
-    for name in ("ClientToken", "LaunchTemplate", "DryRun"):
-        request.pop(name, None)
-    image = _image(cloud, region, request)
-    user_data = base64.b64decode(request.get("UserData", ""))
-    if len(user_data) > USER_DATA_LIMIT_BYTES:
-        raise AwsError("InvalidUserData.Malformed", f"User data is limited to {USER_DATA_LIMIT_BYTES} bytes")
-    market = request.get("InstanceMarketOptions", {}).get("MarketType", "on-demand")
-    pool = Pool(
-        instance_type=request.get("InstanceType", "m1.small"),
-        availability_zone=_zone(cloud, region, request),
-        market=market,
-    )
-    _check_pool(cloud, region, pool)
-    _check_profile(cloud, request)
-    behavior = request.get("InstanceInitiatedShutdownBehavior", "stop")
-    if market == "spot" and request.get("InstanceInitiatedShutdownBehavior") == "stop":
-        raise AwsError("InvalidParameterCombination", "A shutdown behavior of stop is not supported for spot instances.")
-    _add_root_device(request, image["RootDeviceName"])
-    answer = cloud.moto("ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count}, region=region)
-    ids = [one["InstanceId"] for one in answer["Instances"]]
-    shown = cloud.moto("ec2", "DescribeInstances", {"InstanceIds": ids}, region=region)["Reservations"]
-    descriptions = [one for reservation in shown for one in reservation["Instances"]]
-    _tag_parts(cloud, region, request, descriptions)
-    if fleet_id:
-        marks = [*marks, {"Key": "aws:ec2:fleet-id", "Value": fleet_id}]
-    for one in descriptions:
-        one["Tags"] = [*(tag for tag in one.get("Tags", []) if not tag["Key"].startswith("aws:")), *marks]
-        one["ClientToken"] = token
-        one.pop("StateReason", None)
-        one["SecurityGroups"] = one.get("SecurityGroups") or (one.get("NetworkInterfaces") or [{}])[0].get("Groups", [])
-        if market == "spot":
-            one["InstanceLifecycle"] = "spot"
-    return [
-        cloud.world.add(one, reservation_id=answer["ReservationId"], user_data=user_data, shutdown_behavior=behavior, now=now)
-        for one in descriptions
-    ]
-
-
-def _image(cloud: Cloud, region: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Find the image of a request, by id or by the parameter that names it."""
-    image_id = str(request.get("ImageId", ""))
-    if image_id.startswith("resolve:ssm:"):
-        name = image_id.removeprefix("resolve:ssm:")
-        if name not in image_parameters():
-            raise AwsError("InvalidParameterValue", f"The SSM parameter {name} does not exist")
-        image_id = request["ImageId"] = image_parameters()[name]
-    if not image_id:
-        raise AwsError("MissingParameter", "The request must contain the parameter ImageId")
-    found = cloud.moto("ec2", "DescribeImages", {"ImageIds": [image_id]}, region=region)["Images"]
-    image: dict[str, Any] = found[0]
-    return image
-
-
-def _zone(cloud: Cloud, region: str, request: dict[str, Any]) -> str:
-    """Return the zone a request lands in: its subnet's, else the one it names."""
-    interfaces = request.get("NetworkInterfaces") or [{}]
-    subnet_id = request.get("SubnetId") or interfaces[0].get("SubnetId")
-    if subnet_id:
-        subnets = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=region)["Subnets"]
-        return str(subnets[0]["AvailabilityZone"])
-    return str(request.get("Placement", {}).get("AvailabilityZone") or f"{region}a")
-
-
-def _check_pool(cloud: Cloud, region: str, pool: Pool) -> None:
-    """Refuse a type that nobody knows, one that is not offered in the zone, and a pool with nothing left."""
-    if not is_known(pool.instance_type, cloud.catalogue):
-        raise AwsError("InvalidParameterValue", f"Invalid value '{pool.instance_type}' for InstanceType.")
-    rules = [
-        {"Name": "instance-type", "Values": [pool.instance_type]},
-        {"Name": "location", "Values": [pool.availability_zone]},
-    ]
-    asked = {"LocationType": "availability-zone", "Filters": rules}
-    offered = cloud.moto("ec2", "DescribeInstanceTypeOfferings", asked, region=region)["InstanceTypeOfferings"]
-    retired = retired_offerings(cloud.catalogue, "availability-zone", region)
-    place = (pool.instance_type, pool.availability_zone)
-    if not offered and place not in {(one["InstanceType"], one["Location"]) for one in retired}:
-        raise AwsError(
-            "Unsupported",
-            f"Your requested instance type ({pool.instance_type}) is not supported in your requested Availability Zone "
-            f"({pool.availability_zone}).",
-        )
-    if cloud.world.is_full(pool):
-        raise AwsError(
-            "InsufficientInstanceCapacity",
-            f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone you requested "
-            f"({pool.availability_zone}).",
-            500,
-        )
-
-
-def _check_profile(cloud: Cloud, request: dict[str, Any]) -> None:
-    profile = request.get("IamInstanceProfile", {})
-    name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
-    if not name:
-        return
-    try:
-        cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})
-    except AwsError as error:
-        raise AwsError("InvalidParameterValue", f"Value ({name}) for parameter iamInstanceProfile.name is invalid.") from error
-
-
-def _add_root_device(request: dict[str, Any], root_device: str) -> None:
-    """Keep the image's root volume where no mapping names it: a wrong device name adds a second volume, as on AWS."""
-    mappings = request.get("BlockDeviceMappings", [])
-    if mappings and root_device not in [one.get("DeviceName") for one in mappings]:
-        root = {"DeviceName": root_device, "Ebs": {"VolumeSize": 15, "VolumeType": "gp2", "DeleteOnTermination": True}}
-        request["BlockDeviceMappings"] = [root, *mappings]
-
-
-def _tag_parts(cloud: Cloud, region: str, request: dict[str, Any], descriptions: list[dict[str, Any]]) -> None:
-    """Tag the volumes and interfaces that came with the instances, which moto leaves bare or half so."""
-    tags = {one["ResourceType"]: one["Tags"] for one in request.get("TagSpecifications", [])}
-    parts = {
-        "volume": [item["Ebs"]["VolumeId"] for one in descriptions for item in one.get("BlockDeviceMappings", [])],
-        "network-interface": [item["NetworkInterfaceId"] for one in descriptions for item in one.get("NetworkInterfaces", [])],
-    }
-    for kind, ids in parts.items():
-        if ids and tags.get(kind):
-            cloud.moto("ec2", "CreateTags", {"Resources": ids, "Tags": tags[kind]}, region=region)
 
 
 def _find(cloud: Cloud, call: Call) -> list[Instance]:

@@ -26,7 +26,7 @@ from trainer.runs.record import iso
 
 log = logging.getLogger(__name__)
 UNIVERSAL_TARGET = "arn:aws:scheduler:::aws-sdk:"
-# Prefixes of actions that the Scheduler does not call, aws.md 4.1.
+# Prefixes of actions that the Scheduler does not call (Scheduler user guide, looked up 2026-11-20).
 _READ_ONLY = (
     "get", "describe", "list", "poll", "receive", "search", "scan", "query", "select", "read", "lookup", "discover", "validate",
     "batchGet", "batchDescribe", "batchRead", "transactGet", "adminGet", "adminList", "testMigration", "retrieve",

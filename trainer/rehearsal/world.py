@@ -8,15 +8,15 @@ description) comes from outside; what becomes of it is decided here.
 from __future__ import annotations
 
 import copy
-import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.rehearsal.expressions import At, Expression, first_fire, next_fire
+from trainer.rehearsal.filters import matches
 
-MEMORY = timedelta(hours=1)  # how long AWS shows a terminated instance, aws.md 3.3
+MEMORY = timedelta(hours=1)  # how long AWS shows a terminated instance (EC2 user guide)
 STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
 OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
@@ -289,7 +289,12 @@ class World:
             raise AwsError("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist")
         chosen = [self.instances[one] for one in instance_ids] or list(self.instances.values())
         wanted = [(one["Name"], one.get("Values", [])) for one in filters]
-        return [one for one in chosen if all(_matches(one, name, values, now) for name, values in wanted)]
+        try:
+            return [
+                one for one in chosen if all(matches(one.description, one.state(now), name, values) for name, values in wanted)
+            ]
+        except ValueError as error:
+            raise AwsError("InvalidParameterValue", str(error)) from error
 
     def tag(self, resource_ids: Iterable[str], tags: Iterable[dict[str, str]]) -> None:
         """Set tags on those of the resources that are instances."""
@@ -374,37 +379,3 @@ class World:
                     Firing(group=schedule.group, name=schedule.name, at=at, target=schedule.target, completed=completed)
                 )
         return firings
-
-
-def _matches(instance: Instance, name: str, values: Sequence[str], now: datetime) -> bool:
-    """Decide one filter of DescribeInstances; values may hold the wildcards * and ?."""
-    found: Iterable[str]
-    description = instance.description
-    if name.startswith("tag:"):
-        found = [value for key, value in instance.tags.items() if key == name[4:]]
-    elif name == "tag-key":
-        found = list(instance.tags)
-    elif name == "tag-value":
-        found = list(instance.tags.values())
-    elif name == "instance-state-name":
-        found = [instance.state(now)]
-    elif name == "instance-state-code":
-        found = [str(STATE_CODES[instance.state(now)])]
-    elif name in _FILTERS:
-        found = [str(_FILTERS[name](description) or "")]
-    else:
-        raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
-    return any(fnmatch.fnmatchcase(one, value) for one in found for value in values)
-
-
-_FILTERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "instance-id": lambda one: one["InstanceId"],
-    "instance-type": lambda one: one["InstanceType"],
-    "availability-zone": lambda one: one["Placement"]["AvailabilityZone"],
-    "image-id": lambda one: one.get("ImageId"),
-    "subnet-id": lambda one: one.get("SubnetId"),
-    "vpc-id": lambda one: one.get("VpcId"),
-    "client-token": lambda one: one.get("ClientToken"),
-    "instance-lifecycle": lambda one: one.get("InstanceLifecycle"),
-    "iam-instance-profile.arn": lambda one: one.get("IamInstanceProfile", {}).get("Arn"),
-}

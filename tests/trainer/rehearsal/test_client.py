@@ -50,7 +50,8 @@ def test_the_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_client_imports_nothing_of_the_server() -> None:
-    code = "import sys, trainer.rehearsal.client; print([name for name in ('moto', 'boto3', 'trainer.rehearsal.server') if name in sys.modules])"
+    heavy = ("moto", "boto3", "trainer.rehearsal.server")
+    code = f"import sys, trainer.rehearsal.client; print([name for name in {heavy} if name in sys.modules])"
     folder = str(Path(next(iter(trainer.__path__))).parent)
     told = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"

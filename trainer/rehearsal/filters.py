@@ -1,0 +1,39 @@
+"""The filters of DescribeInstances, over an instance's description and state. Pure; an unknown filter is an error."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+
+def matches(description: dict[str, Any], state: str, name: str, values: Sequence[str]) -> bool:
+    """Decide one filter for an instance in a state; values may hold the wildcards * and ?. Raises ValueError for others."""
+    found: Iterable[str]
+    tags = {tag["Key"]: tag["Value"] for tag in description.get("Tags", [])}
+    if name.startswith("tag:"):
+        found = [value for key, value in tags.items() if key == name[4:]]
+    elif name == "tag-key":
+        found = list(tags)
+    elif name == "tag-value":
+        found = list(tags.values())
+    elif name == "instance-state-name":
+        found = [state]
+    elif name in _FILTERS:
+        found = [str(_FILTERS[name](description) or "")]
+    else:
+        raise ValueError(f"The filter '{name}' is invalid")
+    return any(fnmatch.fnmatchcase(one, value) for one in found for value in values)
+
+
+_FILTERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "instance-id": lambda one: one["InstanceId"],
+    "instance-type": lambda one: one["InstanceType"],
+    "availability-zone": lambda one: one["Placement"]["AvailabilityZone"],
+    "image-id": lambda one: one.get("ImageId"),
+    "subnet-id": lambda one: one.get("SubnetId"),
+    "vpc-id": lambda one: one.get("VpcId"),
+    "client-token": lambda one: one.get("ClientToken"),
+    "instance-lifecycle": lambda one: one.get("InstanceLifecycle"),
+    "iam-instance-profile.arn": lambda one: one.get("IamInstanceProfile", {}).get("Arn"),
+}
