@@ -10,15 +10,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.access import Access
-from trainer.config import Job
+from trainer.config import Job, job_from
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError, UsageError
-from trainer.launch.inputs import Candles, Input
+from trainer.launch.inputs import Candles, Input, choose, list_inputs
+from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
 DEMO_BARS = 20_000
@@ -77,7 +79,37 @@ class DataCheck:
         return Candles(timeframe=report["timeframe"], bars=bars, synthetic=bool(report["synthetic"])), files
 
 
-def upload_candles(candles: Candles, files: list[LocalFile], access: Access, *, bucket: str) -> Candles:
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The candles of a job: in raw/ already, at the desk in `files`, or None; `job` is the demo's for want of others."""
+
+    job: Job
+    candles: Candles | None
+    files: Sequence[LocalFile] = ()
+    notes: Sequence[str] = ()  # what the user should know of how they were found
+
+
+def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None, objects: Objects, *, rehearsal: bool) -> Found:
+    """Find what to train on: what `--data` names, else what raw/ holds, else, in a rehearsal, the demo's candles."""
+    if check is not None:
+        candles, files = check.result()
+        return Found(job=job, candles=candles, files=files)
+    if inputs := list_inputs(objects):
+        candles = choose(inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.lookback + job.horizon)
+        notes = [f"left out: {key} (no launch put it there; name it with --data once)" for key in candles.left_out]
+        return Found(job=job, candles=candles, notes=notes)
+    if not rehearsal:
+        return Found(job=job, candles=None)
+    from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
+
+    folder, sentence = demo_data(default_root())
+    demo = job_from(DEMO_JOB, dict(settings), {"data": str(folder)})
+    candles, files = DataCheck(demo).result()
+    note = f"no --data and an empty raw/, so this is the demo's job: {sentence}"
+    return Found(job=demo, candles=candles, files=files, notes=[note])
+
+
+def upload_candles(candles: Candles, files: Sequence[LocalFile], access: Access, *, bucket: str) -> Candles:
     """Put the checked files into raw/ and return the candles with the inputs that the manifest pins."""
     entries = upload(files, access, bucket=bucket)
     inputs = tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))

@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from trainer.access import Access
-from trainer.cli.candles import DEMO_JOB, DataCheck, demo_data, upload_candles
+from trainer.cli.candles import DataCheck, Found, find_candles, upload_candles
 from trainer.cli.connect import connected
 from trainer.cli.output import Story
 from trainer.cli.plan_view import plan_lines
@@ -28,12 +30,11 @@ from trainer.control.drive import StopSignal, drive, start
 from trainer.control.settle import settle_unwatched
 from trainer.cost.instances import InstanceType, instance_type
 from trainer.cost.planner import workload
-from trainer.data.sync import LocalFile
 from trainer.errors import Stopped, TrainerError, UsageError
-from trainer.launch.bundle import build_bundle
-from trainer.launch.inputs import Candles, choose, list_inputs
+from trainer.launch.bundle import Bundle, build_bundle
+from trainer.launch.inputs import Candles
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, make_plan, refuse_retired
-from trainer.launch.preflight import look, read_stack
+from trainer.launch.preflight import Offers, look, read_stack
 from trainer.launch.start import new_record, register
 from trainer.runs.observed import last_deadline
 from trainer.runs.receipt import Receipt
@@ -45,6 +46,20 @@ FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "market
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What preflight found and decided: all that a run is made of, and nothing written yet."""
+
+    outputs: StackOutputs
+    objects: Objects
+    offers: Offers
+    bundle: Bundle
+    found: Found
+    job: Job  # with the symbols and the timeframe that the candles decide
+    candles: Candles
+    plan: LaunchPlan
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a detached one."""
     began = utc_now()
@@ -54,46 +69,29 @@ def run(arguments: argparse.Namespace) -> int:
     named = [instance_type(name) for name in job.instance]  # an unknown type ends here, before anything is started
     with ExitStack() as ends:
         ends.callback(story.close)
-        check = _started_check(job, ends)
+        check = DataCheck(job) if job.data else None  # started first: it runs beside everything else
+        if check:
+            ends.callback(check.close)
         if arguments.rehearse:
             story.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
-        outputs = read_stack(access, stack=arguments.stack)
-        objects = open_objects(access, outputs.bucket)
-        with ThreadPoolExecutor(max_workers=3) as pool:
-            machines = named or [instance_type(name) for name in DEFAULT_TYPES]
-            offers_asked = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.market == "spot")
-            settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
-            bundle_asked = pool.submit(build_bundle)
-            job, candles, files = _resolve(job, settings, check, objects, named, access, story, ends)
-            plan = make_plan(
-                job,
-                workload(job, candles.bars),
-                machines,
-                offers_asked.result(),
-                subnets=outputs.subnets,
-                region=outputs.region,
-                rehearsal=access.rehearsal,
-                cap=timedelta(minutes=outputs.max_lifetime_minutes),
-            )
-            _tell_settled(settled, story)
-        offers, bundle = offers_asked.result(), bundle_asked.result()
-        lines = plan_lines(plan, job, candles)
+        ready = _preflight(arguments, settings, named, check, access, story)
+        lines = plan_lines(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
-            return _print_plan(arguments, plan, job, candles, outputs, lines)
+            return _print_plan(arguments, ready, lines)
         for line in lines:
             story.line(line)
         _ask(arguments, access)
-        candles = _uploaded(candles, files, access, outputs, story)
-        record = new_record(job, plan, bundle, outputs, preflight_at=began, now=utc_now())
+        candles = _uploaded(ready, access, story)
+        record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
         with StopSignal().installed() as stop:  # from here on Ctrl-C is a wish that the run's record must know of
-            register(record, job, bundle, candles, offers, objects)
+            register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
             story.line(f"run {record.run_id}")
             watch = Watch(story, stop, where=_where(arguments))
             if arguments.detach:
-                left = start(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
-                return _detached(arguments, left, objects, story)
-            receipt = drive(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
+                left = start(access, ready.outputs, record.run_id, on_event=watch.on_event, stop=stop)
+                return _detached(arguments, left, ready.objects, story)
+            receipt = drive(access, ready.outputs, record.run_id, on_event=watch.on_event, stop=stop)
         return _end(arguments, receipt, story)
 
 
@@ -105,47 +103,53 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {**settings, **flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)}
 
 
-def _started_check(job: Job, ends: ExitStack) -> DataCheck | None:
-    """Start the data check as early as its job is known; it runs beside everything else."""
-    if not job.data:
-        return None
-    check = DataCheck(job)
-    ends.callback(check.close)
-    return check
-
-
-def _resolve(
-    job: Job,
+def _preflight(
+    arguments: argparse.Namespace,
     settings: dict[str, Any],
+    named: Sequence[InstanceType],
     check: DataCheck | None,
-    objects: Objects,
-    named: list[InstanceType],
     access: Access,
     story: Story,
-    ends: ExitStack,
-) -> tuple[Job, Candles, list[LocalFile]]:
-    """Find the candles and fill in what they decide: the job's symbols and timeframe. Refuses retired types on AWS."""
-    files: list[LocalFile] = []
-    candles: Candles | None = None
-    if check is None and (inputs := list_inputs(objects)):
-        candles = choose(inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.lookback + job.horizon)
-        for key in candles.left_out:
-            story.line(f"left out: {key} (no launch put it there; name it with --data once)")
-    elif check is None and access.rehearsal:
-        from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
-
-        folder, sentence = demo_data(default_root())
-        job = job_from(DEMO_JOB, settings, {"data": str(folder)})
-        story.line(f"no --data and an empty raw/, so this is the demo's job: {sentence}")
-        check = _started_check(job, ends)
-    if check is not None:
-        candles, files = check.result()
+) -> Ready:
+    """Look at account, candles and prices at once, and make the plan. Settles old runs on the way; this one writes nothing."""
+    job = job_from(settings)
+    outputs = read_stack(access, stack=arguments.stack)
+    objects = open_objects(access, outputs.bucket)
+    machines = named or [instance_type(name) for name in DEFAULT_TYPES]
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.market == "spot")
+        settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
+        bundle = pool.submit(build_bundle)
+        found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
+    for note in found.notes:
+        story.line(note)
+    _tell_settled(settled, story)
     if not access.rehearsal:
-        refuse_retired(named, workload(job, candles.bars) if candles else None)
-    if candles is None:
+        refuse_retired(named, workload(found.job, found.candles.bars) if found.candles else None)
+    if found.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)
-    return with_settings(job, symbols=tuple(candles.bars), timeframe=candles.timeframe), candles, files
+    job = with_settings(found.job, symbols=tuple(found.candles.bars), timeframe=found.candles.timeframe)
+    plan = make_plan(
+        job,
+        workload(job, found.candles.bars),
+        machines,
+        offers.result(),
+        subnets=outputs.subnets,
+        region=outputs.region,
+        rehearsal=access.rehearsal,
+        cap=timedelta(minutes=outputs.max_lifetime_minutes),
+    )
+    return Ready(
+        outputs=outputs,
+        objects=objects,
+        offers=offers.result(),
+        bundle=bundle.result(),
+        found=found,
+        job=job,
+        candles=found.candles,
+        plan=plan,
+    )
 
 
 def _tell_settled(settled: Future[list[Receipt]] | None, story: Story) -> None:
@@ -159,12 +163,10 @@ def _tell_settled(settled: Future[list[Receipt]] | None, story: Story) -> None:
         story.line(f"warning: an earlier run could not be settled: {error}")
 
 
-def _print_plan(
-    arguments: argparse.Namespace, plan: LaunchPlan, job: Job, candles: Candles, outputs: StackOutputs, lines: list[str]
-) -> int:
+def _print_plan(arguments: argparse.Namespace, ready: Ready, lines: list[str]) -> int:
     if arguments.json:
-        document = {"dry_run": True, "stack": outputs.stack, "job": job.to_dict(), "data": candles.to_dict(), **plan.to_dict()}
-        print(json.dumps(document, indent=2))
+        known = {"stack": ready.outputs.stack, "job": ready.job.to_dict(), "data": ready.candles.to_dict()}
+        print(json.dumps({"dry_run": True, **known, **ready.plan.to_dict()}, indent=2))
     else:
         print("\n".join([*lines, "dry run: nothing was uploaded and nothing launched"]))
     return 0
@@ -182,12 +184,14 @@ def _ask(arguments: argparse.Namespace, access: Access) -> None:
         raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
 
 
-def _uploaded(candles: Candles, files: list[LocalFile], access: Access, outputs: StackOutputs, story: Story) -> Candles:
+def _uploaded(ready: Ready, access: Access, story: Story) -> Candles:
+    """Put the desk's files into raw/ and return the candles as the manifest pins them."""
+    files, bucket = ready.found.files, ready.outputs.bucket
     if not files:
-        return candles
+        return ready.candles
     size = sum(file.bytes for file in files) / 1e6
-    story.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{outputs.bucket}/raw/ ...")
-    return upload_candles(candles, files, access, bucket=outputs.bucket)
+    story.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/ ...")
+    return upload_candles(ready.candles, files, access, bucket=bucket)
 
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, story: Story) -> int:
