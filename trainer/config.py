@@ -66,6 +66,7 @@ class Job:
     )
     pack: int = setting(0, "Models that one worker trains together; 0: one on a CPU, eight on a GPU.")
     micro_batch: int = setting(0, "Windows in one slice of a batch, for speed and memory; 0: by device.")
+    checkpoint_seconds: int = setting(60, "Seconds of training between checkpoints of a model; 0: none.")
     seed: int = setting(0, "Seed of weights, batch order and dropout.")
     retries: int = setting(1, "Times a model whose worker died is tried again.")
 
@@ -184,7 +185,7 @@ def check(job: Job) -> None:
         require(getattr(job, key) in choices, key, "one of " + ", ".join(choices))
     for key in ("hidden", "layers", "lookback", "horizon", "epochs", "batch", "patience", "nodes"):
         require(getattr(job, key) >= 1, key, "1 or more")
-    for key in ("bars", "embargo", "retries", "pack", "micro_batch", "seed", "weight_decay", "budget"):
+    for key in ("bars", "embargo", "retries", "pack", "micro_batch", "checkpoint_seconds", "seed", "weight_decay", "budget"):
         require(0 <= getattr(job, key) < float("inf"), key, "0 or more")
     for key in ("learning_rate", "clip_norm"):
         require(0 < getattr(job, key) < float("inf"), key, "above 0")

@@ -85,7 +85,8 @@ class Story:
     def _bar(self) -> str:
         shares = {model: _share(event) for model, event in self._latest.items()}
         done = (self._ended + sum(shares.values())) / max(1, self._total)
-        speed = sum(event["windows_per_second"] for event in self._latest.values())
+        # Every model of a pack reports its worker's speed.
+        speed = sum({event["worker"]: event["windows_per_second"] for event in self._latest.values()}.values())
         filled = round(20 * done)
         names = "  ".join(f"{self._latest[model]['symbol']} {share:.0%}" for model, share in shares.items())
         return f"[{'#' * filled}{'.' * (20 - filled)}] {self._ended}/{self._total} models  {speed:,.0f} windows/s  {names}"[
@@ -132,6 +133,14 @@ def _retry_line(event: dict[str, Any]) -> str:
     return f"{event['symbol']}  tried again: {event['reason']}"
 
 
+def _resumed_line(event: dict[str, Any]) -> str:
+    return f"{event['symbol']}  resumed in epoch {event['epoch']} after {event['windows']:,} windows"
+
+
+def _checkpoint_failed_line(event: dict[str, Any]) -> str:
+    return f"{event['symbol']}  has no checkpoint: {event['reason']}"
+
+
 def _failed_line(event: dict[str, Any]) -> str:
     return f"{event['symbol']}  failed: {event['reason']}"
 
@@ -141,5 +150,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "epoch": _epoch_line,
     "model_done": _done_line,
     "retry": _retry_line,
+    "resumed": _resumed_line,
+    "checkpoint_failed": _checkpoint_failed_line,
     "model_failed": _failed_line,
 }

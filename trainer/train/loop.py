@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trainer.config import Job
-from trainer.train.pack import Member, Pack, fresh_state
+from trainer.train.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.score import Evaluator, loss_of
 from trainer.train.seeds import batch_order
 
@@ -51,6 +51,8 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     active: bool = True
     failure: str = ""
+    resume: ModelState | None = None  # of a checkpoint that this run goes on from
+    saved_at: float = -math.inf  # by the loop's clock
 
     @property
     def num_windows(self) -> int:
@@ -63,6 +65,9 @@ class Roster(Protocol):
 
     def arrivals(self, free: int, *, wait: bool) -> Sequence[Run]:
         """Return at most `free` runs that are to join; with `wait`, wait for one, and return none when there will be none."""
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        """Keep where a run stands: a copy of it and of its model's state, which nobody else changes."""
 
     def finished(self, run: Run, model: nn.Module) -> None:
         """Take a run that has stopped, and its module with its best weights (or its last, where `run.failure` says why)."""
@@ -108,6 +113,8 @@ def train(
                 model = pack.model(number)
                 model.load_state_dict(run.best_weights)
                 roster.finished(run, model)
+        if job.checkpoint_seconds:
+            _checkpoint(pack, runs, roster, job, clock)
 
 
 def _reform(
@@ -122,6 +129,9 @@ def _reform(
         formed.set_learning_rate(number, run.learning_rate)
         if number < len(states):
             formed.restore(number, states[number])
+        elif run.resume is not None:
+            formed.restore(number, run.resume)
+            run.order, run.resume = _order(run, job), None
         else:
             run.best_weights = _copy(formed.model(number).state_dict())
             _begin_epoch(run, job)
@@ -139,10 +149,28 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> int:
     return sum(len(batch) for batch in batches)
 
 
-def _begin_epoch(run: Run, job: Job) -> None:
-    # Order first by seed, model and epoch; then it lies on the device, so that a step sends nothing there.
+def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, clock: Callable[[], float]) -> None:
+    """Give the roster a copy of every active run whose last checkpoint is old enough, counted from when it joined."""
+    now = clock()
+    for number, run in enumerate(runs):
+        if run.saved_at == -math.inf:
+            run.saved_at = now
+        elif run.active and now - run.saved_at >= job.checkpoint_seconds:
+            run.saved_at = now
+            began = time.perf_counter()
+            state = pack.snapshot(number)
+            copied = replace(run, history=list(run.history))
+            roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
+
+
+def _order(run: Run, job: Job) -> torch.Tensor:
+    """Return the starts of the epoch's windows in the order of its visits, on the device: a step sends nothing there."""
     order = batch_order(run.num_windows, seed=job.seed, model=run.member.name, epoch=run.epoch)
-    run.order = run.starts["train"][order.to(run.starts["train"].device)]
+    return run.starts["train"][order.to(run.starts["train"].device)]
+
+
+def _begin_epoch(run: Run, job: Job) -> None:
+    run.order = _order(run, job)
     run.position, run.loss_sum, run.loss_windows, run.skipped = 0, 0.0, 0, 0
 
 

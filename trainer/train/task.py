@@ -18,11 +18,12 @@ import trainer
 from trainer.artifacts.card import Card
 from trainer.artifacts.weights import save
 from trainer.config import Job
-from trainer.data.candles import read_candles, time_text
+from trainer.data.candles import Candles, read_candles, time_text
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.windows import SymbolData, prepare
 from trainer.errors import TrainingFailed
 from trainer.models.families import architecture_of
+from trainer.train.checkpoint import fingerprint
 from trainer.train.loop import Run, labels_at
 from trainer.train.pack import Member
 from trainer.train.score import Evaluator, metrics, probabilities_of
@@ -51,6 +52,7 @@ class Opened:
     run: Run
     symbol_data: SymbolData
     data: dict[str, Any]
+    mark: str  # what a checkpoint of this training belongs to
 
 
 def open_task(task: Task, job: Job, *, data: Path, device: str) -> Opened:
@@ -72,6 +74,7 @@ def open_task(task: Task, job: Job, *, data: Path, device: str) -> Opened:
             "ties": symbol_data.ties,
             "synthetic": candle_set.synthetic,
         },
+        mark=fingerprint(job, data=_columns(candles), code_sha256=code_sha256()),
     )
 
 
@@ -95,6 +98,11 @@ def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, d
         "sha256": sha256,
         "metrics": scores,
     }
+
+
+def _columns(candles: Candles) -> dict[str, bytes]:
+    names = ("timestamp", "open", "high", "low", "close", "volume")
+    return {name: getattr(candles, name).tobytes() for name in names}
 
 
 def _member(task: Task, symbol_data: SymbolData) -> Member:

@@ -20,8 +20,10 @@ import torch
 
 from trainer.config import Job
 from trainer.errors import TrainerError
+from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run, train
+from trainer.train.pack import ModelState
 from trainer.train.strategy import form_pack, places_of
 from trainer.train.task import Opened, Task, close_task, open_task
 
@@ -66,10 +68,14 @@ class _Desk:
         self._device, self._settings, self._connection = device, settings, connection
         self._identity = {"worker": number, "pid": os.getpid()}
         self._opened: dict[str, Opened] = {}
+        self._sending = threading.Lock()
+        self._checkpoints = settings.out / "checkpoints"
+        self._writer = CheckpointWriter(self._checkpoints, self.report)
 
     def report(self, event: dict[str, Any]) -> None:
-        """Send an event to the supervisor."""
-        self._connection.send({**event, **self._identity})
+        """Send an event to the supervisor; the checkpoint thread does, too."""
+        with self._sending:
+            self._connection.send({**event, **self._identity})
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         """See `loop.Roster`. The supervisor sends no more tasks than there are places."""
@@ -83,16 +89,35 @@ class _Desk:
                 self._fail(task, error)
                 continue
             self._opened[task.model] = opened
+            self._resume(opened)
             runs.append(opened.run)
         return runs
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        """See `loop.Roster`."""
+        self._writer.submit(run, state, self._opened[run.member.name].mark, snapshot_seconds=snapshot_seconds)
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         """See `loop.Roster`."""
         opened = self._opened.pop(run.member.name)
+        self._writer.flush()
         try:
-            self.report(close_task(opened, model, self._settings.job, out=self._settings.out, device=self._device))
+            done = close_task(opened, model, self._settings.job, out=self._settings.out, device=self._device)
         except TrainerError as error:
+            forget(self._checkpoints, opened.task.model)
             self._fail(opened.task, error)
+        else:
+            # Before the news: with the last model's, the supervisor ends this process.
+            forget(self._checkpoints, opened.task.model)
+            self.report(done)
+
+    def _resume(self, opened: Opened) -> None:
+        """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""
+        found = newest(self._checkpoints, opened.task.model, opened.mark)
+        if found is not None:
+            found.put_into(opened.run)
+            place = {"epoch": opened.run.epoch + 1, "windows": opened.run.position}
+            self.report({"event": "resumed", "model": opened.task.model, "symbol": opened.task.symbol, **place})
 
     def _fail(self, task: Task, error: TrainerError) -> None:
         # The same again would end the same: reported, not retried.

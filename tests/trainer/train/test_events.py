@@ -15,7 +15,7 @@ DATA = {"bars": 1000, "timeframe": "1m", "holes": 3, "synthetic": True}
 
 def _progress(symbol: str, step: int) -> dict[str, Any]:
     place = {"epoch": 1, "epochs": 2, "step": step, "steps": 10, "loss": 0.7, "windows_per_second": 1234.0}
-    return {"event": "progress", "model": symbol, "symbol": symbol, **place}
+    return {"event": "progress", "model": symbol, "symbol": symbol, "worker": symbol, **place}
 
 
 class Terminal(io.StringIO):

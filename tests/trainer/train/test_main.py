@@ -58,7 +58,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
     started: list[Training] = []
 
     def begin(data: Path, *arguments: str) -> Training:
-        started.append(Training(data, tmp_path, *arguments))
+        started.append(Training(data, tmp_path / "training", *arguments))
         return started[-1]
 
     yield begin
@@ -121,6 +121,23 @@ def test_a_worker_killed_once_is_replaced_and_its_model_tried_again(start, data)
     assert [model["symbol"] for model in started["models"]] == ["BIG-USD", "LOW-USD"]
     assert training.events("model_started")[0]["symbol"] == "BIG-USD"  # the longest goes first
     assert all("time" in event for event in training.events())
+
+
+def test_a_worker_killed_after_a_checkpoint_loses_the_steps_since_and_ends_as_if_it_had_not(start, data):
+    settings = ("--workers", "1", "--symbols", "BIG-USD", "--set", "epochs=24", "--set", "patience=24")
+    training = start(data, *settings, "--set", "checkpoint_seconds=1")
+    training.await_event("checkpoint")
+    os.kill(training.events("model_started")[0]["pid"], signal.SIGKILL)
+    assert training.end() == 0
+    assert training.events("resumed")[0]["symbol"] == "BIG-USD"
+    epochs = [event["epoch"] for event in training.events("epoch")]
+    assert sorted(set(epochs)) == list(range(1, 25)) and epochs.count(1) == 1  # the first was not trained again
+    assert not (training.out / "checkpoints").exists()
+    interrupted = {event["epoch"]: event["validation_loss"] for event in training.events("epoch")}
+    training.events_file.unlink()
+    whole = start(data, *settings)
+    assert whole.end() == 0
+    assert {event["epoch"]: event["validation_loss"] for event in whole.events("epoch")} == interrupted
 
 
 def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):

@@ -1,0 +1,165 @@
+"""Checkpoints: a resumed run ends as one that was never interrupted, and only a whole and fitting one is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.config import Job
+from trainer.train.checkpoint import CheckpointWriter, fingerprint, forget, newest, write
+from trainer.train.loop import Run, train
+from trainer.train.pack import Lanes, Member, ModelState, Pack
+from trainer.train.stacked import Fused, Streams
+
+JOB = Job(hidden=6, lookback=8, batch=16, epochs=4, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
+MARK = "the same job, data and code"
+
+
+class Killed(Exception):
+    """What happens to a worker."""
+
+
+class Worker:
+    """A roster of two runs which writes a checkpoint of each after every step and dies after a number of them."""
+
+    def __init__(self, folder: Path, *, dies_after: int = 10**9, mark: str = MARK) -> None:
+        self.folder, self.dies_after, self.mark = folder, dies_after, mark
+        self.steps = 0
+        self.done: dict[str, Run] = {}
+        self.resumed: list[str] = []
+        self._waiting = [_run(0), _run(1)]
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        joined, self._waiting = self._waiting[:free], self._waiting[free:]
+        for run in joined:
+            if (found := newest(self.folder, run.member.name, self.mark)) is not None:
+                found.put_into(run)
+                self.resumed.append(run.member.name)
+        return joined
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        write(self.folder, run, state, self.mark)
+        self.steps += 1
+        if self.steps == self.dies_after:
+            raise Killed
+
+    def finished(self, run: Run, model: nn.Module) -> None:
+        self.done[run.member.name] = run
+
+
+def _run(number: int) -> Run:
+    generator = torch.Generator().manual_seed(number)
+    rows_TF = torch.randn(180 + 60 * number, 4, generator=generator)
+    labels_T = (rows_TF[:, 1] > 0).float()
+    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_T=labels_T, mean_F=torch.zeros(4), std_F=torch.ones(4))
+    last = len(rows_TF) - 60
+    starts = {"train": torch.arange(last), "validation": torch.arange(last, last + 40)}
+    return Run(member=member, symbol=f"S{number}", starts=starts, learning_rate=JOB.learning_rate)
+
+
+def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places: int, job: Job = JOB) -> Worker:
+    ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
+    train(worker, lambda members: form(members, job), job, lambda event: None, places=places, clock=lambda: next(ticks))
+    return worker
+
+
+@pytest.mark.parametrize(("dies_after", "places"), [(1, 1), (7, 1), (23, 1), (40, 2)])
+def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_path, dies_after, places):
+    whole = _train(Worker(tmp_path / "whole"), Lanes, places)
+    with pytest.raises(Killed):
+        _train(Worker(tmp_path / "cut", dies_after=dies_after), Lanes, places)
+    resumed = _train(Worker(tmp_path / "cut"), Lanes, places)
+    assert resumed.resumed
+    for name, run in whole.done.items():
+        assert resumed.done[name].history == run.history
+        assert resumed.done[name].best_epoch == run.best_epoch
+        found = resumed.done[name].best_weights
+        assert all(torch.equal(weight, found[part]) for part, weight in run.best_weights.items())
+
+
+@pytest.mark.parametrize("later", [Lanes, Fused, Streams])
+def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_path, later):
+    whole = _train(Worker(tmp_path / "whole"), Lanes, 1)
+    with pytest.raises(Killed):
+        _train(Worker(tmp_path / "cut", dies_after=25), Fused, 2)
+    resumed = _train(Worker(tmp_path / "cut"), later, 2)
+    for name, run in whole.done.items():
+        for expected, found in zip(run.history, resumed.done[name].history, strict=True):
+            assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_spoilt_checkpoint_is_passed_over_for_the_one_before(tmp_path):
+    with pytest.raises(Killed):
+        _train(Worker(tmp_path, dies_after=9), Lanes, 1)
+    places = sorted((tmp_path / "m0").iterdir())
+    assert len(places) == 2  # older ones are dropped
+    newer, older = (newest(tmp_path, "m0", MARK), None)
+    content = bytearray((places[-1] / "data.safetensors").read_bytes())
+    content[-1] ^= 1
+    (places[-1] / "data.safetensors").write_bytes(bytes(content))
+    older = newest(tmp_path, "m0", MARK)
+    assert newer is not None and older is not None
+    assert older.state.batches == newer.state.batches - 1
+    (places[-1] / "data.safetensors").write_bytes(bytes(content[:100]))
+    (places[0] / "manifest.json").write_text("{")
+    assert newest(tmp_path, "m0", MARK) is None
+
+
+def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
+    with pytest.raises(Killed):
+        _train(Worker(tmp_path, dies_after=1), Lanes, 1)
+    (place,) = (tmp_path / "m0").iterdir()
+    assert json.loads((place / "manifest.json").read_text())["format"] == 1
+    (place / "manifest.json").unlink()
+    assert newest(tmp_path, "m0", MARK) is None
+
+
+def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
+    with pytest.raises(Killed):
+        _train(Worker(tmp_path, dies_after=5), Lanes, 1)
+    assert newest(tmp_path, "m0", "another job") is None
+    assert _train(Worker(tmp_path, mark="another job"), Lanes, 1).resumed == []
+
+
+def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast():
+    data = {"close": b"1234"}
+    mark = fingerprint(JOB, data=data, code_sha256="c")
+    assert mark == fingerprint(replace(JOB, strategy="fused", pack=4, budget=5.0, retries=3), data=data, code_sha256="c")
+    others = [
+        fingerprint(replace(JOB, hidden=7), data=data, code_sha256="c"),
+        fingerprint(replace(JOB, seed=1), data=data, code_sha256="c"),
+        fingerprint(JOB, data={"close": b"1235"}, code_sha256="c"),
+        fingerprint(JOB, data=data, code_sha256="d"),
+    ]
+    assert len({mark, *others}) == 5
+
+
+def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tmp_path):
+    events: list[dict[str, Any]] = []
+    run = _run(0)
+    state = Lanes([run.member], JOB).snapshot(0)
+    writer = CheckpointWriter(tmp_path / "checkpoints", events.append)
+    writer.submit(run, state, MARK, snapshot_seconds=0.001)
+    writer.flush()
+    (event,) = events
+    assert event["event"] == "checkpoint" and event["write_seconds"] > 0 and event["snapshot_seconds"] == 0.001
+    assert (tmp_path / "checkpoints" / event["folder"] / "manifest.json").exists()
+    forget(tmp_path / "checkpoints", "m0")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_disk_that_refuses_costs_the_checkpoint_and_is_told(tmp_path):
+    events: list[dict[str, Any]] = []
+    (tmp_path / "file").touch()
+    run = _run(0)
+    writer = CheckpointWriter(tmp_path / "file", events.append)
+    writer.submit(run, Lanes([run.member], JOB).snapshot(0), MARK, snapshot_seconds=0.0)
+    writer.flush()
+    assert [event["event"] for event in events] == ["checkpoint_failed"]

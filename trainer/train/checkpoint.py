@@ -1,0 +1,162 @@
+"""Checkpoints of one model on disk: written beside the training, data before manifest, and only whole ones ever read.
+
+    <folder>/<model>/<batches>/data.safetensors    weights, Adam's moments, best weights
+    <folder>/<model>/<batches>/manifest.json       where the run stands, the data's hash, and what it all belongs to
+
+A checkpoint belongs to a model and knows no pack: any strategy continues it. All random numbers follow from seed and
+position (`seeds.py`), so the position is the state of every generator. No pickle: reading one runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from trainer.config import Job
+from trainer.train.loop import Report, Run
+from trainer.train.pack import ModelState
+
+FORMAT = 1
+KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
+# The settings that decide about speed, place or money, and not about the model: a run may be resumed with others.
+_NOT_THE_MODEL = (
+    *("name", "data", "symbols", "retries", "strategy", "pack", "micro_batch", "checkpoint_seconds"),
+    *("instance", "market", "budget", "max_duration", "nodes"),
+)
+_POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
+_BEST = ("best_loss", "best_epoch", "history")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A whole checkpoint, read: where the run stood, and the model's state."""
+
+    fields: Mapping[str, Any]
+    state: ModelState
+    best_weights: dict[str, torch.Tensor]
+
+    def put_into(self, run: Run) -> None:
+        """Make a fresh run stand where this one stood."""
+        for name in (*_POSITION, *_BEST):
+            setattr(run, name, self.fields[name])
+        run.best_weights, run.resume = self.best_weights, self.state
+
+
+def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str:
+    """Return the hash of all that a resumed run must share with the one that wrote: settings, bars and code."""
+    settings = {key: value for key, value in job.to_dict().items() if key not in _NOT_THE_MODEL}
+    digest = hashlib.sha256(json.dumps([settings, code_sha256, torch.__version__], sort_keys=True).encode())
+    for name, content in data.items():
+        digest.update(name.encode() + hashlib.sha256(content).digest())
+    return digest.hexdigest()
+
+
+def write(folder: Path, run: Run, state: ModelState, mark: str) -> Path:
+    """Write a checkpoint, then drop all but the newest two of the model; return its folder."""
+    place = folder / run.member.name / f"{state.batches:012d}"
+    place.mkdir(parents=True, exist_ok=True)
+    parts = {"weights": state.weights, "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq, "best": run.best_weights}
+    # Copies: what shares memory in a pack is two tensors in a file.
+    tensors = {f"{part}.{name}": tensor.cpu().clone() for part, found in parts.items() for name, tensor in found.items()}
+    content = safetensors.torch.save(tensors)
+    _put(place / "data.safetensors", content)
+    manifest = {
+        "format": FORMAT,
+        "model": run.member.name,
+        "fingerprint": mark,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "updates": state.updates,
+        "batches": state.batches,
+        "run": {name: getattr(run, name) for name in (*_POSITION, *_BEST)},  # Python's JSON keeps every digit, and infinity
+    }
+    _put(place / "manifest.json", json.dumps(manifest, indent=2).encode())
+    for old in sorted(place.parent.iterdir())[:-KEPT]:
+        shutil.rmtree(old)
+    return place
+
+
+def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
+    """Return the newest checkpoint of the model that is whole and belongs to this job, data and code; None without one."""
+    places = sorted((folder / model).glob("*/manifest.json"), reverse=True)
+    return next((found for found in (_read(place.parent, mark) for place in places) if found is not None), None)
+
+
+def forget(folder: Path, model: str) -> None:
+    """Drop the model's checkpoints: it is finished."""
+    shutil.rmtree(folder / model, ignore_errors=True)
+    with suppress(OSError):  # the last one takes the folder along
+        folder.rmdir()
+
+
+def _read(place: Path, mark: str) -> Checkpoint | None:
+    """Read one checkpoint; None when it is torn, spoilt, or of something else. An older one may do."""
+    try:
+        manifest = json.loads((place / "manifest.json").read_bytes())
+        content = (place / "data.safetensors").read_bytes()
+        if (manifest["format"], manifest["fingerprint"]) != (FORMAT, mark):
+            return None
+        if manifest["sha256"] != hashlib.sha256(content).hexdigest():
+            return None
+        tensors = safetensors.torch.load(content)
+        parts: dict[str, dict[str, torch.Tensor]] = {"weights": {}, "exp_avg": {}, "exp_avg_sq": {}, "best": {}}
+        for key, tensor in tensors.items():
+            part, name = key.split(".", 1)
+            parts[part][name] = tensor
+        best = parts.pop("best")
+        state = ModelState(**parts, updates=manifest["updates"], batches=manifest["batches"])
+        return Checkpoint(fields=manifest["run"], state=state, best_weights=best)
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
+        return None
+
+
+def _put(path: Path, content: bytes) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+class CheckpointWriter:
+    """Write checkpoints on a thread of their own. The training pays for the copy of the state, not for the disk.
+
+    One is written at a time: where the disk is slower than the interval, training waits rather than memory growing.
+    """
+
+    def __init__(self, folder: Path, report: Report) -> None:
+        self._folder, self._report = folder, report
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
+        self._writing: Future[None] | None = None
+
+    def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
+        """Write this state soon. `run` is a copy that nobody else changes."""
+        self.flush()
+        self._writing = self._thread.submit(self._write, run, state, mark, snapshot_seconds)
+
+    def flush(self) -> None:
+        """Return when everything submitted is on disk. Raises what went wrong there, if it was not the disk."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def _write(self, run: Run, state: ModelState, mark: str, snapshot_seconds: float) -> None:
+        identity = {"model": run.member.name, "symbol": run.symbol}
+        began = time.perf_counter()
+        try:
+            place = write(self._folder, run, state, mark)
+        except OSError as error:
+            # A full disk costs the checkpoint and not the model; the event says so.
+            self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})
+            return
+        seconds = {"snapshot_seconds": round(snapshot_seconds, 6), "write_seconds": round(time.perf_counter() - began, 6)}
+        self._report({"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds})
