@@ -17,6 +17,13 @@ from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 
 RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES}
+# What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
+_UNKNOWN_KEY = {
+    "ec2": ("AuthFailure", 401),
+    "s3": ("InvalidAccessKeyId", 403),
+    "iam": ("InvalidClientTokenId", 403),
+    "sts": ("InvalidClientTokenId", 403),
+}
 Mount = Callable[[Environ, bytes], Answer]
 
 
@@ -56,7 +63,8 @@ class Front:
         if call is None:
             return wire.to_moto(environ, account, start_response)
         if not account:
-            refused = AwsError("InvalidClientTokenId", "The security token included in the request is invalid.", 403)
+            code, status = _UNKNOWN_KEY.get(call.service, ("UnrecognizedClientException", 403))
+            refused = AwsError(code, "The security token included in the request is invalid.", status)
             return _respond(wire.encode(call, refused), start_response)
         return self._answer(call, start_response)
 

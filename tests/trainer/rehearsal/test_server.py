@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from trainer.access import Access
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.stack_outputs import StackOutputs
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
 
@@ -142,6 +144,13 @@ def test_a_program_less_rehearsal_finds_what_was_made(root: Path) -> None:
         ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="new outputs", Type="String")  # as the program, applied again
         with pytest.raises(ssm.exceptions.ParameterAlreadyExists):
             ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="newer", Type="String")
+
+
+def test_the_program_is_applied_once(aws_server: EmbeddedAws, stack: tuple[Access, StackOutputs]) -> None:
+    access, outputs = stack
+    before = len(aws_server.cloud(access).calls)
+    assert aws_server.apply_program(access)["bucket"] == outputs.bucket
+    assert len(aws_server.cloud(access).calls) == before
 
 
 def test_two_commands_share_one_server(root: Path) -> None:
