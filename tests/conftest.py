@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from trainer.stack_outputs import StackOutputs
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_gpu_profiles_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What stands or was measured in somebody's home changes no test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAYFLY_PROFILES", str(tmp_path_factory.getbasetemp() / "no" / "gpu_profiles.toml"))
+        patch.delenv("GPU_PROFILE", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def aws_server() -> Iterator[EmbeddedAws]:
     """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test switches it on

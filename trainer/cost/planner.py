@@ -2,7 +2,8 @@
 
     training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first
 
-It knows no cloud: prices come in, dollars come out.
+Rates are those of the chip's profile: estimates, until a tuner has measured that chip. It knows no cloud: prices come in,
+dollars come out.
 """
 
 from __future__ import annotations
@@ -14,24 +15,11 @@ from datetime import timedelta
 
 from trainer.config import Job
 from trainer.cost.instances import InstanceType
+from trainer.gpu_profiles.chips import named_profile
+from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.gpu_profiles.memory import figures
 
-# Windows a second of one process on one GPU: 2 layers, hidden 64, 60 bars, batch 256. Derived, not measured: one optimizer
-# step of such a model is bound by its 240 dependent kernels, about 1 to 3 ms (estimates of 2026-11-20).
-WINDOWS_PER_SECOND = {
-    "NVIDIA T4": 90_000.0,
-    "NVIDIA L4": 150_000.0,
-    "NVIDIA A10G": 180_000.0,
-    "NVIDIA L40S": 220_000.0,
-    "NVIDIA V100": 150_000.0,
-    "NVIDIA A100": 220_000.0,
-    "NVIDIA RTX PRO": 230_000.0,
-    "NVIDIA H100": 240_000.0,
-    "NVIDIA H200": 250_000.0,
-    "NVIDIA B": 260_000.0,
-}
-# Of one core of a desk, the same model (AMD EPYC with AVX2, two processes of one thread, measured 2026-11-21).
-CPU_WINDOWS_PER_SECOND = 2_000.0
-REFERENCE_STEPS = 60 * 2  # bars x layers of the model that the rates are for
+REFERENCE_STEPS = 60 * 2  # bars x layers of the model that the profiles' rates are for
 REFERENCE_HIDDEN = 64
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
@@ -87,7 +75,7 @@ def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: i
     workers = min(machine.num_workers, max(1, len(work.windows)))
     if rehearsal:
         lanes = min(workers, cores or os.cpu_count() or 1)
-        rate = CPU_WINDOWS_PER_SECOND / work.window_cost_cpu
+        rate = cpu_windows_per_second() / work.window_cost_cpu
     else:
         lanes = workers
         rate = windows_per_second(machine) / work.window_cost_gpu
@@ -99,10 +87,16 @@ def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: i
 
 
 def windows_per_second(machine: InstanceType) -> float:
-    """Return the rough rate of one of the machine's GPUs for the reference model; a fraction of a GPU has that share."""
-    chips = [chip for chip in WINDOWS_PER_SECOND if machine.gpu_model.startswith(chip)]
-    longest = max(chips, key=len, default="NVIDIA T4")  # an L40S begins like an L4; an unknown chip counts as the slowest
-    return WINDOWS_PER_SECOND[longest] * min(1.0, machine.gpus)
+    """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as a T4."""
+    memory_gib = machine.gpu_memory_gib
+    profile = profile_of(Device(name=machine.gpu_model, memory_gib=memory_gib, free_gib=memory_gib))
+    rate = figures(profile)["windows_per_second"].value
+    return float(rate if rate is not None else figures(named_profile("t4"))["windows_per_second"].value)
+
+
+def cpu_windows_per_second() -> float:
+    """Return the rate of one core of a desk for the reference model."""
+    return float(figures(named_profile("cpu"))["windows_per_second"].value)
 
 
 def longest_first(seconds: Sequence[float], lanes: int) -> float:

@@ -8,9 +8,9 @@ from trainer.config import Job
 from trainer.cost.instances import catalogue, instance_type
 from trainer.cost.planner import (
     AROUND,
-    CPU_WINDOWS_PER_SECOND,
     SCORING_SHARE,
     budget_duration,
+    cpu_windows_per_second,
     default_max_duration,
     dollars,
     estimate,
@@ -36,7 +36,7 @@ def test_work_counts_the_training_span_less_one_lookback_and_no_more_than_the_ba
 
 def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
     work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
-    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2 / CPU_WINDOWS_PER_SECOND
+    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2 / cpu_windows_per_second()
     around = sum(AROUND["rehearsal"])
     two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2)
     assert two_cores.seconds_p50 == pytest.approx(around + 2 * one)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import UsageError
+from trainer.gpu_profiles.chips import named_profile, packaged, profiles, write_measured
+from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.gpu_profiles.memory import figures
+
+ASKED_FOR = {"rtx_4090", "rtx_5090", "rtx_5080", "a100_40gb", "a100_80gb", "h100", "h200", "b200", "mi300x", "cpu"}
+INSTANCES = Path(__file__).parents[3] / "trainer" / "cost" / "instances.csv"
+
+
+def test_the_package_knows_the_chips_that_were_asked_for():
+    assert packaged().keys() >= ASKED_FOR
+
+
+def test_every_chip_of_aws_has_a_profile_with_its_memory_capability_and_bf16():
+    for row in csv.DictReader(INSTANCES.read_text(encoding="utf-8").splitlines()):
+        memory_gib = float(row["vram_gib_per_gpu"])
+        profile = profile_of(Device(name=row["gpu_model"], memory_gib=memory_gib, free_gib=memory_gib))
+        assert profile == packaged().get(profile.name), row["instance_type"]
+        assert profile.memory_gib == memory_gib
+        assert profile.compute_capability == row["compute_capability"]
+        assert profile.bf16 == (row["native_bf16"] == "yes")
+
+
+def test_every_peak_has_a_source_with_its_date():
+    for profile in packaged().values():
+        assert not profile.peak_tflops or profile.peak_source.endswith("2026-11-21"), profile.name
+
+
+def test_an_unknown_profile_names_the_nearest():
+    with pytest.raises(UsageError, match=r"unknown GPU profile 'h20'\. Did you mean h200"):
+        named_profile("h20")
+
+
+def test_the_users_file_changes_a_profile_and_adds_another(user_file):
+    user_file.write_text(
+        "[rtx_4090]\nmodels_per_gpu = 6\nbatch = { 1m = 512 }\n\n"
+        '[workshop]\ndevices = ["NVIDIA RTX A6000"]\nmemory_gib = 48\ncompute_capability = "8.6"\nbf16 = true\n'
+    )
+    found = figures(named_profile("rtx_4090"))
+    assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (6, "yours")
+    assert found["batch"].value["1m"] == 512 and found["batch"].value["1h"] > 1
+    assert named_profile("rtx_4090").memory_gib == packaged()["rtx_4090"].memory_gib
+    assert profile_of(Device(name="NVIDIA RTX A6000", memory_gib=47.5, free_gib=47.5)).name == "workshop"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("models = 3", "stands outside a profile"),
+        ("[h100]\nmodels = 3", r"\[h100\] has a key 'models'\. Did you mean models_per_gpu"),
+        ("[h100]\nmodels_per_gpu = 2.5", "models_per_gpu is 2.5"),
+        ("[h100]\nmemory_gib = -1", "memory_gib is -1"),
+        ('[h100]\ndevices = "H100"', "devices is 'H100'"),
+        ("[h100]\nbatch = { 1m = 0 }", "batch is"),
+        ("[mine]\nbf16 = true", "has no memory_gib"),
+        ("[h100", "can't be read"),
+    ],
+)
+def test_a_mistake_in_the_users_file_is_one_clear_line(user_file, text, words):
+    user_file.write_text(text)
+    with pytest.raises(UsageError, match=words) as caught:
+        profiles()
+    assert str(user_file) in str(caught.value)
+
+
+def test_what_was_measured_wins_over_the_estimate_and_the_users_word_over_both(user_file):
+    file = write_measured("h100", {"models_per_gpu": 24, "windows_per_second": 1e6, "other": 1}, date="2026-11-21")
+    assert file == user_file.with_name("gpu_measured.json")
+    write_measured("h100", {"models_per_gpu": 20}, date="2026-11-22")
+    found = figures(named_profile("h100"))
+    assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (20, "measured 2026-11-22")
+    assert found["windows_per_second"].value == 1e6
+    assert found["memory_per_model_gib"].basis == "estimate"
+    user_file.write_text("[h100]\nmodels_per_gpu = 8\n")
+    assert figures(named_profile("h100"))["models_per_gpu"].basis == "yours"
+
+
+def test_a_broken_file_of_measurements_says_which(user_file):
+    user_file.with_name("gpu_measured.json").write_text("{")
+    with pytest.raises(UsageError, match="gpu_measured.json can't be read"):
+        profiles()

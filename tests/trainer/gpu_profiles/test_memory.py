@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainer.config import Job
+from trainer.data.features import FEATURES
+from trainer.errors import UsageError
+from trainer.gpu_profiles.chips import named_profile, packaged
+from trainer.gpu_profiles.memory import FEWEST_STEPS, GIB, REFERENCE, figures, filling_models, fit, model_gib
+from trainer.models.families import architecture_of, build
+
+
+def test_the_reference_has_the_features_of_today():
+    assert len(FEATURES) == REFERENCE.features
+
+
+def test_the_formula_counts_the_weights_that_the_model_has():
+    job = Job()
+    model = build("lstm", architecture_of(job, num_features=len(FEATURES)))
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert model_gib(REFERENCE, bars=0, windows=0) * GIB == 6 * 4 * weights
+
+
+def test_memory_grows_with_bars_and_with_the_slice():
+    small = model_gib(REFERENCE, bars=1_000_000, windows=256)
+    assert model_gib(REFERENCE, bars=2_000_000, windows=256) - small == pytest.approx(1_000_000 * 320 / GIB)
+    assert model_gib(REFERENCE, bars=1_000_000, windows=512) > small
+
+
+def test_every_chip_trains_at_least_one_model_and_no_more_than_fit():
+    for profile in packaged().values():
+        found = figures(profile)
+        assert 1 <= found["models_per_gpu"].value <= filling_models(profile)
+        assert {figure.basis for figure in found.values()} == {"estimate"}
+        assert all(batch & (batch - 1) == 0 for batch in found["batch"].value.values())
+
+
+def test_a_larger_chip_has_the_higher_ceiling_and_few_bars_bound_it_everywhere():
+    small, large = (figures(packaged()[name])["batch"].value for name in ("v100_16gb", "h200"))
+    assert small["1m"] < large["1m"]
+    assert small["1d"] == large["1d"] <= 7 * 365 * 0.7 / FEWEST_STEPS
+
+
+def test_memory_that_others_hold_leaves_room_for_fewer():
+    profile = packaged()["rtx_4090"]
+    assert figures(profile, memory_gib=6.0)["models_per_gpu"].value < figures(profile)["models_per_gpu"].value
+
+
+def test_a_small_chip_takes_the_same_batch_in_slices():
+    job = Job(batch=65_536)
+    large = fit(packaged()["h200"], job, memory_gib=141.0, features=37, bars=3_700_000)
+    small = fit(packaged()["l4_eighth"], job, memory_gib=2.79, features=37, bars=3_700_000)
+    assert large.micro_batch == job.batch
+    assert small.micro_batch < job.batch and small.models == 1
+    assert small.memory_per_model_gib < 2.79
+
+
+def test_what_the_job_says_of_pack_and_slices_stands():
+    found = fit(packaged()["h100"], Job(pack=3, micro_batch=64), memory_gib=80.0, features=37, bars=100_000)
+    assert (found.models, found.micro_batch) == (3, 64)
+
+
+def test_what_was_measured_or_said_of_models_is_the_limit():
+    profile = replace(packaged()["h100"], yours={"models_per_gpu": 40})
+    assert fit(profile, Job(), memory_gib=80.0, features=37, bars=100_000).models == 40
+    assert fit(profile, Job(), memory_gib=8.0, features=37, bars=3_700_000).models < 40, "memory is a limit still"
+
+
+def test_rows_that_do_not_fit_are_refused_with_the_two_numbers():
+    with pytest.raises(UsageError, match=r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"):
+        fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000)
