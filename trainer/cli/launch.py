@@ -20,7 +20,7 @@ from typing import Any
 from trainer.access import Access
 from trainer.cli.candles import DataCheck, Found, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.output import Story
+from trainer.cli.output import Story, mayfly
 from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
@@ -216,8 +216,8 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
         print(record.run_id)
     where = _where(arguments)
     story.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {deadline} at the latest")
-    story.line(f"follow it:  mayfly logs {record.run_id} -f{where}    mayfly status {record.run_id}{where}")
-    story.line(f"end it:     mayfly stop {record.run_id}{where}")
+    story.line(f"follow it:  {mayfly()} logs {record.run_id} -f{where}    {mayfly()} status {record.run_id}{where}")
+    story.line(f"end it:     {mayfly()} stop {record.run_id}{where}")
     return 0
 
 
@@ -225,8 +225,10 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, story: Story) -> int:
     """Print the receipt and return the run's exit code."""
     print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
     run_id, where = receipt["run_id"], _where(arguments)
-    models = f"mayfly models list{where}    mayfly pull {run_id}{where}    " if receipt["models"] else ""
-    story.line(f"look at it: {models}mayfly logs {run_id}{where}")
+    looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
+    story.line("look at it:")
+    for look_at in looks:
+        story.line(f"  {mayfly()} {look_at}{where}")
     return int(receipt["exit_code"])
 
 

@@ -7,10 +7,22 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TextIO
 
 QUIET_SECONDS = 10.0  # without a terminal, where nothing changes something is said this often
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
+
+
+def mayfly() -> str:
+    """Return the command as this shell can run it: `mayfly` where it is on PATH, else its place beside this Python."""
+    if shutil.which("mayfly"):
+        return "mayfly"
+    beside = Path(sys.executable).with_name("mayfly")
+    if not beside.exists():
+        return "python -m trainer.cli.main"
+    here = Path.cwd()
+    return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
 
 
 class Story:

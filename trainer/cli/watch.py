@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from trainer.cli.output import BOLD, RED, Story, duration, money
+from trainer.cli.output import BOLD, RED, Story, duration, mayfly, money
 from trainer.control.drive import Progress, StopSignal
 
 PHASES = {
@@ -63,7 +63,7 @@ class Watch:
     def _tell_how_to_leave(self, progress: Progress) -> None:
         self._story.line(
             f"Ctrl-C ends the run. To leave without stopping it, close this terminal: it goes on, and ends by "
-            f"{_utc(progress.deadline)} at the latest; mayfly status {progress.run_id}{self._where} tells."
+            f"{_utc(progress.deadline)} at the latest; {mayfly()} status {progress.run_id}{self._where} tells."
         )
 
     def _line(self, progress: Progress, text: str) -> None:
