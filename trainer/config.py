@@ -19,8 +19,11 @@ from trainer.errors import UsageError, nearest
 MODELS = ("lstm",)
 CALENDARS = ("auto", "24x7", "sessions", "events")
 STRATEGIES = ("auto", "lanes", "streams", "fused")
+SCHEDULES = ("constant", "cosine")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 MARKETS = ("on_demand", "spot")
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
+_EXPECTED = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -58,6 +61,10 @@ class Job:
     epochs: int = setting(15, "Passes over the training windows, at most.")
     batch: int = setting(256, "Windows in one optimizer step.")
     learning_rate: float = setting(1e-3, "AdamW's learning rate.")
+    warmup_steps: int = setting(0, "Optimizer steps over which the learning rate rises from nothing.")
+    schedule: str = setting(
+        "constant", "Learning rate after the warm-up: " + ", ".join(SCHEDULES) + " (to zero at the last epoch's end)."
+    )
     weight_decay: float = setting(1e-2, "AdamW's weight decay.")
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.")
     patience: int = setting(3, "Epochs without a better validation loss before a model stops.")
@@ -66,6 +73,12 @@ class Job:
     )
     pack: int = setting(0, "Models that one worker trains together; 0: one on a CPU, eight on a GPU.")
     micro_batch: int = setting(0, "Windows in one slice of a batch, for speed and memory; 0: by device.")
+    precision: str = setting(
+        "auto", "Numbers of matrix products: " + ", ".join(PRECISIONS) + "; auto goes by the chip, fp32 on a CPU."
+    )
+    activation_checkpointing: bool = setting(False, "Compute activations again in the backward pass: less memory, more time.")
+    gpu_profile: str = setting("", "Profile of the GPU, as `mayfly profiles` lists them; empty: by the GPU that is there.")
+    trace_steps: int = setting(0, "Steps that each worker records with torch's profiler, to OUT/trace; 0: none.")
     checkpoint_seconds: int = setting(60, "Seconds of training between checkpoints of a model; 0: none.")
     seed: int = setting(0, "Seed of weights, batch order and dropout.")
     retries: int = setting(1, "Times a model whose worker died is tried again.")
@@ -163,7 +176,7 @@ def _typed(key: str, value: Any, hint: Any) -> Any:
         return str(value)
     elif type(value) is hint:
         return value
-    expected = "a list of texts" if get_args(hint) else {int: "a whole number", float: "a number", str: "text"}[hint]
+    expected = "a list of texts" if get_args(hint) else _EXPECTED[hint]
     raise UsageError(f"job key '{key}' is {value!r}", why=f"it takes {expected}", do=f"Set {key} to {expected}.")
 
 
@@ -181,11 +194,31 @@ def check(job: Job) -> None:
         "name",
         f"at most {MAX_JOB_NAME} lower case letters, digits and dashes",
     )
-    for key, choices in (("model", MODELS), ("calendar", CALENDARS), ("strategy", STRATEGIES), ("market", MARKETS)):
+    choices_of = {
+        "model": MODELS,
+        "calendar": CALENDARS,
+        "schedule": SCHEDULES,
+        "strategy": STRATEGIES,
+        "precision": PRECISIONS,
+        "market": MARKETS,
+    }
+    for key, choices in choices_of.items():
         require(getattr(job, key) in choices, key, "one of " + ", ".join(choices))
     for key in ("hidden", "layers", "lookback", "horizon", "epochs", "batch", "patience", "nodes"):
         require(getattr(job, key) >= 1, key, "1 or more")
-    for key in ("bars", "embargo", "retries", "pack", "micro_batch", "checkpoint_seconds", "seed", "weight_decay", "budget"):
+    for key in (
+        "bars",
+        "embargo",
+        "retries",
+        "pack",
+        "micro_batch",
+        "trace_steps",
+        "checkpoint_seconds",
+        "warmup_steps",
+        "seed",
+        "weight_decay",
+        "budget",
+    ):
         require(0 <= getattr(job, key) < float("inf"), key, "0 or more")
     for key in ("learning_rate", "clip_norm"):
         require(0 < getattr(job, key) < float("inf"), key, "above 0")

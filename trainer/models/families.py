@@ -15,8 +15,11 @@ def architecture_of(job: Job, *, num_features: int) -> dict[str, Any]:
     return {"features": num_features, "hidden": job.hidden, "layers": job.layers, "dropout": job.dropout}
 
 
-def build(family: str, architecture: dict[str, Any]) -> nn.Module:
-    """Build an untrained model. Its weights come from torch's global generator. Raises ValueError for an unknown family."""
+def build(family: str, architecture: dict[str, Any], *, recompute: bool = False) -> nn.Module:
+    """Build an untrained model. Its weights come from torch's global generator. Raises ValueError for an unknown family.
+
+    `recompute` is activation checkpointing: how the model trains, and no part of what it is.
+    """
     if family != "lstm":
         raise ValueError(f"unknown model family {family!r}")
-    return LstmClassifier(**architecture)
+    return LstmClassifier(**architecture, recompute=recompute)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from trainer.models.dropout import keep_mask
 
@@ -19,9 +20,10 @@ from trainer.models.dropout import keep_mask
 class LstmClassifier(nn.Module):
     """Say how likely the label 1 is after a window of bars."""
 
-    def __init__(self, *, features: int, hidden: int, layers: int, dropout: float) -> None:
+    def __init__(self, *, features: int, hidden: int, layers: int, dropout: float, recompute: bool = False) -> None:
+        """`recompute` trades time for memory: each layer's activations are computed again in the backward pass."""
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self._recompute = dropout, recompute
         self.lstms = nn.ModuleList(nn.LSTM(features if layer == 0 else hidden, hidden) for layer in range(layers))
         self.head = nn.Linear(hidden, 1)
 
@@ -33,7 +35,11 @@ class LstmClassifier(nn.Module):
         """
         hidden_TBH = x_TBF
         for layer, lstm in enumerate(self.lstms):
-            hidden_TBH, _ = lstm(hidden_TBH)
+            if self._recompute and torch.is_grad_enabled():
+                # Nothing in a layer is random: dropout is a function of its key.
+                hidden_TBH, _ = checkpoint(lstm, hidden_TBH, use_reentrant=False, preserve_rng_state=False)
+            else:
+                hidden_TBH, _ = lstm(hidden_TBH)
             between_layers = layer + 1 < len(self.lstms)
             if between_layers and keys_L2 is not None and self.dropout > 0:
                 steps, rows, hidden = hidden_TBH.shape
@@ -44,5 +50,7 @@ class LstmClassifier(nn.Module):
                     probability=1 - self.dropout,
                 )
                 hidden_TBH = hidden_TBH * keep[0] * (1 / (1 - self.dropout))
-        logits_B: torch.Tensor = self.head(hidden_TBH[-1]).squeeze(-1)
+        # The head stays in full precision under autocast: three digits of a logit are too few for a loss.
+        with torch.autocast(x_TBF.device.type, enabled=False):
+            logits_B: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype)).squeeze(-1)
         return logits_B

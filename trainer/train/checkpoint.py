@@ -32,10 +32,12 @@ FORMAT = 1
 KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
 # The settings that decide about speed, place or money, and not about the model: a run may be resumed with others.
 _NOT_THE_MODEL = (
-    *("name", "data", "symbols", "retries", "strategy", "pack", "micro_batch", "checkpoint_seconds"),
+    *("name", "data", "symbols", "retries", "strategy", "pack", "micro_batch", "activation_checkpointing"),
+    *("gpu_profile", "trace_steps", "checkpoint_seconds"),
     *("instance", "market", "budget", "max_duration", "nodes"),
 )
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
+_STATE = ("updates", "batches", "loss_scale", "good_steps")
 _BEST = ("best_loss", "best_epoch", "history")
 
 
@@ -77,8 +79,7 @@ def write(folder: Path, run: Run, state: ModelState, mark: str) -> Path:
         "model": run.member.name,
         "fingerprint": mark,
         "sha256": hashlib.sha256(content).hexdigest(),
-        "updates": state.updates,
-        "batches": state.batches,
+        "state": {name: getattr(state, name) for name in _STATE},
         "run": {name: getattr(run, name) for name in (*_POSITION, *_BEST)},  # Python's JSON keeps every digit, and infinity
     }
     _put(place / "manifest.json", json.dumps(manifest, indent=2).encode())
@@ -114,9 +115,10 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
         for key, tensor in tensors.items():
             part, name = key.split(".", 1)
             parts[part][name] = tensor
-        best = parts.pop("best")
-        state = ModelState(**parts, updates=manifest["updates"], batches=manifest["batches"])
-        return Checkpoint(fields=manifest["run"], state=state, best_weights=best)
+        state = ModelState(
+            weights=parts["weights"], exp_avg=parts["exp_avg"], exp_avg_sq=parts["exp_avg_sq"], **manifest["state"]
+        )
+        return Checkpoint(fields=manifest["run"], state=state, best_weights=parts["best"])
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
         return None
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from trainer.config import Job
 from trainer.train.pack import Member, ModelState, Pack, fresh_state
+from trainer.train.schedule import rate_factor
 from trainer.train.score import Evaluator, loss_of
 from trainer.train.seeds import batch_order
 
@@ -126,7 +127,6 @@ def _reform(
     together = [run for _, run in stay] + list(arrived)
     formed = form([run.member for run in together])
     for number, run in enumerate(together):
-        formed.set_learning_rate(number, run.learning_rate)
         if number < len(states):
             formed.restore(number, states[number])
         elif run.resume is not None:
@@ -142,6 +142,9 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> int:
     """Take one step of every active run; return how many windows that were."""
     active = [run.active for run in runs]
     batches = [_next_batch(run, job) for run in runs]
+    for number, run in enumerate(runs):
+        if run.active:
+            pack.set_learning_rate(number, _rate(run, job))
     losses = pack.step(active, batches).tolist()
     for number, run in enumerate(runs):
         if active[number]:
@@ -174,6 +177,12 @@ def _begin_epoch(run: Run, job: Job) -> None:
     run.position, run.loss_sum, run.loss_windows, run.skipped = 0, 0.0, 0, 0
 
 
+def _rate(run: Run, job: Job) -> float:
+    steps_of_epoch = math.ceil(run.num_windows / job.batch)
+    step = run.epoch * steps_of_epoch + run.position // job.batch
+    return run.learning_rate * rate_factor(job, step=step, steps=job.epochs * steps_of_epoch)
+
+
 def _next_batch(run: Run, job: Job) -> torch.Tensor:
     if not run.active:
         return run.order[:0]
@@ -198,8 +207,7 @@ def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
         return
     run.lowered += 1
     run.learning_rate /= 2
-    pack.restore(number, fresh_state(run.best_weights, batches=pack.snapshot(number).batches))
-    pack.set_learning_rate(number, run.learning_rate)
+    pack.restore(number, fresh_state(run.best_weights, like=pack.snapshot(number)))
     _begin_epoch(run, job)
 
 

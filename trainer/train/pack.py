@@ -14,7 +14,7 @@ Shapes: M models, B batch, T time steps, F features, L layers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,7 @@ from torch import nn
 
 from trainer.config import Job
 from trainer.models.families import architecture_of, build
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, matmul_dtype
 from trainer.train.score import gather
 from trainer.train.seeds import derive, dropout_keys
 
@@ -51,6 +52,8 @@ class ModelState:
     exp_avg_sq: Mapping[str, torch.Tensor]
     updates: int  # optimizer steps taken, for Adam's bias correction
     batches: int  # batches seen, skipped ones too: the step that dropout's key is made of
+    loss_scale: float = 1.0  # fp16 alone has another
+    good_steps: int = 0  # since the scale last changed
 
 
 class Pack(Protocol):
@@ -60,7 +63,8 @@ class Pack(Protocol):
         """Take one optimizer step of every active member over its windows `starts[m]` (B,) int64.
 
         Return the loss of each (M,) before the step, NaN for members that are not active. A member whose loss or gradient
-        is not finite keeps its weights and moments.
+        is not finite keeps its weights and moments, and its loss is returned as NaN; unless a scaled fp16 loss may be
+        the cause, which is then scaled less.
         """
 
     def model(self, member: int) -> nn.Module:
@@ -90,6 +94,9 @@ class Lanes:
             for model in self._models
         ]
         self._batches = [0] * len(members)
+        self._dtype = matmul_dtype(job, members[0].rows_TF.device)
+        self._scales = [first_scale(self._dtype)] * len(members)
+        self._good_steps = [0] * len(members)
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -120,6 +127,8 @@ class Lanes:
             exp_avg_sq={name: moments[weight]["exp_avg_sq"].clone() for name, weight in weights.items()} if moments else zero,
             updates=int(moments[first]["step"]) if moments else 0,
             batches=self._batches[member],
+            loss_scale=self._scales[member],
+            good_steps=self._good_steps[member],
         )
 
     def restore(self, member: int, state: ModelState) -> None:
@@ -128,6 +137,7 @@ class Lanes:
         moments.clear()
         self._models[member].load_state_dict(dict(state.weights))
         self._batches[member] = state.batches
+        self._scales[member], self._good_steps[member] = state.loss_scale, state.good_steps
         if state.updates:
             for name, weight in self._models[member].named_parameters():
                 moments[weight] = {
@@ -147,15 +157,32 @@ class Lanes:
             slice_B = starts_B[first : first + self._micro_batch]
             x_TBF = gather(member.rows_TF, slice_B, self._steps_T1, member.mean_F, member.std_F)
             labels_B = member.labels_T[slice_B + (job.lookback - 1)]
-            summed = nn.functional.binary_cross_entropy_with_logits(model(x_TBF, keys_L2, first), labels_B, reduction="sum")
+            with autocast(self._dtype, starts_B.device):
+                logits_B = model(x_TBF, keys_L2, first)
+            summed = nn.functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="sum")
             # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
             part = summed / len(starts_B)
-            part.backward()  # type: ignore[no-untyped-call]
+            (part * self._scales[number]).backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
+        if self._scales[number] != 1.0:
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.mul_(1 / self._scales[number])
         norm = nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
         if torch.isfinite(loss) and torch.isfinite(norm):
             optimizer.step()
+            self._count_good_step(number)
+        elif self._scales[number] > 1.0:
+            self._scales[number], self._good_steps[number] = self._scales[number] / 2, 0
+        else:
+            loss.fill_(torch.nan)
         return loss
+
+    def _count_good_step(self, number: int) -> None:
+        if self._dtype == torch.float16:
+            self._good_steps[number] += 1
+            if self._good_steps[number] == GROWTH_STEPS:
+                self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
 
 
 def new_model(member: Member, job: Job) -> nn.Module:
@@ -163,11 +190,11 @@ def new_model(member: Member, job: Job) -> nn.Module:
     architecture: dict[str, Any] = architecture_of(job, num_features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(job.seed, member.name, "weights"))
-        model = build(job.model, architecture)
+        model = build(job.model, architecture, recompute=job.activation_checkpointing)
     return model.to(member.rows_TF)
 
 
-def fresh_state(weights: Mapping[str, torch.Tensor], *, batches: int) -> ModelState:
-    """Return the state of a model that has these weights and an optimizer which has seen nothing."""
+def fresh_state(weights: Mapping[str, torch.Tensor], like: ModelState) -> ModelState:
+    """Return the state of a model that has these weights and an optimizer which has seen nothing, at the same batch."""
     zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    return ModelState(weights=weights, exp_avg=zero, exp_avg_sq=zero, updates=0, batches=batches)
+    return replace(like, weights=weights, exp_avg=zero, exp_avg_sq=zero, updates=0)

@@ -22,6 +22,7 @@ from trainer.config import Job
 from trainer.models.families import architecture_of
 from trainer.models.stacked_lstm import StackedLstm
 from trainer.train.pack import BETAS, EPSILON, Member, ModelState, new_model
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, matmul_dtype
 from trainer.train.seeds import dropout_keys
 
 _WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
@@ -36,14 +37,22 @@ class _Stacked:
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
         self._models = [new_model(member, job) for member in members]
-        self._layout = StackedLstm(**architecture_of(job, num_features=members[0].rows_TF.shape[1]))
+        self._matmul_dtype = matmul_dtype(job, self._device)
+        self._layout = StackedLstm(
+            **architecture_of(job, num_features=members[0].rows_TF.shape[1]),
+            recompute=job.activation_checkpointing,
+            matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
+        )
         self._join_rows()
         self._weights_MP = torch.stack([self._layout.flatten(model.state_dict()) for model in self._models]).detach()
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
         self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
+        self._scales_M = torch.full((models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device)
+        self._good_steps_M = torch.zeros(models, dtype=torch.int64, device=self._device)
         self._batches = [0] * models
+        self._rates = [job.learning_rate] * models
         # The step's inputs: buffers that keep their place, so that a recorded graph finds them.
         self._rates_M = torch.full((models,), job.learning_rate, dtype=torch.float64, device=self._device)
         self._starts_MB = torch.zeros(models, job.batch, dtype=torch.int64, device=self._device)
@@ -69,6 +78,7 @@ class _Stacked:
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
                 self._batches[number] += 1
         self._lengths_M.copy_(torch.tensor(lengths), non_blocking=True)
+        self._rates_M.copy_(torch.tensor(self._rates, dtype=torch.float64), non_blocking=True)
         self._keys_LM2.copy_(torch.stack(keys, dim=1), non_blocking=True)
         if self._device.type == "cuda":
             self._replay()
@@ -83,15 +93,22 @@ class _Stacked:
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
-        self._rates_M[member] = learning_rate
+        self._rates[member] = learning_rate
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
         weights, exp_avg, exp_avg_sq = (
             self._layout.unflatten(found[member].clone()) for found in (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
         )
-        updates, batches = int(self._updates_M[member]), self._batches[member]
-        return ModelState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq, updates=updates, batches=batches)
+        return ModelState(
+            weights=weights,
+            exp_avg=exp_avg,
+            exp_avg_sq=exp_avg_sq,
+            updates=int(self._updates_M[member]),
+            batches=self._batches[member],
+            loss_scale=float(self._scales_M[member]),
+            good_steps=int(self._good_steps_M[member]),
+        )
 
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`."""
@@ -103,6 +120,7 @@ class _Stacked:
         for into, found in pairs:
             into[member] = self._layout.flatten(found).to(into)
         self._updates_M[member] = state.updates
+        self._scales_M[member], self._good_steps_M[member] = state.loss_scale, state.good_steps
         self._batches[member] = state.batches
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
@@ -134,18 +152,21 @@ class _Stacked:
         self._gradient_MP.zero_()
         for first in range(0, self._job.batch, self._micro_batch):
             losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
-        active_M = self._lengths_M > 0
-        self._update(active_M, losses_M)
-        self._losses_M.copy_(torch.where(active_M, losses_M, torch.nan))
+        told_M = self._update(self._lengths_M > 0, losses_M)
+        self._losses_M.copy_(torch.where(told_M, losses_M, torch.nan))
 
     def _cross_entropy(self, logits_MB: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor) -> torch.Tensor:
         labels_MB = self._labels_R[rows_MB + (self._job.lookback - 1)]
         each_MB = nn.functional.binary_cross_entropy_with_logits(logits_MB, labels_MB, reduction="none")
         return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
 
-    def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> None:
-        """Clip and apply AdamW row by row, where a model is active and its loss and gradient are finite."""
+    def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
+        """Clip and apply AdamW row by row, where a model is active and its loss and gradient are finite.
+
+        Return where the loss stands for a step that was taken, or may be taken with a smaller scale (M,).
+        """
         job, (beta_1, beta_2) = self._job, BETAS
+        self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
         norm_M = self._gradient_MP.norm(dim=1)
         moves_M = active_M & torch.isfinite(losses_M) & torch.isfinite(norm_M)
         moves_M1 = moves_M[:, None]
@@ -162,6 +183,18 @@ class _Stacked:
         weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
         for kept, moved in ((self._weights_MP, weights), (self._exp_avg_MP, exp_avg), (self._exp_avg_sq_MP, exp_avg_sq)):
             kept.copy_(torch.where(moves_M1, moved, kept))
+        return moves_M | self._rescale(active_M, moves_M)
+
+    def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
+        """Halve the loss scale where a scaled step could not be taken, double it after many that could; say where halved."""
+        halved_M = active_M & ~moves_M & (self._scales_M > 1)
+        grows = self._matmul_dtype == torch.float16
+        good_M = torch.where(halved_M, 0, self._good_steps_M + (moves_M if grows else 0))
+        doubled_M = good_M == GROWTH_STEPS
+        scales_M = torch.where(doubled_M, self._scales_M * 2, self._scales_M)
+        self._scales_M.copy_(torch.where(halved_M, self._scales_M / 2, scales_M))
+        self._good_steps_M.copy_(torch.where(doubled_M, 0, good_M))
+        return halved_M
 
     def _replay(self) -> None:
         if self._graph is None:
@@ -197,7 +230,7 @@ class Fused(_Stacked):
         weights_MP = self._weights_MP.detach().requires_grad_()
         logits_MB = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
         losses_M = self._cross_entropy(logits_MB, rows_MB, weight_MB)
-        (gradient_MP,) = torch.autograd.grad(losses_M.sum(), weights_MP)
+        (gradient_MP,) = torch.autograd.grad((losses_M * self._scales_M.to(self._dtype)).sum(), weights_MP)
         self._gradient_MP.add_(gradient_MP)
         return losses_M.detach()
 
@@ -238,7 +271,8 @@ class Streams(_Stacked):
         index = (rows_B + self._steps_T1).view(-1)
         x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
         x_TBF.sub_(self._mean_MF[number]).div_(self._std_MF[number])
-        logits_B = self._models[number](x_TBF, self._keys_LM2[:, number], first)
+        with autocast(self._matmul_dtype, self._device):
+            logits_B = self._models[number](x_TBF, self._keys_LM2[:, number], first)
         loss = self._cross_entropy(logits_B, rows_B, weight_B)
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss * self._scales_M[number].to(self._dtype)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()

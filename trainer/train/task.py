@@ -26,6 +26,7 @@ from trainer.models.families import architecture_of
 from trainer.train.checkpoint import fingerprint
 from trainer.train.loop import Run, labels_at
 from trainer.train.pack import Member
+from trainer.train.precision import matmul_dtype
 from trainer.train.score import Evaluator, metrics, probabilities_of
 
 
@@ -127,7 +128,7 @@ def _scores(model: torch.nn.Module, run: Run, job: Job) -> dict[str, dict[str, A
 
 def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str) -> Card:
     task, run, symbol_data = opened.task, opened.run, opened.symbol_data
-    settings = ("epochs", "batch", "learning_rate", "weight_decay", "clip_norm", "patience")
+    settings = ("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "patience")
     return Card(
         model=task.model,
         family=task.family,
@@ -151,6 +152,7 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
             "lowered": run.lowered,
             "history": run.history,
             "device": device,
+            "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
             "torch": torch.__version__,
         },
         data=opened.data,

@@ -208,7 +208,7 @@ def test_sigterm_ends_it_quickly_with_130_and_keeps_finished_models(start, data)
     assert again.end() == 130
     assert time.monotonic() - began < 5
     _await_gone(family)
-    assert [path.name for path in sorted(again.out.iterdir())] == ["lstm_LOW-USD_1m.json", "lstm_LOW-USD_1m.safetensors"]
+    assert [path.name for path in sorted(again.out.glob("lstm_*"))] == ["lstm_LOW-USD_1m.json", "lstm_LOW-USD_1m.safetensors"]
 
 
 def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(tmp_path, data, capsys, write_candles):
@@ -228,6 +228,7 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
         (["--symbols", "BGI-USD"], "unknown symbol 'BGI-USD'"),
         (["--set", "hiden=4"], "unknown job key 'hiden'. Did you mean hidden"),
         (["--set", "batch=5000"], "batch 5000 is larger than"),
+        (["--set", "precision=fp16"], "precision fp16 on a CPU"),
         (["--workers", "0"], "--workers 0"),
         (["--job", "nix.json"], "cannot read job nix.json"),
     ],

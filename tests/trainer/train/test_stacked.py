@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -134,6 +135,47 @@ def test_the_module_of_a_member_has_its_present_weights(strategy: Strategy) -> N
     pack.step([True] * MODELS, _batches(members, 1))
     weights = pack.snapshot(2).weights
     assert all(torch.equal(tensor, weights[name]) for name, tensor in pack.model(2).state_dict().items())
+
+
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy) -> None:
+    job, members = replace(JOB, precision="bf16"), _members()
+    alone = _train(Lanes(members, job), members)
+    together = _train(strategy(members, job), members)
+    torch.testing.assert_close(together, alone, rtol=1e-2, atol=0)
+    full = _train(Lanes(members, JOB), members)
+    assert not torch.equal(alone, full)
+    torch.testing.assert_close(alone, full, rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> None:
+    members, again = _members(), replace(JOB, activation_checkpointing=True)
+    assert torch.equal(_train(strategy(members, JOB), members), _train(strategy(members, again), members))
+
+
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable[..., Pack]) -> None:
+    members = _members(torch.float64)
+    whole = _train(strategy(members, JOB), members)
+    torch.testing.assert_close(_train(strategy(members, JOB, micro_batch=9), members), whole, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved_until_it_fits(strategy: Strategy) -> None:
+    members = _members()
+    plain, scaled = strategy(members, JOB), strategy(members, JOB)
+    scaled.restore(1, replace(scaled.snapshot(1), loss_scale=1024.0))
+    for step in range(5):
+        losses = [pack.step([True] * MODELS, _batches(members, step)) for pack in (plain, scaled)]
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=0)
+    before = scaled.snapshot(1)
+    scaled.restore(1, replace(before, loss_scale=2.0**200))  # beyond what float32 holds: gradients overflow
+    loss = scaled.step([True] * MODELS, _batches(members, 5))[1]
+    after = scaled.snapshot(1)
+    assert torch.isfinite(loss)  # the scale is to blame and not the model, so the loop hears nothing of it
+    assert after.loss_scale == 2.0**199 and after.updates == before.updates and scaled.snapshot(0).updates == 6
+    assert all(torch.equal(after.weights[name], weight) for name, weight in before.weights.items())
 
 
 def test_members_that_share_rows_share_their_place() -> None:

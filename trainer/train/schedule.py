@@ -1,0 +1,21 @@
+"""The learning rate of each step: a rise at the beginning, then level or along a cosine. A pure function of the position."""
+
+from __future__ import annotations
+
+import math
+
+from trainer.config import Job
+
+
+def rate_factor(job: Job, *, step: int, steps: int) -> float:
+    """Return what the learning rate of step `step` (from 0) of `steps` is multiplied with.
+
+    It rises in even steps to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the last epoch's end
+    (Loshchilov and Hutter 2017, equation 5, without restarts: https://arxiv.org/abs/1608.03983).
+    """
+    if step < job.warmup_steps:
+        return (step + 1) / job.warmup_steps
+    if job.schedule == "constant":
+        return 1.0
+    share = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
