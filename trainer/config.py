@@ -56,6 +56,9 @@ class Job:
     validation_fraction: float = setting(0.15, "Share of the bars, after training, for early stopping.")
     test_fraction: float = setting(0.15, "Share of the bars, at the end, for the final score.")
     embargo: int = setting(0, "Bars left out between spans; never below the horizon.")
+    folds: int = setting(
+        1, "Models in time: each is tested on the bars after those of the one before, and trains on all older."
+    )
 
     # how
     epochs: int = setting(15, "Passes over the training windows, at most.")
@@ -81,6 +84,7 @@ class Job:
     trace_steps: int = setting(0, "Steps that each worker records with torch's profiler, to OUT/trace; 0: none.")
     checkpoint_seconds: int = setting(60, "Seconds of training between checkpoints of a model; 0: none.")
     seed: int = setting(0, "Seed of weights, batch order and dropout.")
+    seeds: int = setting(1, "Models of each symbol and fold: with this seed, the next, and so on.")
     retries: int = setting(1, "Times a model whose worker died is tried again.")
 
     # on which machines, within which time and money
@@ -204,7 +208,7 @@ def check(job: Job) -> None:
     }
     for key, choices in choices_of.items():
         require(getattr(job, key) in choices, key, "one of " + ", ".join(choices))
-    for key in ("hidden", "layers", "lookback", "horizon", "epochs", "batch", "patience", "nodes"):
+    for key in ("hidden", "layers", "lookback", "horizon", "epochs", "batch", "patience", "nodes", "folds", "seeds"):
         require(getattr(job, key) >= 1, key, "1 or more")
     for key in (
         "bars",

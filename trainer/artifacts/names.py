@@ -1,0 +1,50 @@
+"""What a model is called: `<family>_<symbol>_<timeframe>`, and where a job makes several of a symbol, `_f<fold>_s<seed>` after it.
+
+The name is the file's, the key's last part, and the model's in events. Standard library only: the control plane reads names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(r"(?P<family>[^_]+)_(?P<symbol>.+?)(?:_(?P<timeframe>[^_]+?))?(?:_f(?P<fold>\d+)_s(?P<seed>\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelName:
+    """The parts of a name. `fold` counts from 1, oldest first; both numbers are None where the job makes one model a symbol."""
+
+    family: str
+    symbol: str
+    timeframe: str
+    fold: int | None = None
+    seed: int | None = None
+
+    @property
+    def stem(self) -> str:
+        """Return the name without fold and seed."""
+        return f"{self.family}_{self.symbol}_{self.timeframe}"
+
+    def __str__(self) -> str:
+        return self.stem if self.fold is None else f"{self.stem}_f{self.fold}_s{self.seed}"
+
+
+def read_name(text: str) -> ModelName:
+    """Take a name apart. Anything has parts: what nobody named is empty, so that a foreign key can still be listed."""
+    found = _NAME.fullmatch(text)
+    if found is None:
+        return ModelName(family="", symbol=text, timeframe="")
+    fold, seed = found["fold"], found["seed"]
+    return ModelName(
+        family=found["family"],
+        symbol=found["symbol"],
+        timeframe=found["timeframe"] or "",
+        fold=int(fold) if fold else None,
+        seed=int(seed) if seed else None,
+    )
+
+
+def label(symbol: str, *, fold: int, seed: int, models_per_symbol: int) -> str:
+    """Return what people are shown of a model: its symbol, with fold and seed where there is more than one of it."""
+    return symbol if models_per_symbol == 1 else f"{symbol} f{fold} s{seed}"
