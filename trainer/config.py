@@ -16,12 +16,13 @@ from typing import Any, get_args, get_type_hints
 
 from trainer.errors import UsageError, nearest
 
-MODELS = ("lstm",)
+MODELS = ("lstm", "tcn")
 CALENDARS = ("auto", "24x7", "sessions", "events")
 STRATEGIES = ("auto", "lanes", "streams", "fused")
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 MARKETS = ("on_demand", "spot")
+MAX_HORIZON_SESSIONS = 21  # a month of an exchange
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 _EXPECTED = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
@@ -46,6 +47,14 @@ class Job:
     dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.")
     lookback: int = setting(60, "Bars a window looks back.")
     horizon: int = setting(5, "Bars ahead that the label looks: sign of log close(t+horizon)/close(t).")
+    width: int = setting(512, "TCN: channels of each convolution.")
+    blocks: int = setting(12, "TCN: residual blocks of two dilated causal convolutions.")
+    dilation_cap: int = setting(32, "TCN: the dilation doubles from block to block, 1, 2, 4 ..., up to this.")
+    chunk: int = setting(512, "TCN: bars of a chunk; the bars that its first output looks back on are read besides.")
+    batch_chunks: int = setting(8, "TCN: chunks in one optimizer step, instead of batch.")
+    horizon_sessions: int = setting(
+        0, "TCN: sessions ahead of which it tells the volatility; 0: the most, to 21, that leave 20 separate labels in test."
+    )
 
     # on which data
     data: str = setting("", "Folder or file of candles, uploaded to the bucket's raw/; empty: what raw/ holds.")
@@ -96,6 +105,17 @@ class Job:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """Return the dilation of each TCN block."""
+        return tuple(min(2**block, self.dilation_cap) for block in range(self.blocks))
+
+    @property
+    def bars_seen(self) -> int:
+        """Return how many bars one prediction looks at: a window's, or a TCN's receptive field."""
+        # Each block has two convolutions of kernel 3, which reach 2 x dilation bars back each.
+        return 1 + 4 * sum(self.dilations) if self.model == "tcn" else self.lookback
 
     def max_duration_or(self, default: timedelta) -> timedelta:
         """Return the job's `max_duration`, or `default` where it names none."""
@@ -208,6 +228,9 @@ def check(job: Job) -> None:
     }
     for key, choices in choices_of.items():
         require(getattr(job, key) in choices, key, "one of " + ", ".join(choices))
+    for key in ("width", "blocks", "dilation_cap", "chunk", "batch_chunks"):
+        require(getattr(job, key) >= 1, key, "1 or more")
+    require(0 <= job.horizon_sessions <= MAX_HORIZON_SESSIONS, "horizon_sessions", f"0 to {MAX_HORIZON_SESSIONS}")
     for key in ("hidden", "layers", "lookback", "horizon", "epochs", "batch", "patience", "nodes", "folds", "seeds"):
         require(getattr(job, key) >= 1, key, "1 or more")
     for key in (
