@@ -39,6 +39,7 @@ class Run:
     symbol: str
     starts: Mapping[str, torch.Tensor]
     learning_rate: float
+    validate: Callable[[nn.Module], float] | None = None  # the validation loss of a family that has no windows of its own
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the present epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -213,9 +214,7 @@ def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
 
 def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
     model, member = pack.model(number), run.member
-    evaluator = Evaluator(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, lookback=job.lookback)
-    labels = labels_at(member.labels_T, run.starts["validation"], job.lookback)
-    validation_loss = loss_of(evaluator.logits(model, run.starts["validation"]), labels)
+    validation_loss = run.validate(model) if run.validate else _validation_loss(model, run, job)
     train_loss = run.loss_sum / run.loss_windows if run.loss_windows else math.nan
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validation_loss}
@@ -228,6 +227,13 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
         return
     _begin_epoch(run, job)
+
+
+def _validation_loss(model: nn.Module, run: Run, job: Job) -> float:
+    """Return the mean loss over all validation windows."""
+    member, starts = run.member, run.starts["validation"]
+    evaluator = Evaluator(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, lookback=job.lookback)
+    return loss_of(evaluator.logits(model, starts), labels_at(member.labels_T, starts, job.lookback))
 
 
 def labels_at(labels_T: torch.Tensor, starts: torch.Tensor, lookback: int) -> np.ndarray:

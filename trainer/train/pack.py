@@ -97,6 +97,7 @@ class Lanes:
         self._dtype = matmul_dtype(job, members[0].rows_TF.device)
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
+        self._num_dropouts = job.layers
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -148,20 +149,16 @@ class Lanes:
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
         model, optimizer, job = self._models[number], self._optimizers[number], self._job
-        keys_L2 = dropout_keys(seed=job.seed, model=member.name, step=self._batches[number], layers=job.layers)
+        keys_L2 = dropout_keys(seed=job.seed, model=member.name, step=self._batches[number], layers=self._num_dropouts)
         keys_L2 = keys_L2.to(starts_B.device)
         self._batches[number] += 1
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
+        num_labels = self._num_labels(member, starts_B)
         for first in range(0, len(starts_B), self._micro_batch):
             slice_B = starts_B[first : first + self._micro_batch]
-            x_TBF = gather(member.rows_TF, slice_B, self._steps_T1, member.mean_F, member.std_F)
-            labels_B = member.labels_T[slice_B + (job.lookback - 1)]
-            with autocast(self._dtype, starts_B.device):
-                logits_B = model(x_TBF, keys_L2, first)
-            summed = nn.functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="sum")
             # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
-            part = summed / len(starts_B)
+            part = self._summed_loss(number, slice_B, keys_L2, first) / num_labels
             (part * self._scales[number]).backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
         if self._scales[number] != 1.0:
@@ -177,6 +174,19 @@ class Lanes:
         else:
             loss.fill_(torch.nan)
         return loss
+
+    def _num_labels(self, member: Member, starts_B: torch.Tensor) -> int | torch.Tensor:
+        """Return how many labels a batch has: what its summed loss is divided by."""
+        return len(starts_B)
+
+    def _summed_loss(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int) -> torch.Tensor:
+        """Return the loss of a slice of the batch, which begins at its row `first`, summed over the slice's labels."""
+        member = self._members[number]
+        x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
+        labels_B = member.labels_T[starts_B + (self._job.lookback - 1)]
+        with autocast(self._dtype, starts_B.device):
+            logits_B = self._models[number](x_TBF, keys_L2, first)
+        return nn.functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="sum")
 
     def _count_good_step(self, number: int) -> None:
         if self._dtype == torch.float16:
