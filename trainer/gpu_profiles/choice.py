@@ -79,7 +79,7 @@ def choose(name: str, device: Device | None) -> Choice:
 
     Raises UsageError for a profile that nobody knows, that is larger than the device, or that is for a GPU where there is none.
     """
-    wish, whose = (name, "--gpu-profile") if name else (os.environ.get(CHOICE_VARIABLE, ""), f"${CHOICE_VARIABLE}")
+    wish, whose = wished(name)
     if wish:
         profile = named_profile(wish)
         if wish == "cpu":
@@ -98,6 +98,11 @@ def choose(name: str, device: Device | None) -> Choice:
     if device.free_gib < USABLE * device.memory_gib:
         why += f", {device.free_gib:.1f} GiB of it free"
     return Choice(profile=profile, why=why, memory_gib=min(profile.memory_gib, device.free_gib))
+
+
+def wished(name: str) -> tuple[str, str]:
+    """Return the profile that somebody asked for, '' if nobody did, and how: the job's or flag's name, else $GPU_PROFILE."""
+    return (name, "--gpu-profile") if name else (os.environ.get(CHOICE_VARIABLE, ""), f"${CHOICE_VARIABLE}")
 
 
 def check_fits(profile: GpuProfile, *, chip: str, memory_gib: float) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
     parse.add_argument("--workers", type=int, help="processes; one for each GPU or core without it")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parse.add_argument("--gpu-profile", metavar="NAME", help="as `mayfly profiles` lists them; else by the GPU that is there")
     return parse
 
 
@@ -70,31 +73,51 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     job = _job(options)
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
-    from trainer.train.devices import default_workers, device_kind
+    import torch
+
+    from trainer.train.devices import default_workers
+    from trainer.train.observe import GpuWatch, Observed
+    from trainer.train.placement import choose_device, placed
+    from trainer.train.precision import matmul_dtype
     from trainer.train.strategy import places_of
     from trainer.train.survey import survey
     from trainer.train.worker import WorkerSettings
     from trainer.train.workers import Supervisor
 
-    kind = device_kind(options.device)
+    kind, choice = choose_device(job, options.device)
+    matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
     found = survey(job, options.data)
     num_workers = min(options.workers or default_workers(kind), len(found.tasks))
-    models = [{"model": task.model, "symbol": task.symbol} for task in found.tasks]
-    log.emit({"event": "started", "models": models, "workers": num_workers, "device": kind, "data": found.data})
+    if kind == "cuda":
+        sharing = math.ceil(num_workers / default_workers(kind))
+        job = placed(job, choice, workers_per_gpu=sharing, symbols=found.data["symbols"])
     options.out.mkdir(parents=True, exist_ok=True)
+    observed = Observed(options.out / "observed")
+
+    def emit(event: dict[str, Any]) -> None:
+        log.emit(event)
+        observed(event)
+
+    models = [{"model": task.model, "symbol": task.symbol} for task in found.tasks]
+    profile = {"name": choice.profile.name, "why": choice.why}
+    started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "data": found.data}
+    emit({"event": "started", **started})
     settings = WorkerSettings(job=job, data=options.data, out=options.out)
     places = places_of(job, kind)
-    with Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=log.emit) as supervisor:
+    with (
+        GpuWatch(emit) if kind == "cuda" else nullcontext(),
+        Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit) as supervisor,
+    ):
         outcome = supervisor.run(found.tasks)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
-    log.emit({"event": "ended", **counts})
+    emit({"event": "ended", **counts})
     for done in outcome.done.values():
         print(json.dumps({"symbol": done["symbol"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
     return 100 if outcome.failed else 0
 
 
 def _job(options: argparse.Namespace) -> Job:
-    given: dict[str, Any] = {"symbols": options.symbols, "timeframe": options.timeframe, "epochs": options.epochs}
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("symbols", "timeframe", "epochs", "gpu_profile")}
     file = {}
     if options.job is not None:
         file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)

@@ -113,7 +113,8 @@ def _started_line(event: dict[str, Any]) -> str:
     data = event["data"]
     label = "  SYNTHETIC" if data["synthetic"] else ""
     models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
-    return f"{models}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}"
+    profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
+    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}"
 
 
 def _epoch_line(event: dict[str, Any]) -> str:
@@ -141,6 +142,10 @@ def _checkpoint_failed_line(event: dict[str, Any]) -> str:
     return f"{event['symbol']}  has no checkpoint: {event['reason']}"
 
 
+def _trace_line(event: dict[str, Any]) -> str:
+    return f"worker {event['worker']}  {event['steps']} steps recorded in {event['file']}"
+
+
 def _failed_line(event: dict[str, Any]) -> str:
     return f"{event['symbol']}  failed: {event['reason']}"
 
@@ -150,6 +155,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "epoch": _epoch_line,
     "model_done": _done_line,
     "retry": _retry_line,
+    "trace": _trace_line,
     "resumed": _resumed_line,
     "checkpoint_failed": _checkpoint_failed_line,
     "model_failed": _failed_line,

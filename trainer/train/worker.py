@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +24,7 @@ from trainer.errors import TrainerError
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run, train
-from trainer.train.pack import ModelState
+from trainer.train.pack import Member, ModelState, Pack
 from trainer.train.strategy import form_pack, places_of
 from trainer.train.task import Opened, Task, close_task, open_task
 
@@ -54,11 +55,27 @@ def work(number: int, device: str, settings: WorkerSettings, connection: Connect
     desk = _Desk(number, device, settings, connection)
     job = settings.job
     try:
-        train(desk, lambda members: form_pack(members, job), job, desk.report, places=places_of(job, device))
+        train(desk, _former(number, settings, desk.report), job, desk.report, places=places_of(job, device))
     except BaseException as error:  # broad on purpose: the supervisor hears why, then this process ends as it would have
         traceback.print_exc(file=sys.stderr)
         desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
         raise
+
+
+def _former(
+    number: int, settings: WorkerSettings, report: Callable[[dict[str, Any]], None]
+) -> Callable[[Sequence[Member]], Pack]:
+    """Return what makes the worker's packs; where the job asks for a trace, steps of the first are recorded."""
+
+    def form(members: Sequence[Member]) -> Pack:
+        return form_pack(members, settings.job)
+
+    if not settings.job.trace_steps:
+        return form
+    from trainer.train.trace import traced  # only on request: the profiler takes its time to load
+
+    file = settings.out / "trace" / f"worker-{number}.json.gz"
+    return traced(form, steps=settings.job.trace_steps, file=file, report=report)
 
 
 class _Desk:
