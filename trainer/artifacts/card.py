@@ -9,7 +9,7 @@ dictionary of texts in the header; ours has one key, `mayfly_card`. https://hugg
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Card:
     lookback: int
     horizon: int
     calendar: str
-    scaler: dict[str, list[float]]
+    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
     splits: dict[str, Any]
     metrics: dict[str, dict[str, Any]]
     training: dict[str, Any]
@@ -44,6 +44,8 @@ class Card:
     seed: int
     created_at: str
     mayfly: str
+    fold: int = 1  # of `folds`, oldest first
+    folds: int = 1
     format: int = FORMAT
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -63,10 +65,10 @@ def card_from_json(text: str) -> Card:
             f"the model's card has format {found!r}", why=f"this Mayfly reads {FORMAT}", do="Use the Mayfly that made it."
         )
     names = {item.name for item in fields(Card)}
-    missing = sorted(names - values.keys())
+    missing = sorted(item.name for item in fields(Card) if item.default is MISSING and item.name not in values)
     if missing:
         raise DataError("the model's card is incomplete", why="no " + ", ".join(missing), do="Fetch the model again.")
-    return Card(**{name: values[name] for name in names})
+    return Card(**{name: values[name] for name in names & values.keys()})
 
 
 def read_card(source: Path | bytes) -> Card:

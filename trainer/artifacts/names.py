@@ -1,4 +1,4 @@
-"""What a model is called: `<family>_<symbol>_<timeframe>`, and where a job makes several of a symbol, `_f<fold>_s<seed>` after it.
+"""What a model is called: `<family>_<symbol>_<timeframe>`, with `_f<fold>_s<seed>` after it where a symbol has several.
 
 The name is the file's, the key's last part, and the model's in events. Standard library only: the control plane reads names.
 """

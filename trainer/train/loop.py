@@ -132,10 +132,10 @@ def _reform(
             formed.restore(number, states[number])
         elif run.resume is not None:
             formed.restore(number, run.resume)
-            run.order, run.resume = _order(run, job), None
+            run.order, run.resume = _order(run), None
         else:
             run.best_weights = _copy(formed.model(number).state_dict())
-            _begin_epoch(run, job)
+            _begin_epoch(run)
     return formed, together
 
 
@@ -167,14 +167,14 @@ def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, clock
             roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
 
 
-def _order(run: Run, job: Job) -> torch.Tensor:
+def _order(run: Run) -> torch.Tensor:
     """Return the starts of the epoch's windows in the order of its visits, on the device: a step sends nothing there."""
-    order = batch_order(run.num_windows, seed=job.seed, model=run.member.name, epoch=run.epoch)
+    order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
     return run.starts["train"][order.to(run.starts["train"].device)]
 
 
-def _begin_epoch(run: Run, job: Job) -> None:
-    run.order = _order(run, job)
+def _begin_epoch(run: Run) -> None:
+    run.order = _order(run)
     run.position, run.loss_sum, run.loss_windows, run.skipped = 0, 0.0, 0, 0
 
 
@@ -209,7 +209,7 @@ def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
     run.lowered += 1
     run.learning_rate /= 2
     pack.restore(number, fresh_state(run.best_weights, like=pack.snapshot(number)))
-    _begin_epoch(run, job)
+    _begin_epoch(run)
 
 
 def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
@@ -226,7 +226,7 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
         return
-    _begin_epoch(run, job)
+    _begin_epoch(run)
 
 
 def _validation_loss(model: nn.Module, run: Run, job: Job) -> float:

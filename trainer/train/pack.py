@@ -41,6 +41,14 @@ class Member:
     labels_T: torch.Tensor
     mean_F: torch.Tensor
     std_F: torch.Tensor
+    seed: int = 0  # of all its random numbers, together with `draws`
+    draws: str = ""  # the name that they follow from; empty: its own. Folds and seeds of a symbol share one, so that a seed
+    # gives the same weights and order whatever else the job trains
+
+    @property
+    def draws_as(self) -> str:
+        """Return the name that, with the seed, all random numbers of this model follow from."""
+        return self.draws or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +157,7 @@ class Lanes:
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
         model, optimizer, job = self._models[number], self._optimizers[number], self._job
-        keys_L2 = dropout_keys(seed=job.seed, model=member.name, step=self._batches[number], layers=self._num_dropouts)
+        keys_L2 = dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts)
         keys_L2 = keys_L2.to(starts_B.device)
         self._batches[number] += 1
         optimizer.zero_grad(set_to_none=True)
@@ -196,10 +204,10 @@ class Lanes:
 
 
 def new_model(member: Member, job: Job) -> nn.Module:
-    """Build a member's model with weights drawn from (seed, name), on the device and in the precision of its rows."""
+    """Build a member's model with weights drawn from its seed and name, on the device and in the precision of its rows."""
     architecture: dict[str, Any] = architecture_of(job, num_features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(job.seed, member.name, "weights"))
+        torch.manual_seed(derive(member.seed, member.draws_as, "weights"))
         model = build(job.model, architecture, recompute=job.activation_checkpointing)
     return model.to(member.rows_TF)
 

@@ -5,6 +5,7 @@ Features are computed again from the candles, windows go through `score.Evaluato
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> 
         mean_F=torch.tensor(card.scaler["mean"]),
         std_F=torch.tensor(card.scaler["std"]),
         lookback=card.lookback,
+        limit=card.scaler.get("limit", math.inf),
     )
     chances = probabilities_of(evaluator.logits(model, torch.from_numpy(starts)))
     bars = candles.timestamp[starts + card.lookback - 1]

@@ -14,13 +14,24 @@ import torch
 from torch import nn
 
 EVALUATION_BATCH = 256
+# Deviations that a scaled feature is held to. Real bars reach a hundred of them in a crash; a step on such a batch would
+# undo what a thousand others taught, and one bar would decide a score.
+INPUT_LIMIT = 10.0
 
 
 class Evaluator:
     """Run a model over windows of one symbol's rows, without gradients and without dropout."""
 
-    def __init__(self, *, rows_TF: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor, lookback: int) -> None:
-        self._rows_TF, self._mean_F, self._std_F = rows_TF, mean_F, std_F
+    def __init__(
+        self,
+        *,
+        rows_TF: torch.Tensor,
+        mean_F: torch.Tensor,
+        std_F: torch.Tensor,
+        lookback: int,
+        limit: float = INPUT_LIMIT,
+    ) -> None:
+        self._rows_TF, self._mean_F, self._std_F, self._limit = rows_TF, mean_F, std_F, limit
         self._steps_T1 = torch.arange(lookback, device=rows_TF.device)[:, None]
 
     def logits(self, model: nn.Module, starts: torch.Tensor) -> np.ndarray:
@@ -34,17 +45,27 @@ class Evaluator:
 
     @torch.inference_mode()
     def _batch(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = model(gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F))
+        logits: torch.Tensor = model(gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F, self._limit))
         return logits.float()
 
 
 def gather(
-    rows_TF: torch.Tensor, starts_B: torch.Tensor, steps_T1: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor
+    rows_TF: torch.Tensor,
+    starts_B: torch.Tensor,
+    steps_T1: torch.Tensor,
+    mean_F: torch.Tensor,
+    std_F: torch.Tensor,
+    limit: float = INPUT_LIMIT,
 ) -> torch.Tensor:
     """Cut windows (T, B, F) out of unscaled rows and scale them. No window exists before this or after its step."""
     index = (steps_T1 + starts_B).view(-1)
     x_TBF = rows_TF.index_select(0, index).view(len(steps_T1), len(starts_B), rows_TF.shape[1])
-    return x_TBF.sub_(mean_F).div_(std_F)
+    return scale_(x_TBF, mean_F, std_F, limit)
+
+
+def scale_(x: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor, limit: float = INPUT_LIMIT) -> torch.Tensor:
+    """Scale features in place, and hold them to `limit` deviations; NaN stays NaN."""
+    return x.sub_(mean_F).div_(std_F).clamp_(-limit, limit)
 
 
 def probabilities_of(logits: np.ndarray) -> np.ndarray:

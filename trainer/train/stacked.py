@@ -23,6 +23,7 @@ from trainer.models.families import architecture_of
 from trainer.models.stacked_lstm import StackedLstm
 from trainer.train.pack import BETAS, EPSILON, Member, ModelState, new_model
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, matmul_dtype
+from trainer.train.score import scale_
 from trainer.train.seeds import dropout_keys
 
 _WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
@@ -70,7 +71,7 @@ class _Stacked:
             length = len(starts[number]) if active[number] else 0
             lengths.append(length)
             keys.append(
-                dropout_keys(seed=self._job.seed, model=member.name, step=self._batches[number], layers=self._job.layers)
+                dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._job.layers)
             )
             if length:
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
@@ -226,7 +227,7 @@ class Fused(_Stacked):
         rows_MB = self._starts_MB[:, first : first + windows] + self._offsets_M1
         index = (rows_MB[:, None, :] + self._steps_T1).view(-1)
         x_MTBF = self._rows_RF.index_select(0, index).view(models, len(self._steps_T1), windows, -1)
-        x_MTBF.sub_(self._mean_MF[:, None, None, :]).div_(self._std_MF[:, None, None, :])
+        scale_(x_MTBF, self._mean_MF[:, None, None, :], self._std_MF[:, None, None, :])
         weights_MP = self._weights_MP.detach().requires_grad_()
         logits_MB = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
         losses_M = self._cross_entropy(logits_MB, rows_MB, weight_MB)
@@ -270,7 +271,7 @@ class Streams(_Stacked):
         rows_B = self._starts_MB[number, first : first + len(weight_B)] + self._offsets_M1[number]
         index = (rows_B + self._steps_T1).view(-1)
         x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
-        x_TBF.sub_(self._mean_MF[number]).div_(self._std_MF[number])
+        scale_(x_TBF, self._mean_MF[number], self._std_MF[number])
         with autocast(self._matmul_dtype, self._device):
             logits_B = self._models[number](x_TBF, self._keys_LM2[:, number], first)
         loss = self._cross_entropy(logits_B, rows_B, weight_B)

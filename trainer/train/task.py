@@ -27,7 +27,7 @@ from trainer.train.checkpoint import fingerprint
 from trainer.train.loop import Run, labels_at
 from trainer.train.pack import Member
 from trainer.train.precision import matmul_dtype
-from trainer.train.score import Evaluator, metrics, probabilities_of
+from trainer.train.score import INPUT_LIMIT, Evaluator, metrics, probabilities_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def open_task(task: Task, job: Job, *, data: Path, device: str) -> Opened:
     candle_set = read_candles(data, symbols=(task.symbol,), timeframe=task.timeframe, bars=job.bars)
     candles = candle_set.symbols[task.symbol]
     symbol_data = prepare(candles, job, device=device)
-    member = _member(task, symbol_data)
+    member = _member(task, symbol_data, job)
     return Opened(
         task=task,
         run=Run(member=member, symbol=task.symbol, starts=symbol_data.starts, learning_rate=job.learning_rate),
@@ -106,13 +106,14 @@ def _columns(candles: Candles) -> dict[str, bytes]:
     return {name: getattr(candles, name).tobytes() for name in names}
 
 
-def _member(task: Task, symbol_data: SymbolData) -> Member:
+def _member(task: Task, symbol_data: SymbolData, job: Job) -> Member:
     return Member(
         name=task.model,
         rows_TF=symbol_data.rows_TF,
         labels_T=symbol_data.labels_T,
         mean_F=symbol_data.mean_F,
         std_F=symbol_data.std_F,
+        seed=job.seed,
     )
 
 
@@ -140,8 +141,8 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
         lookback=job.lookback,
         horizon=job.horizon,
         calendar=symbol_data.calendar,
-        # float32 values written as float64 text: reading them back gives the same float32.
-        scaler={"mean": symbol_data.mean_F.tolist(), "std": symbol_data.std_F.tolist()},
+        # float32 values written as float64 text: reading them back gives the same float32. The limit is in deviations.
+        scaler={"mean": symbol_data.mean_F.tolist(), "std": symbol_data.std_F.tolist(), "limit": INPUT_LIMIT},
         splits=symbol_data.splits(),
         metrics=scores,
         training={

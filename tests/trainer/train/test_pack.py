@@ -56,7 +56,7 @@ def test_a_model_that_is_not_active_does_not_move():
 
 def test_a_batch_with_a_loss_that_is_not_finite_changes_nothing():
     member = _member("a", 0)
-    member.rows_TF[50] = torch.inf
+    member.rows_TF[50] = torch.nan
     pack = Lanes([member], _job())
     before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
     assert not torch.isfinite(pack.step([True], [torch.arange(30, 60)])[0])
