@@ -50,8 +50,8 @@ class Job:
     width: int = setting(512, "TCN: channels of each convolution.")
     blocks: int = setting(12, "TCN: residual blocks of two dilated causal convolutions.")
     dilation_cap: int = setting(32, "TCN: the dilation doubles from block to block, 1, 2, 4 ..., up to this.")
-    chunk: int = setting(512, "TCN: bars of a chunk; the bars that its first output looks back on are read besides.")
-    batch_chunks: int = setting(8, "TCN: chunks in one optimizer step, instead of batch.")
+    chunk: int = setting(1024, "TCN: bars of a chunk; the bars that its first output looks back on are read besides.")
+    batch_chunks: int = setting(4, "TCN: chunks in one optimizer step, instead of batch.")
     horizon_sessions: int = setting(
         0, "TCN: sessions ahead of which it tells the volatility; 0: the most, to 21, that leave 20 separate labels in test."
     )

@@ -1,0 +1,100 @@
+"""The TCN: its size, what an output sees, and that recomputing activations changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.models.families import architecture_of, build
+from trainer.models.tcn import Tcn
+
+SMALL = Job(model="tcn", blocks=3, width=8, dropout=0.2)
+BARS = 40
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def model(*, recompute: bool = False, dtype: torch.dtype = torch.float64) -> Tcn:
+    torch.manual_seed(0)
+    built = build("tcn", architecture_of(SMALL, num_features=5), recompute=recompute)
+    assert isinstance(built, Tcn)
+    return built.to(dtype)
+
+
+def bars(seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, 5, BARS + SMALL.bars_seen - 1, generator=generator, dtype=torch.float64)
+
+
+def keys() -> torch.Tensor:
+    return torch.arange(2 * 2 * SMALL.blocks, dtype=torch.int32).view(-1, 2)
+
+
+def test_the_full_size_has_about_eighteen_million_parameters():
+    with torch.device("meta"):
+        full = build("tcn", architecture_of(Job(model="tcn"), num_features=37))
+    assert sum(parameter.numel() for parameter in full.parameters()) == 18_189_313
+
+
+@pytest.mark.parametrize("settings", [{}, {"blocks": 3}, {"blocks": 6, "dilation_cap": 4}])
+def test_job_and_model_agree_on_the_receptive_field(settings):
+    job = Job(model="tcn", **{"width": 4, **settings})
+    built = build("tcn", architecture_of(job, num_features=5))
+    assert built.receptive_field == job.bars_seen == 1 + 4 * sum(job.dilations)
+
+
+def test_dilations_double_up_to_their_cap():
+    assert Job(model="tcn").dilations == (1, 2, 4, 8, 16, 32, 32, 32, 32, 32, 32, 32)
+
+
+def test_an_output_sees_its_own_bar_and_the_receptive_field_before_it_and_nothing_else():
+    tcn, x_BFX = model(), bars()
+    target = 17  # of the outputs; it stands under bar 17 + receptive field - 1
+    x_BFX.requires_grad_()
+    tcn(x_BFX)[0, target].backward()
+    seen = x_BFX.grad.abs().sum(1)[0] > 0
+    assert seen.nonzero().flatten().tolist()[0] == target
+    assert seen.nonzero().flatten().tolist()[-1] == target + SMALL.bars_seen - 1
+    assert not x_BFX.grad[1].any()
+
+
+def test_an_output_does_not_change_with_the_future_or_with_the_past_beyond_the_receptive_field():
+    tcn, x_BFX = model(), bars()
+    before = tcn(x_BFX)
+    target = 17
+    for changed in (slice(target + SMALL.bars_seen, None), slice(0, target)):
+        other = x_BFX.clone()
+        other[:, :, changed] += 100.0
+        assert torch.equal(tcn(other)[:, target], before[:, target])
+    other = x_BFX.clone()
+    other[:, :, target + SMALL.bars_seen - 1] += 1.0
+    assert not torch.equal(tcn(other)[:, target], before[:, target])
+
+
+def test_a_chunk_read_again_in_two_halves_gives_what_the_whole_gives():
+    tcn, x_BFX = model(), bars()
+    half = BARS // 2
+    parts = [tcn(x_BFX[:, :, : half + SMALL.bars_seen - 1]), tcn(x_BFX[:, :, half:])]
+    torch.testing.assert_close(torch.cat(parts, dim=1), tcn(x_BFX), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout_keys", [None, keys()])
+def test_activations_computed_again_give_the_same_gradients(dropout_keys):
+    gradients = []
+    for recompute in (False, True):
+        tcn = model(recompute=recompute)
+        tcn(bars(), dropout_keys).square().mean().backward()
+        gradients.append([parameter.grad for parameter in tcn.parameters()])
+    assert all(torch.equal(plain, again) for plain, again in zip(*gradients, strict=True))
+
+
+def test_dropout_belongs_to_a_chunk_of_the_batch_however_the_batch_is_sliced():
+    tcn, x_BFX = model(), bars()
+    whole = tcn(x_BFX, keys())
+    slices = [tcn(x_BFX[row : row + 1], keys(), row) for row in range(2)]
+    torch.testing.assert_close(torch.cat(slices), whole, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(whole, tcn(x_BFX))
