@@ -28,12 +28,12 @@ from trainer.config import Job, job_from, load_job, parse_assignments, with_sett
 from trainer.control.act import read_receipt
 from trainer.control.drive import StopSignal, drive, start
 from trainer.control.settle import settle_unwatched
-from trainer.cost.instances import InstanceType, instance_type
+from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.inputs import Candles
-from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, make_plan, refuse_retired
+from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers, look, read_stack
 from trainer.launch.start import new_record, register
 from trainer.runs.observed import last_deadline
@@ -42,7 +42,7 @@ from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import Objects, open_objects
 from trainer.stack_outputs import StackOutputs
 
-FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "market", "max_duration")
+FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     story = Story()
     settings = given_settings(arguments)
     job = job_from(settings)
-    named = [instance_type(name) for name in job.instance]  # an unknown type ends here, before anything is started
+    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
     with ExitStack() as ends:
         ends.callback(story.close)
         check = DataCheck(job) if job.data else None  # started first: it runs beside everything else
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.rehearse:
             story.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
-        ready = _preflight(arguments, settings, named, check, access, story)
+        ready = _preflight(arguments, settings, machines, check, access, story)
         lines = plan_lines(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
             return _print_plan(arguments, ready, lines)
@@ -106,7 +106,7 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _preflight(
     arguments: argparse.Namespace,
     settings: dict[str, Any],
-    named: Sequence[InstanceType],
+    machines: Sequence[InstanceType],
     check: DataCheck | None,
     access: Access,
     story: Story,
@@ -115,7 +115,6 @@ def _preflight(
     job = job_from(settings)
     outputs = read_stack(access, stack=arguments.stack)
     objects = open_objects(access, outputs.bucket)
-    machines = named or [instance_type(name) for name in DEFAULT_TYPES]
     with ThreadPoolExecutor(max_workers=3) as pool:
         offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
@@ -125,7 +124,7 @@ def _preflight(
         story.line(note)
     _tell_settled(settled, story)
     if not access.rehearsal:
-        refuse_retired(named, workload(found.job, found.candles.bars) if found.candles else None)
+        refuse_retired(machines if job.instance else (), workload(found.job, found.candles.bars) if found.candles else None)
     if found.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)

@@ -73,6 +73,9 @@ def build_parser(prog: str = "mayfly") -> Parser:
     predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N windows only")
     _where_flags(predict)
 
+    profiles = verbs.add_parser("profiles", help="what is known of each GPU, and which profile holds on this machine")
+    profiles.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+
     rehearse = verbs.add_parser("rehearse", help="the embedded AWS: lend it to this shell, or end it")
     action = rehearse.add_mutually_exclusive_group(required=True)
     action.add_argument("--env", action="store_true", help='print variables for this shell: eval "$(mayfly rehearse --env)"')
@@ -109,6 +112,7 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
     job.add_argument("--data", metavar="PATH", help="file or folder of candles, uploaded to raw/ (default: what raw/ holds)")
     job.add_argument("--epochs", metavar="N", help="passes over the data, at most (default: 15)")
+    job.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: by the instance's GPU)")
     market = job.add_mutually_exclusive_group()
     market.add_argument("--spot", dest="market", action="store_const", const="spot", help="buy spot capacity")
     market.add_argument("--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)")

@@ -6,14 +6,16 @@ What is printed is what is run: `--dry-run` shows this same value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from trainer.config import Job
-from trainer.cost.instances import InstanceType, replacements
+from trainer.cost.instances import InstanceType, instance_type, replacements
 from trainer.cost.planner import Workload, budget_duration, default_max_duration, dollars, estimate
 from trainer.errors import BudgetError, ConfigError, UsageError
+from trainer.gpu_profiles.chips import named_profile, packaged
+from trainer.gpu_profiles.choice import check_fits
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
 from trainer.runs.record import Rung
@@ -115,6 +117,33 @@ def make_plan(
         rehearsal=rehearsal,
         region=region,
     )
+
+
+def machines_of(job: Job) -> list[InstanceType]:
+    """Return the types to weigh: the job's own, else those of DEFAULT_TYPES whose GPU is as large as the job's profile.
+
+    Raises UsageError for a type or a profile that nobody knows, and for a profile that is larger than a GPU of the job's.
+    """
+    machines = [instance_type(name) for name in job.instance or DEFAULT_TYPES]
+    if not job.gpu_profile:
+        return machines
+    profile = named_profile(job.gpu_profile)
+    if profile.name == "cpu" or replace(profile, measured={}) != packaged().get(profile.name):
+        raise UsageError(
+            f"GPU profile {job.gpu_profile} holds at this desk only",
+            why="an instance knows the package's profiles of GPUs, as they are there",
+            do="Leave --gpu-profile out: an instance finds its own.",
+        )
+    fitting, refusal = [], None
+    for machine in machines:
+        try:
+            check_fits(profile, chip=machine.gpu_model, memory_gib=machine.gpu_memory_gib)
+            fitting.append(machine)
+        except UsageError as error:
+            refusal = error
+    if refusal is not None and (job.instance or not fitting):
+        raise refusal
+    return fitting
 
 
 def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> None:

@@ -28,7 +28,7 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
     kind = device_kind("cpu" if wish == "cpu" and device == "auto" else device)
     if kind == "cuda":
         # Workers are placed alike on every GPU: the one with the least room decides.
-        return kind, choose(job.gpu_profile, min(gpus_here() or _gpus_of_torch(), key=lambda gpu: gpu.free_gib))
+        return kind, choose(job.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib))
     if device == "cpu" and wish not in ("", "cpu"):
         # A rehearsal's node, or somebody who wants the CPU this time: the job's profile waits for its GPU.
         why = f"--device cpu: {named_profile(wish).name} is for a GPU"
@@ -49,7 +49,7 @@ def placed(job: Job, choice: Choice, *, workers_per_gpu: int, symbols: Mapping[s
     return with_settings(job, pack=found.models, micro_batch=sliced)
 
 
-def _gpus_of_torch() -> tuple[Device, ...]:
+def gpus_of_torch() -> tuple[Device, ...]:
     """Ask torch where there is no nvidia-smi (AMD has another tool). Without a context it does not tell what is free."""
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return tuple(

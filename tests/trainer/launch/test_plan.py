@@ -8,7 +8,7 @@ from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, make_plan, refuse_retired
+from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
 
 ZONES = ("us-east-1a", "us-east-1b")
@@ -114,3 +114,29 @@ def test_without_data_a_retired_type_names_prices_an_hour():
 
 def test_types_that_run_are_not_refused():
     refuse_retired([instance_type("g5.12xlarge"), instance_type("g6.xlarge")], None)
+
+
+def test_a_profile_leaves_the_default_types_that_are_large_enough():
+    assert [machine.name for machine in machines_of(Job())] == list(DEFAULT_TYPES)
+    assert [machine.name for machine in machines_of(Job(gpu_profile="l40s"))] == ["g6e.xlarge"]
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (Job(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")), r"h200 is larger than the chip .*Take l4"),
+        (Job(gpu_profile="b300"), "b300 is larger than the chip"),
+        (Job(gpu_profile="h20"), r"unknown GPU profile 'h20'\. Did you mean h200"),
+        (Job(gpu_profile="cpu"), "holds at this desk only"),
+    ],
+)
+def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
+    with pytest.raises(UsageError, match=words):
+        machines_of(job)
+
+
+def test_a_profile_of_the_users_own_is_not_sent_to_an_instance(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text("[l4]\nmodels_per_gpu = 3\n")
+    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "mine.toml"))
+    with pytest.raises(UsageError, match="l4 holds at this desk only"):
+        machines_of(Job(gpu_profile="l4", instance=("g6.xlarge",)))

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.cli.main import main
+
+H100 = "NVIDIA H100 80GB HBM3, 81559, 81079, 9.0"
+TAKEN = "NVIDIA H100 80GB HBM3, 81559, 20000, 9.0"
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two H100, one of them partly taken."""
+    stub = tmp_path / "nvidia-smi"
+    stub.write_text(f"#!/bin/sh\necho '{H100}'\necho '{TAKEN}'\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_every_profile_is_listed_and_the_one_that_holds_is_marked_with_the_reason(gpus, capsys):
+    assert main(["profiles"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["h100"]
+    assert "* holds here: h100, this is NVIDIA H100 80GB HBM3 with 79.6 GiB, 19.5 GiB of it free; 19.5 GiB to use" in lines
+    assert all(f"   {name} " in "\n".join(lines) for name in ("cpu", "t4", "rtx_4090", "b300", "mi300x"))
+
+
+def test_json_holds_what_was_found_and_where_each_figure_comes_from(gpus, capsys, monkeypatch):
+    monkeypatch.setenv("GPU_PROFILE", "l40s")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert main(["profiles", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["here"]["profile"], document["here"]["why"]) == ("l40s", "named by $GPU_PROFILE")
+    assert len(document["here"]["gpus"]) == 1
+    (l4,) = [profile for profile in document["profiles"] if profile["name"] == "l4"]
+    assert l4["figures"]["models_per_gpu"]["basis"] == "estimate"
+    assert l4["bf16"] is True and l4["peak_source"]
+
+
+def test_a_wish_that_cannot_hold_is_one_line(gpus, capsys, monkeypatch):
+    monkeypatch.setenv("GPU_PROFILE", "h200")
+    assert main(["profiles"]) == 2
+    assert capsys.readouterr().err.startswith("error: GPU profile h200 is larger than the chip")
+
+
+def test_it_needs_no_torch():
+    code = "import sys; from trainer.cli.main import main; main(['profiles']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,101 @@
+"""`mayfly profiles`: what is known of each chip, and which profile holds on this machine. Needs torch for AMD's chips only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from trainer.cli.output import table
+from trainer.gpu_profiles.chips import MEASURED, GpuProfile, profiles, user_file
+from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here
+from trainer.gpu_profiles.memory import Figure, figures
+
+HEADER = [
+    "",
+    "profile",
+    "GiB",
+    "compute",
+    "bf16",
+    "TFLOP/s",
+    "models",
+    "GiB each",
+    "batch 1m",
+    "5m",
+    "1h",
+    "windows/s",
+    "figures",
+]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List every profile, and say which one holds here and why."""
+    gpus = gpus_here() or _amd_gpus()
+    here = choose("", min(gpus, key=lambda gpu: gpu.free_gib) if gpus else None)
+    known = {**profiles(), "cpu": choose("cpu", None).profile}
+    listed = {**known, here.profile.name: here.profile}  # an unknown chip, or a share of one, has a row of its own
+    if arguments.json:
+        print(json.dumps(_document(here, gpus, list(listed.values())), indent=2))
+        return 0
+    rows = [_row(profile, figures(profile), holds=name == here.profile.name) for name, profile in listed.items()]
+    print("\n".join(table([HEADER, *rows], right=(2, 5, 6, 7, 8, 9, 10, 11))))
+    print(
+        "models: LSTMs (2 layers, hidden 64, 60 bars, 7 years of 1m bars) that a GPU trains at a time; batch: the largest then"
+    )
+    print(
+        "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory formula's, until measured"
+    )
+    print(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
+    print(f"yours: {_state(user_file())}    measured: {_state(user_file().with_name(MEASURED))}")
+    return 0
+
+
+def _row(profile: GpuProfile, found: dict[str, Figure], *, holds: bool) -> list[str]:
+    said = {key: figure.basis for key, figure in found.items() if figure.basis != "estimate"}
+    peak, rate = profile.peak_tflops.get("bf16"), found["windows_per_second"].value
+    batch = found["batch"].value
+    return [
+        "*" if holds else "",
+        profile.name,
+        f"{profile.memory_gib:.1f}",
+        profile.compute_capability or "-",
+        "yes" if profile.bf16 else "no",
+        f"{peak:,.0f}" if peak else "-",
+        str(found["models_per_gpu"].value),
+        f"{found['memory_per_model_gib'].value:.2f}",
+        *(f"{batch[timeframe]:,}" for timeframe in ("1m", "5m", "1h")),
+        f"{rate:,.0f}" if rate else "-",
+        ", ".join(f"{key} {basis}" for key, basis in said.items()) or "estimate",
+    ]
+
+
+def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) -> dict[str, Any]:
+    return {
+        "here": {
+            "profile": here.profile.name,
+            "why": here.why,
+            "memory_gib": round(here.memory_gib, 2),
+            "gpus": [vars(gpu) for gpu in gpus],
+        },
+        "profiles": [_as_dict(profile) for profile in listed],
+        "files": {"yours": str(user_file()), "measured": str(user_file().with_name(MEASURED))},
+    }
+
+
+def _as_dict(profile: GpuProfile) -> dict[str, Any]:
+    facts = {key: value for key, value in vars(profile).items() if key not in ("yours", "measured", "windows_per_second")}
+    return {**facts, "figures": {key: vars(figure) for key, figure in figures(profile).items()}}
+
+
+def _state(path: Path) -> str:
+    return str(path) if path.exists() else f"{path} (none yet)"
+
+
+def _amd_gpus() -> tuple[Device, ...]:
+    """Ask torch, where AMD's compute driver shows its device: nvidia-smi knows nothing of those."""
+    if not Path("/dev/kfd").exists():
+        return ()
+    from trainer.train.placement import gpus_of_torch  # torch takes 1.2 s, so only here
+
+    return gpus_of_torch()
