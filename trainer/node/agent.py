@@ -145,7 +145,16 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     log.info("the trainer ended with exit code %d", exit_code)
     node.enter("upload")
     models.finish()
+    send_traces(node)
     return exit_code
+
+
+def send_traces(node: Node) -> None:
+    """Send what the job's `trace_steps` recorded, after the models and once: one that S3 refuses is not worth waiting for."""
+    identity = node.status.identity
+    prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
+    for path in sorted((node.work / "models" / "trace").glob("worker-*.json.gz")):
+        node.uplink.try_send(f"{prefix}trace/{path.name}", path.read_bytes())
 
 
 def follow(node: Node, trainer: TrainerProcess, models: ModelUploads) -> None:

@@ -45,6 +45,15 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     assert [json.loads(line)["event"] for line in events] == ["started", "model_done", "model_done", "ended"]
 
 
+def test_traces_are_sent_beside_the_metrics(machine: Any) -> None:
+    trace = "(options.out / 'trace').mkdir(); (options.out / 'trace/worker-0.json.gz').write_bytes(b'steps')\n"
+    machine.trainer = machine.trainer.replace("time.sleep(script", trace + "time.sleep(script")
+    machine.start()
+    machine.wait_until_off()
+    assert machine.result()["state"] == "done"
+    assert machine.read(f"{NODE}trace/worker-0.json.gz") == b"steps"
+
+
 def test_too_few_devices_end_the_run_before_anything_is_fetched(machine: Any) -> None:
     machine.gpus, machine.expected_gpus = 1, 8
     machine.start()
