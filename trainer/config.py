@@ -257,6 +257,7 @@ def check(job: Job) -> None:
         "test_fraction",
         "small enough to leave a tenth of the bars for training",
     )
+    require(job.model != "tcn" or job.folds == 1, "folds", "1 with model tcn (its horizon follows from one test span)")
     require(job.nodes == 1, "nodes", "1 (several instances a run come with a later version)")
     if job.max_duration:
         parse_duration(job.max_duration)

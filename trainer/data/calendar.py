@@ -4,6 +4,8 @@
 and a break of more than five days; nights, weekends and holidays are none. `events` (tick bars): only a break of more than
 five days.
 
+Sessions are counted by the same rule: the day of the exchange, the day of the clock for coins, a bar where it is a day or more.
+
 The day of the exchange is read from the series itself, week by week, so that summer time needs no table: within a week it
 turns at the middle of the longest stretch of the clock in which no bar falls. Weeks begin on Saturday, when clocks have not
 yet changed (they do on Sundays) and no exchange trades. A stretch of the clock that never holds a bar (a lunch break) is no
@@ -21,6 +23,7 @@ LONGEST_BREAK = 5 * DAY  # Thursday to Tuesday over Easter or Christmas is exact
 _WEEK = 7 * DAY
 _FIRST_SATURDAY = 2 * DAY  # 1970-01-03
 _DAYS_TO_KNOW_A_LUNCH = 5
+_SMALLEST_SESSION = 0.2  # of the median session's event bars: a Sunday evening's few belong to Monday
 
 
 def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
@@ -56,6 +59,37 @@ def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
         gaps = np.flatnonzero((steps > step) & ~found[1:]) + 1
         found[gaps[_inside_a_day(timestamps, gaps, step)]] = True
     return found
+
+
+def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
+    """Return (N,) int64, ascending: DAY x the session's number (0, 1, 2 ... without gaps) + ns since its day turned.
+
+    So `clock // DAY` numbers the sessions, and `clock + DAY` is the same time in the next one, whatever lies between.
+    `calendar` is not 'auto'.
+    """
+    step = step_of(timeframe)
+    if step >= DAY:
+        return np.arange(len(timestamps), dtype=np.int64) * DAY
+    if calendar == "24x7":
+        turned = timestamps
+    elif step:
+        turned = timestamps - _day_turns(timestamps, step)[_week_of(timestamps) - _week_of(timestamps[0])]
+    else:
+        turned = timestamps - _usual_turn(_day_turns(timestamps, MINUTE))
+    _, session, bars = np.unique(turned // DAY, return_inverse=True, return_counts=True)
+    since = turned % DAY
+    if not step:
+        small = bars < _SMALLEST_SESSION * np.median(bars)
+        small[-1] = False
+        since = np.where(small[session], 0, since)
+        session = (np.cumsum(~small) - ~small)[session]
+    return np.asarray(session * DAY + since)
+
+
+def _usual_turn(turns: np.ndarray) -> int:
+    """Return the turn with the least distance to all others, round the clock: one week's event bars are too sparse."""
+    apart = np.abs(turns[:, None] - turns[None, :])
+    return int(turns[np.minimum(apart, DAY - apart).sum(1).argmin()])
 
 
 def _inside_a_day(timestamps: np.ndarray, gaps: np.ndarray, step: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from trainer.config import Job
 from trainer.data.candles import Candles, time_text
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.data.features import compute_features
-from trainer.data.labels import plan_windows
+from trainer.data.labels import WindowPlan, plan_windows
 from trainer.data.splits import Spans, walk_forward
 from trainer.errors import DataError
 
@@ -62,16 +62,17 @@ def prepare(
     warmup: int = WARMUP,
     spans: Spans | None = None,
     device: str | torch.device = "cpu",
+    plan: WindowPlan | None = None,
 ) -> SymbolData:
     """Compute features, labels, spans, scaler and window starts of a symbol; everything lies on `device`. Raises DataError.
 
     `features` (N, F) replaces the computed ones, with `warmup` rows at their head that no window may hold; `spans` replaces
-    the job's split.
+    the job's split, `plan` the labels and windows with them.
     """
-    plan = plan_windows(candles, job, warmup=warmup, spans=spans)
+    plan = plan or plan_windows(candles, job, warmup=warmup, spans=spans)
     rows_TF = compute_features(candles, device) if features is None else features.to(device, torch.float32).contiguous()
     _refuse_bad_features(candles, rows_TF, warmup, FEATURES if features is None else ())
-    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(plan.starts["train"], job.lookback, len(candles))))
+    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(plan.starts["train"], job.bars_seen, len(candles))))
     return SymbolData(
         symbol=candles.symbol,
         timeframe=candles.timeframe,

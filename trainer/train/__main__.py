@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Job, job_from, load_job, parse_assignments
+from trainer.config import Job, job_from, load_job, parse_assignments, with_settings
 from trainer.errors import Stopped, TrainerError, UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +122,9 @@ def _job(options: argparse.Namespace) -> Job:
     if options.job is not None:
         file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)
     present = {key: value for key, value in given.items() if value is not None}
-    return job_from(file, present, parse_assignments(options.settings))
+    job = job_from(file, present, parse_assignments(options.settings))
+    # From here on, what a step takes is chunks: the loop need not know which family counts in what.
+    return with_settings(job, batch=job.batch_chunks) if job.model == "tcn" else job
 
 
 def _json_job(path: Path) -> dict[str, Any]:

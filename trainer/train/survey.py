@@ -11,7 +11,8 @@ from typing import Any
 
 from trainer.config import Job
 from trainer.data.candles import Candles, read_candles
-from trainer.data.labels import plan_windows
+from trainer.data.plans import horizon_of, plan_symbol
+from trainer.data.volatility import VolatilityPlan
 from trainer.errors import DataError
 from trainer.train.task import Task
 
@@ -46,13 +47,9 @@ def survey(job: Job, data: Path) -> Survey:
 
 
 def _plan(candles: Candles, job: Job) -> tuple[Task, dict[str, Any]]:
-    plan = plan_windows(candles, job)
+    plan = plan_symbol(candles, job)
     windows = {span: len(starts) for span, starts in plan.starts.items()}
-    if job.batch > windows["train"]:
-        raise DataError(
-            f"batch {job.batch} is larger than the {windows['train']} training windows of {candles.symbol}",
-            do="Set batch to fewer, or give more bars.",
-        )
+    _refuse_large_batch(candles.symbol, job, len(plan.chunks) if isinstance(plan, VolatilityPlan) else windows["train"])
     # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
     visits = windows["train"] + (windows["validation"] + windows["test"] // job.epochs) // 4
     task = Task(symbol=candles.symbol, family=job.model, timeframe=candles.timeframe, estimate=job.epochs * visits)
@@ -62,5 +59,15 @@ def _plan(candles: Candles, job: Job) -> tuple[Task, dict[str, Any]]:
         "ties": plan.ties,
         "calendar": plan.calendar,
         "windows": windows,
+        **horizon_of(plan),
     }
     return task, summary
+
+
+def _refuse_large_batch(symbol: str, job: Job, available: int) -> None:
+    key, kind = ("batch_chunks", "chunks") if job.model == "tcn" else ("batch", "windows")
+    if getattr(job, key) > available:
+        raise DataError(
+            f"{key} {getattr(job, key)} is larger than the {available} training {kind} of {symbol}",
+            do=f"Set {key} to fewer{', lower chunk' if job.model == 'tcn' else ''}, or give more bars.",
+        )

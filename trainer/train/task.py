@@ -20,6 +20,7 @@ from trainer.artifacts.weights import save
 from trainer.config import Job
 from trainer.data.candles import Candles, read_candles, time_text
 from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.streams import StreamData, prepare_stream
 from trainer.data.windows import SymbolData, prepare
 from trainer.errors import TrainingFailed
 from trainer.models.families import architecture_of
@@ -28,6 +29,7 @@ from trainer.train.loop import Run, labels_at
 from trainer.train.pack import Member
 from trainer.train.precision import matmul_dtype
 from trainer.train.score import INPUT_LIMIT, Evaluator, metrics, probabilities_of
+from trainer.train.volatility import stream_run, stream_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +62,10 @@ def open_task(task: Task, job: Job, *, data: Path, device: str) -> Opened:
     """Read and prepare one model's data. Raises DataError when its bars can't be trained on."""
     candle_set = read_candles(data, symbols=(task.symbol,), timeframe=task.timeframe, bars=job.bars)
     candles = candle_set.symbols[task.symbol]
-    symbol_data = prepare(candles, job, device=device)
-    member = _member(task, symbol_data, job)
+    symbol_data = (prepare_stream if job.model == "tcn" else prepare)(candles, job, device=device)
     return Opened(
         task=task,
-        run=Run(member=member, symbol=task.symbol, starts=symbol_data.starts, learning_rate=job.learning_rate),
+        run=_run(task, symbol_data, job),
         symbol_data=symbol_data,
         data={
             "files": [{"file": read.file, "bars": read.bars} for read in candle_set.files],
@@ -87,7 +88,8 @@ def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, d
     task, run = opened.task, opened.run
     if run.failure:
         raise TrainingFailed(f"{task.model} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    scores = _scores(model, run, job)
+    symbol_data = opened.symbol_data
+    scores = stream_scores(model, symbol_data, job) if isinstance(symbol_data, StreamData) else _scores(model, run, job)
     file = f"{task.model}.safetensors"
     sha256 = save(out / file, run.best_weights, _card(opened, job, scores, device))
     return {
@@ -104,6 +106,13 @@ def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, d
 def _columns(candles: Candles) -> dict[str, bytes]:
     names = ("timestamp", "open", "high", "low", "close", "volume")
     return {name: getattr(candles, name).tobytes() for name in names}
+
+
+def _run(task: Task, symbol_data: SymbolData, job: Job) -> Run:
+    if isinstance(symbol_data, StreamData):
+        return stream_run(task.model, task.symbol, symbol_data, job, seed=job.seed)
+    member = _member(task, symbol_data, job)
+    return Run(member=member, symbol=task.symbol, starts=symbol_data.starts, learning_rate=job.learning_rate)
 
 
 def _member(task: Task, symbol_data: SymbolData, job: Job) -> Member:
@@ -138,11 +147,16 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
         architecture=architecture_of(job, num_features=len(FEATURES)),
         features=list(FEATURES),
         features_version=FEATURES_VERSION,
-        lookback=job.lookback,
-        horizon=job.horizon,
+        lookback=job.bars_seen,
+        horizon=symbol_data.horizon_bars if isinstance(symbol_data, StreamData) else job.horizon,
         calendar=symbol_data.calendar,
         # float32 values written as float64 text: reading them back gives the same float32. The limit is in deviations.
-        scaler={"mean": symbol_data.mean_F.tolist(), "std": symbol_data.std_F.tolist(), "limit": INPUT_LIMIT},
+        scaler={
+            "mean": symbol_data.mean_F.tolist(),
+            "std": symbol_data.std_F.tolist(),
+            "limit": INPUT_LIMIT,
+            **_label(symbol_data),
+        },
         splits=symbol_data.splits(),
         metrics=scores,
         training={
@@ -162,6 +176,17 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         mayfly=trainer.__version__,
     )
+
+
+def _label(symbol_data: SymbolData) -> dict[str, Any]:
+    """Return what turns a volatility model's output into a log: its label's scale; nothing for a model of classes."""
+    if not isinstance(symbol_data, StreamData):
+        return {}
+    return {
+        "label_mean": symbol_data.label_mean,
+        "label_std": symbol_data.label_std,
+        "horizon_sessions": symbol_data.horizon_sessions,
+    }
 
 
 @cache
