@@ -41,7 +41,7 @@ def hang(sandbox: Path, eventually: Any) -> None:
 def leave_only(layer: str, *, run_id: str, sandbox: Path, scheduler: Any) -> None:
     """Take every layer of a run away but one. The standing sweep is off until it is the one that is looked at."""
     if layer != "OS timer":
-        for timer in (sandbox / "run/timers").glob("*.timer"):
+        for timer in (sandbox / "run/timers").glob("[!.]*.timer"):
             timer.unlink()
     if layer != "one-time schedule to the sweeper":
         scheduler.delete_schedule(GroupName=GROUP, Name=f"mayfly-{run_id}-sweep")

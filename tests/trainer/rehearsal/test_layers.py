@@ -121,11 +121,11 @@ def in_seconds(seconds: float) -> datetime:
 
 
 def freeze(home: Path) -> None:
-    """Take the OS timer away and stop every process of the node, as a dead kernel would."""
-    for timer in (home / "run/timers").glob("*.timer"):
-        timer.unlink()
+    """Stop every process of the node and take the OS timer away, as a dead kernel would."""
     record = json.loads((home / ".mayfly-sandbox").read_text())
     os.killpg(record["process_group"], signal.SIGSTOP)
+    for timer in (home / "run/timers").glob("[!.]*.timer"):  # a dot's is being written: its node will never rename it
+        timer.unlink()
 
 
 def armed(home: Path, deadline: datetime) -> bool:
