@@ -124,7 +124,12 @@ def gpus_here() -> tuple[Device, ...]:
     except (OSError, subprocess.SubprocessError):
         return ()
     found = read_gpus(answer.stdout)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    wish = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wish is None:
+        return found
+    if wish.strip() in ("", "-1"):  # how GPUs are hidden
+        return ()
+    visible = wish.split(",")
     # Names (GPU-..., MIG-...) instead of numbers say nothing about which line is whose: then all count.
     if all(number.strip().isdigit() for number in visible):
         return tuple(found[int(number)] for number in visible if int(number) < len(found))

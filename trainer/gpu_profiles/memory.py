@@ -19,6 +19,7 @@ USABLE = 0.9  # of the free memory: the allocator leaves gaps
 PROCESS_GIB = 0.75  # CUDA's context and its libraries in one process; an estimate of 2026-11-21
 ROW_COPIES = 2  # each symbol's rows, and the same in the pack's joined table
 WEIGHT_COPIES = 6  # weights, gradients, two moments, the best weights, and what the update makes
+KEPT_A_LAYER, BACKWARD_BUFFERS = 6.5, 9.0  # in hidden states of one bar; see model_gib
 BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = 2, 16  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
 FEWEST_STEPS = 100  # optimizer steps an epoch below which a larger batch starves the training
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # what the listed ceilings are for: 24x7 bars of seven years
@@ -60,13 +61,16 @@ def model_gib(shape: Shape, *, bars: int, windows: int) -> float:
     """Return what one LSTM takes in training, in GiB: its symbol's rows, one slice's activations, weights and Adam, in float32.
 
         rows        bars x (features and label x 4 B x 2 copies + 2 window indices x 8 B)
-        activations windows x (layers x lookback x 6 hidden x 4 B + input and its gradient)
+        activations windows x (lookback x hidden x 4 B x (6.5 layers + 9) + input and its gradient)
         weights     count x 4 B x 6 copies
 
-    Derived, not measured (2026-11-21): four gates, cell and output are kept for the backward pass, for every bar and layer.
+    Rows and weights are counted. Each layer keeps four gates, cell and output for the backward pass, which itself works in
+    buffers of one layer's size: 6.5 and 9 are the best fit to peak memory on a CPU (1 to 3 layers, hidden 32 to 128, within
+    5 %, torch 2.13, 2026-11-21). For a GPU they are an estimate.
     """
     rows = bars * ((shape.features + 1) * 4 * ROW_COPIES + 2 * 8)
-    window = shape.layers * shape.lookback * 6 * shape.hidden * 4 + 2 * shape.lookback * shape.features * 4
+    hidden = (KEPT_A_LAYER * shape.layers + BACKWARD_BUFFERS) * shape.hidden
+    window = shape.lookback * 4 * (hidden + 2 * shape.features)
     first = 4 * shape.hidden * (shape.features + shape.hidden + 2)
     count = first + (shape.layers - 1) * 4 * shape.hidden * (2 * shape.hidden + 2) + shape.hidden + 1
     return (rows + windows * window + count * 4 * WEIGHT_COPIES) / GIB

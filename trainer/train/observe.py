@@ -21,6 +21,7 @@ from typing import Any
 from trainer.train.tensorboard import ScalarFile
 
 GPU_SECONDS = 5.0
+PROGRESS_SECONDS = 5.0  # of one model: each second of hundreds of models would be gigabytes in a night
 GPU_FIELDS = {
     "utilization.gpu": "use_percent",
     "memory.used": "memory_used_mib",
@@ -38,12 +39,17 @@ class Observed:
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._folder, self._clock = folder, clock
         self._boards: dict[str, ScalarFile] = {}
+        self._told: dict[str, float] = {}  # when each model's progress was kept last
         self._lock = threading.Lock()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Keep one event."""
         with self._lock:
             now = self._clock()
+            if event["event"] == "progress":
+                if now - self._told.get(event["model"], -math.inf) < PROGRESS_SECONDS:
+                    return
+                self._told[event["model"]] = now
             places = [("models", event.get("model")), ("workers", event.get("worker"))]
             files = [f"{kind}/{name}.jsonl" for kind, name in places if name is not None]
             if event["event"] == "gpu":

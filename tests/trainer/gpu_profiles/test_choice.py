@@ -4,7 +4,7 @@ import pytest
 
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import named_profile
-from trainer.gpu_profiles.choice import Device, check_fits, choose, profile_of, read_gpus
+from trainer.gpu_profiles.choice import Device, check_fits, choose, gpus_here, profile_of, read_gpus
 
 LISTING = """\
 NVIDIA H200, 143771, 143212, 9.0
@@ -92,3 +92,19 @@ def test_nvidia_smi_is_read_with_its_gaps():
     assert round(rtx_4090.free_gib, 1) == 8.8
     assert t4.free_gib == t4.memory_gib == 15.0
     assert read_gpus("No devices were found\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [(None, ["H200", "4090", "T4"]), ("2,0", ["T4", "H200"]), ("", []), ("-1", []), ("GPU-ab12", ["H200", "4090", "T4"])],
+)
+def test_gpus_that_are_hidden_are_not_here(tmp_path, monkeypatch, visible, names):
+    (tmp_path / "listing").write_text(LISTING)
+    stub = tmp_path / "nvidia-smi"
+    stub.write_text(f"#!/bin/sh\ncat {tmp_path / 'listing'}\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu.name.split()[-1] for gpu in gpus_here()] == names
