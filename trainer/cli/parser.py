@@ -67,7 +67,9 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     _models_verb(verbs)
 
-    predict = verbs.add_parser("predict", help="probabilities of one model on a file of candles, as CSV")
+    predict = verbs.add_parser(
+        "predict", help="what one model says about a file of candles, as CSV: probability (lstm) or volatility (tcn)"
+    )
     predict.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name or key of a model in the bucket")
     predict.add_argument("--data", required=True, metavar="FILE", help="candles, parquet or CSV")
     predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N windows only")

@@ -1,7 +1,9 @@
 """`mayfly predict MODEL --data FILE`: what a model says about the bars of a file, as CSV on stdout.
 
-MODEL is a local .safetensors file, else the name or key of a model in that AWS's bucket. Over the bars that the model was
-tested on, the probabilities are those its card was scored from.
+MODEL is a local .safetensors file, else the name or key of a model in that AWS's bucket. The columns are bar, available_at and,
+by the model's family, `probability` (lstm: of a higher close `horizon` bars later) or `volatility` (tcn: realized over the next
+`horizon_sessions` sessions, that of the whole horizon's log return, not annualized); the card has both horizons. Over the bars
+that the model was tested on, the numbers are those its card was scored from.
 """
 
 from __future__ import annotations
@@ -13,16 +15,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 
 from trainer.errors import UsageError
 
-COLUMNS = ("bar", "available_at", "probability")
-
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a row for each bar, oldest first: its start, its end (when this was knowable) and the probability of a rise."""
+    """Print a row for each bar, oldest first: its start, its end (when this was knowable), and what the model says of it."""
     if arguments.last < 0:
         raise UsageError(f"--last {arguments.last}", do="Give 1 or more; without it every window is predicted.")
     with _model_file(arguments) as path:
@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({"predictions": [asdict(prediction) for prediction in predictions]}, indent=2))
         return 0
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    # repr keeps every digit of a float: metrics computed from this file are the card's own.
-    writer.writerows((found.bar, found.available_at, repr(found.probability)) for found in predictions)
+    writer.writerow(field.name for field in fields(predictions[0]))  # never empty: no bar to predict is an error
+    # Every digit of a float is written: metrics computed from this file are the card's own.
+    writer.writerows(astuple(found) for found in predictions)
     return 0
 
 

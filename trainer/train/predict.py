@@ -6,11 +6,14 @@ Features are computed again from the candles, windows go through `score.Evaluato
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from trainer.artifacts.card import Card
 from trainer.artifacts.weights import load
@@ -21,11 +24,12 @@ from trainer.data.labels import clear_of_holes
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError
 from trainer.models.families import build
+from trainer.train.chunks import EVALUATION_CHUNK, StreamEvaluator
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.score import Evaluator, probabilities_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Prediction:
     """`bar`: start of the last bar seen. `available_at`: its end, when the prediction could be made (both ISO 8601, UTC)."""
 
@@ -34,8 +38,19 @@ class Prediction:
     probability: float  # that the close `horizon` bars later is higher
 
 
-def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> list[Prediction]:
+@dataclass(frozen=True)
+class Volatility:
+    """What a volatility model says; `bar` and `available_at` as in `Prediction`."""
+
+    bar: str
+    available_at: str
+    volatility: float  # realized over the card's horizon_sessions: that of the whole horizon's log return, not annualized
+
+
+def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> Sequence[Prediction | Volatility]:
     """Predict every bar of the file (the last `last` ones) that has a whole window behind it, oldest first.
+
+    What comes back is all `Prediction`s or all `Volatility`s, as the model's family has it.
 
     A bar has none within WARMUP + lookback bars of the series' beginning, or where a hole lies in its window.
     Uses one thread, as training did, so that the sums are the same. Raises DataError for a model that does not fit.
@@ -55,24 +70,40 @@ def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> 
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
-    first_row = int(starts[0]) - WARMUP  # features look back WARMUP bars and no further, so older bars are not needed
-    candles, starts = candles.rows(first_row), starts - first_row
     model = build(card.family, card.architecture).eval()
     model.load_state_dict(tensors)
-    evaluator = Evaluator(
-        rows_TF=compute_features(candles),
-        mean_F=torch.tensor(card.scaler["mean"]),
-        std_F=torch.tensor(card.scaler["std"]),
-        lookback=card.lookback,
-        limit=card.scaler.get("limit", math.inf),
-    )
-    chances = probabilities_of(evaluator.logits(model, torch.from_numpy(starts)))
+    found = (_volatilities if card.family == "tcn" else _chances)(model, card, candles, starts)
     bars = candles.timestamp[starts + card.lookback - 1]
-    ends = _ends(bars, card.timeframe)
+    kind = Volatility if card.family == "tcn" else Prediction
     return [
-        Prediction(bar=time_text(bar), available_at=time_text(end), probability=float(chance))
-        for bar, end, chance in zip(bars, ends, chances, strict=True)
+        kind(time_text(bar), time_text(end), float(value))
+        for bar, end, value in zip(bars, _ends(bars, card.timeframe), found, strict=True)
     ]
+
+
+def _chances(model: nn.Module, card: Card, candles: Candles, starts: np.ndarray) -> np.ndarray:
+    first_row = int(starts[0]) - WARMUP  # features look back WARMUP bars and no further, so older bars are not needed
+    evaluator = Evaluator(rows_TF=compute_features(candles.rows(first_row)), lookback=card.lookback, **_scaler(card))
+    return probabilities_of(evaluator.logits(model, torch.from_numpy(starts - first_row)))
+
+
+def _volatilities(model: nn.Module, card: Card, candles: Candles, starts: np.ndarray) -> np.ndarray:
+    # Older bars are not needed, but the grid of chunks stays where it was in training: the same sums, the same digits.
+    first_row = (int(starts[0]) - WARMUP) // EVALUATION_CHUNK * EVALUATION_CHUNK
+    evaluator = StreamEvaluator(
+        rows_TF=compute_features(candles.rows(first_row)),
+        first=WARMUP + card.lookback - 1,
+        bars_seen=card.lookback,
+        **_scaler(card),
+    )
+    scaled = evaluator.outputs(model, starts - first_row + card.lookback - 1)
+    return np.asarray(np.exp(scaled * card.scaler["label_std"] + card.scaler["label_mean"]))
+
+
+def _scaler(card: Card) -> dict[str, Any]:
+    """Return how inputs are scaled, as both evaluators take it."""
+    mean, std = (torch.tensor(card.scaler[name]) for name in ("mean", "std"))
+    return {"mean_F": mean, "std_F": std, "limit": card.scaler.get("limit", math.inf)}
 
 
 def _check_features(card: Card, model_path: Path) -> None:
