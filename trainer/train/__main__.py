@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(stop, file=sys.stderr)
         return stop.exit_code
     except TrainerError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         if log is None or options.events is None:
             return error.exit_code
         log.emit({"event": "error", **error.as_dict(), "code": 100})
