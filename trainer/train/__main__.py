@@ -81,10 +81,12 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     from trainer.train.precision import matmul_dtype
     from trainer.train.strategy import places_of
     from trainer.train.survey import survey
+    from trainer.train.tune import tuned
     from trainer.train.worker import WorkerSettings
     from trainer.train.workers import Supervisor
 
     kind, choice = choose_device(job, options.device)
+    job = tuned(job, choice.profile.name)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
     found = survey(job, options.data)
     num_workers = min(options.workers or default_workers(kind), len(found.tasks))

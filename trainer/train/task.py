@@ -138,7 +138,15 @@ def _scores(model: torch.nn.Module, run: Run, job: Job) -> dict[str, dict[str, A
 
 def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str) -> Card:
     task, run, symbol_data = opened.task, opened.run, opened.symbol_data
-    settings = ("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "patience")
+    settings = (
+        *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "patience"),
+        *(
+            "strategy",
+            "pack",
+            "micro_batch",
+            "activation_checkpointing",
+        ),  # how fast, not what: the tuner's choice, 0 the default
+    )
     return Card(
         model=task.model,
         family=task.family,
