@@ -108,7 +108,9 @@ def _longest_horizon(candles: Candles, job: Job, hole: np.ndarray, clock: np.nda
         labels, ends = label_sessions(candles.close, clock, sessions)
         bars = np.arange(first, len(candles), dtype=np.int64)
         bars = bars[ends[bars] >= 0]
-        bars = bars[clear_of_holes(hole, bars - job.bars_seen + 1, ends[bars])]
+        # Where the bar at the label's very end is missing, the break lies before the next one.
+        whole = clock[ends[bars]] == clock[bars] + sessions * DAY
+        bars = bars[clear_of_holes(hole, bars - job.bars_seen + 1, ends[bars] + ~whole)]
         found = _Labelled(sessions=sessions, labels=labels, ends=ends, bars=bars)
         separate = count_separate(found.within(test), ends)
         if job.horizon_sessions or separate >= FEWEST_TEST_LABELS:
