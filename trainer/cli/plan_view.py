@@ -23,7 +23,7 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
     rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
     lines += table(rows, right=(0, 3, 5))
     dates = sorted({candidate.machine.price_date for candidate in plan.candidates if candidate.machine.price_date})
-    lines.append(f"list prices of {LIST_PRICE_REGION}, {', '.join(dates)}; times are derived, not measured: P50 (P90)")
+    lines.append(f"list prices of {LIST_PRICE_REGION}, {', '.join(dates)}; times are {plan.times_are}: P50 (P90)")
     if plan.rehearsal:
         lines.append(
             "a rehearsal: GPUs are processes on this machine's CPU, and its dollars are their seconds at that list price"

@@ -17,7 +17,7 @@ from trainer.config import Job
 from trainer.cost.instances import InstanceType
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
-from trainer.gpu_profiles.memory import figures
+from trainer.gpu_profiles.memory import Figure, figures
 
 REFERENCE_STEPS = 60 * 2  # bars x layers of the model that the profiles' rates are for
 REFERENCE_HIDDEN = 64
@@ -88,15 +88,20 @@ def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: i
 
 def windows_per_second(machine: InstanceType) -> float:
     """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as a T4."""
-    memory_gib = machine.gpu_memory_gib
-    profile = profile_of(Device(name=machine.gpu_model, memory_gib=memory_gib, free_gib=memory_gib))
-    rate = figures(profile)["windows_per_second"].value
+    rate = rate_of(machine, rehearsal=False).value
     return float(rate if rate is not None else figures(named_profile("t4"))["windows_per_second"].value)
 
 
 def cpu_windows_per_second() -> float:
     """Return the rate of one core of a desk for the reference model."""
     return float(figures(named_profile("cpu"))["windows_per_second"].value)
+
+
+def rate_of(machine: InstanceType, *, rehearsal: bool) -> Figure:
+    """Return the profile's rate that a machine's times are made of, and whether somebody measured it."""
+    memory_gib = machine.gpu_memory_gib
+    gpu = Device(name=machine.gpu_model, memory_gib=memory_gib, free_gib=memory_gib)
+    return figures(named_profile("cpu") if rehearsal else profile_of(gpu))["windows_per_second"]
 
 
 def longest_first(seconds: Sequence[float], lanes: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.config import Job
 from trainer.cost.instances import InstanceType, instance_type, replacements
-from trainer.cost.planner import Workload, budget_duration, default_max_duration, dollars, estimate
+from trainer.cost.planner import Workload, budget_duration, default_max_duration, dollars, estimate, rate_of
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.chips import named_profile, packaged
 from trainer.gpu_profiles.choice import check_fits
@@ -59,6 +59,15 @@ class LaunchPlan:
         """Return the candidate that is asked first."""
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
+    @property
+    def times_are(self) -> str:
+        """Say where the candidates' times come from."""
+        machines = [candidate.machine for candidate in self.candidates]
+        measured = [machine.name for machine in machines if rate_of(machine, rehearsal=self.rehearsal).basis != "estimate"]
+        if not measured:
+            return "derived, not measured"
+        return f"by measured rates for {', '.join(measured)}" + (", else derived" if len(measured) < len(machines) else "")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as `--dry-run --json` prints it."""
         return {
@@ -69,7 +78,7 @@ class LaunchPlan:
             "max_duration_seconds": self.max_duration.total_seconds(),
             "hard_stop": {"seconds": self.hard_stop.total_seconds(), "dollars": round(self.hard_stop_usd, 4)},
             "budget_usd": self.budget_usd,
-            "times_are": "rough: derived, not measured",
+            "times_are": f"rough: {self.times_are}",
         }
 
 

@@ -8,6 +8,7 @@ from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
+from trainer.gpu_profiles.chips import write_measured
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
 
@@ -140,3 +141,14 @@ def test_a_profile_of_the_users_own_is_not_sent_to_an_instance(tmp_path, monkeyp
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "mine.toml"))
     with pytest.raises(UsageError, match="l4 holds at this desk only"):
         machines_of(Job(gpu_profile="l4", instance=("g6.xlarge",)))
+
+
+def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypatch):
+    before = plan(Job(instance=("g6.xlarge", "g5.xlarge")))
+    assert before.times_are == "derived, not measured"
+    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
+    write_measured("l4", {"windows_per_second": 1_500_000}, date="2026-11-21")
+    made = plan(Job(instance=("g6.xlarge", "g5.xlarge")))
+    assert made.times_are == "by measured rates for g6.xlarge, else derived"
+    assert made.candidates[0].seconds_p50 < before.candidates[0].seconds_p50
+    assert made.candidates[1].seconds_p50 == before.candidates[1].seconds_p50
