@@ -120,14 +120,28 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
     }
 
 
-def fit(profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars: int) -> Fit:
+def is_reference(job: Job) -> bool:
+    """Say whether a job's models are of the size that figures are for: only what was measured of those is a figure."""
+    shape = (job.model, job.hidden, job.layers, job.lookback, job.batch)
+    return shape == ("lstm", REFERENCE.hidden, REFERENCE.layers, REFERENCE.lookback, REFERENCE_BATCH)
+
+
+def with_rows_of_seven_years(measured_gib: float, *, rows: int) -> float:
+    """Return what a reference model takes on seven years of bars, from what it took on few rows: rows can be counted."""
+    few, many = (model_gib(REFERENCE, bars=bars, windows=0) for bars in (rows, MINUTES_OF_SEVEN_YEARS))
+    return measured_gib + many - few
+
+
+def fit(profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars: int, tuned: Job | None = None) -> Fit:
     """Decide how many of a job's models train at a time in so much free memory, and in which slices.
 
-    `bars` is the longest symbol's. What the job says stands. Raises UsageError where one window of one model is too much.
+    `bars` is the longest symbol's; `tuned` is the job as a tuner, which knew neither these bars nor this memory, would have it.
+    What the job itself says stands. Raises UsageError where one window of one model is too much.
     """
     shape = Shape(features=features, hidden=job.hidden, layers=job.layers, lookback=job.lookback)
     room = room_gib(memory_gib)
-    micro_batch = min(job.micro_batch or job.batch, job.batch)
+    best = tuned or job
+    micro_batch = min(best.micro_batch or job.batch, job.batch)
     while not job.micro_batch and micro_batch > 1 and model_gib(shape, bars=bars, windows=micro_batch) > room:
         micro_batch = (micro_batch + 1) // 2
     needed = model_gib(shape, bars=bars, windows=micro_batch)
@@ -138,7 +152,7 @@ def fit(profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars
             do="Set bars lower, or take a larger GPU.",
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
-    limit = filling_models(profile) if known.basis == "estimate" else int(known.value)
+    limit = best.pack or (filling_models(profile) if known.basis == "estimate" else int(known.value))
     models = job.pack or max(1, min(limit, int(room / needed)))
     return Fit(models=models, micro_batch=micro_batch, memory_per_model_gib=needed)
 

@@ -86,13 +86,13 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     from trainer.train.workers import Supervisor
 
     kind, choice = choose_device(job, options.device)
-    job = tuned(job, choice.profile.name)
+    given, job = job, tuned(job, choice.profile.name)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
     found = survey(job, options.data)
     num_workers = min(options.workers or default_workers(kind), len(found.tasks))
     if kind == "cuda":
         sharing = math.ceil(num_workers / default_workers(kind))
-        job = placed(job, choice, workers_per_gpu=sharing, symbols=found.data["symbols"])
+        job = placed(given, choice, tuned=job, workers_per_gpu=sharing, symbols=found.data["symbols"])
     options.out.mkdir(parents=True, exist_ok=True)
     observed = Observed(options.out / "observed")
 

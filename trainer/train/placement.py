@@ -36,17 +36,19 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
     return kind, choose(job.gpu_profile, None)
 
 
-def placed(job: Job, choice: Choice, *, workers_per_gpu: int, symbols: Mapping[str, Mapping[str, Any]]) -> Job:
-    """Return the job with `pack` and `micro_batch` set as they fit one GPU of this profile; what it names itself stands.
+def placed(job: Job, choice: Choice, *, tuned: Job, workers_per_gpu: int, symbols: Mapping[str, Mapping[str, Any]]) -> Job:
+    """Return the tuned job with `pack` and `micro_batch` as they fit one GPU of this profile; what `job` itself names stands.
 
     `symbols` is the survey's summary of each. Raises UsageError where one model is too large.
     """
     if job.model != "lstm":  # the memory formula is the LSTM's
-        return job
+        return tuned
     bars = max(int(summary["bars"]) for summary in symbols.values())
-    found = fit(choice.profile, job, memory_gib=choice.memory_gib / workers_per_gpu, features=len(FEATURES), bars=bars)
-    sliced = found.micro_batch if found.micro_batch < job.batch else job.micro_batch
-    return with_settings(job, pack=found.models, micro_batch=sliced)
+    found = fit(
+        choice.profile, job, memory_gib=choice.memory_gib / workers_per_gpu, features=len(FEATURES), bars=bars, tuned=tuned
+    )
+    sliced = found.micro_batch if found.micro_batch < job.batch else tuned.micro_batch
+    return with_settings(tuned, pack=found.models, micro_batch=sliced)
 
 
 def gpus_of_torch() -> tuple[Device, ...]:

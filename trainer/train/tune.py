@@ -28,6 +28,7 @@ from trainer.config import Job, job_from, load_job, parse_assignments, with_sett
 from trainer.data.features import FEATURES
 from trainer.errors import TrainerError, UsageError
 from trainer.gpu_profiles.chips import user_file, write_measured
+from trainer.gpu_profiles.memory import is_reference, with_rows_of_seven_years
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.pack import Lanes, Member, Pack
 from trainer.train.placement import choose_device
@@ -168,9 +169,12 @@ def remember(profile: str, job: Job, best: Timing) -> Path:
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     partial.replace(path)
+    if not is_reference(job):
+        return path
     figures: dict[str, Any] = {"windows_per_second": round(best.windows_per_second)}
     if best.memory_per_model_gib:
-        figures.update(memory_per_model_gib=round(best.memory_per_model_gib, 3), models_per_gpu=best.candidate.pack)
+        memory_gib = with_rows_of_seven_years(best.memory_per_model_gib, rows=ROWS)
+        figures.update(memory_per_model_gib=round(memory_gib, 3), models_per_gpu=best.candidate.pack)
     write_measured(profile, figures, date=date.today().isoformat())
     return path
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -51,12 +49,23 @@ def test_a_gpus_profile_waits_while_the_cpu_was_asked_for_and_is_refused_where_t
         choose_device(Job(gpu_profile="h2000"), "cpu")
 
 
+def place(job: Job, memory_gib: float = 22.35, *, tuned: Job | None = None, workers_per_gpu: int = 1) -> Job:
+    choice = Choice(profile=named_profile("l4"), why="", memory_gib=memory_gib)
+    return placed(job, choice, tuned=tuned or job, workers_per_gpu=workers_per_gpu, symbols=A_YEAR)
+
+
 def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
-    choice = Choice(profile=named_profile("l4"), why="", memory_gib=22.35)
-    alone = placed(Job(), choice, workers_per_gpu=1, symbols=A_YEAR)
+    alone = place(Job())
     assert (alone.pack, alone.micro_batch, alone.batch) == (7, 0, 256)
-    shared = placed(Job(), replace(choice, memory_gib=3.0), workers_per_gpu=2, symbols=A_YEAR)
-    assert 1 <= shared.pack < alone.pack
-    sliced = placed(Job(batch=16_384), replace(choice, memory_gib=3.0), workers_per_gpu=1, symbols=A_YEAR)
+    assert 1 <= place(Job(), 3.0, workers_per_gpu=2).pack < alone.pack
+    sliced = place(Job(batch=16_384), 3.0)
     assert 0 < sliced.micro_batch < sliced.batch == 16_384
-    assert placed(Job(pack=3), choice, workers_per_gpu=1, symbols=A_YEAR).pack == 3
+    assert place(Job(pack=3)).pack == 3
+
+
+def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_word():
+    tuned = Job(strategy="fused", pack=32, micro_batch=128)
+    assert place(Job(), 141.0, tuned=tuned) == tuned
+    small = place(Job(), 3.0, tuned=tuned)
+    assert (small.strategy, small.micro_batch) == ("fused", 128) and 1 <= small.pack < 32
+    assert place(Job(pack=2), 3.0, tuned=Job(pack=2, micro_batch=128)).pack == 2

@@ -93,8 +93,19 @@ def test_a_later_tuning_keeps_what_is_known_of_other_shapes(tmp_path):
         job = Job(hidden=hidden)
         remember("cpu", job, Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=hidden), windows_per_second=1.0))
     assert tuned(Job(hidden=4), "cpu").micro_batch == 4 and tuned(Job(hidden=8), "cpu").micro_batch == 8
-    measured = json.loads((tmp_path / "profiles" / "gpu_measured.json").read_text())
-    assert measured["cpu"]["windows_per_second"] == 1 and "date" in measured["cpu"]
+
+
+def test_only_what_was_measured_of_the_reference_model_is_a_figure_of_the_profile(tmp_path):
+    best = Timing(
+        candidate=Candidate(strategy="streams", pack=8, micro_batch=256), windows_per_second=2.0, memory_per_model_gib=0.1
+    )
+    remember("l4", Job(hidden=128), best)
+    file = tmp_path / "profiles" / "gpu_measured.json"
+    assert not file.exists()
+    remember("l4", Job(), best)
+    measured = json.loads(file.read_text())["l4"]
+    assert (measured["windows_per_second"], measured["models_per_gpu"]) == (2, 8) and "date" in measured
+    assert measured["memory_per_model_gib"] > 1.0  # the rows of seven years are added
 
 
 def test_a_spoilt_file_is_named_with_its_remedy(tmp_path):
