@@ -95,7 +95,7 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
         candles, files = check.result()
         return Found(job=job, candles=candles, files=files)
     if inputs := list_inputs(objects):
-        candles = choose(inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.lookback + job.horizon)
+        candles = choose(inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.bars_seen + job.horizon)
         notes = [f"left out: {key} (no launch put it there; name it with --data once)" for key in candles.left_out]
         return Found(job=job, candles=candles, notes=notes)
     if not rehearsal:

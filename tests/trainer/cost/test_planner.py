@@ -34,6 +34,16 @@ def test_work_counts_the_training_span_less_one_lookback_and_no_more_than_the_ba
     assert workload(Job(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000}).windows == {"B": 4_970}
 
 
+def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back_on():
+    small = workload(Job(model="tcn", blocks=1, width=512), {"A": 100_000})
+    double = workload(Job(model="tcn", blocks=1, width=1024), {"A": 100_000})
+    assert double.window_cost_cpu == pytest.approx(4 * small.window_cost_cpu)
+    long, short = (workload(Job(model="tcn", chunk=chunk), {"A": 100_000}) for chunk in (1 << 20, 1024))
+    assert 1.4 < short.window_cost_cpu / long.window_cost_cpu < 1.7
+    # The full size was measured at 1,100 bars a second on a core.
+    assert 800 < cpu_windows_per_second() / short.window_cost_cpu < 1400
+
+
 def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
     work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
     one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2 / cpu_windows_per_second()
