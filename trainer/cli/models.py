@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 from trainer.cli.connect import connected
-from trainer.cli.output import table
+from trainer.cli.output import bars_are, table
 from trainer.launch.preflight import read_stack
 from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
 from trainer.runs.store import open_objects
 
-HEADER = ["model", "stage", "run", "accuracy", "base rate", "AUC", "MCC", "created", "version", "sha256"]
+HEADER = ["model", "stage", "run", "accuracy", "base rate", "AUC", "MCC", "correlation", "created", "version", "sha256"]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"models": [_as_dict(model) for model in models]}, indent=2))
     else:
-        print("\n".join(table([HEADER, *map(_row, models)], right=(3, 4, 5, 6))) if models else "no models yet")
+        print("\n".join(table([HEADER, *map(_row, models)], right=(3, 4, 5, 6, 7))) if models else "no models yet")
     return 0
 
 
@@ -48,7 +48,8 @@ def _row(model: Model) -> list[str]:
         model.name,
         model.stage,
         model.run_id or "-",
-        *(score(name) for name in ("accuracy", "base_rate", "auc", "mcc")),
+        *(score(name) for name in ("accuracy", "base_rate", "auc", "mcc", "correlation")),
+        bars_are(model.synthetic),
         f"{model.created_at:%Y-%m-%d %H:%M}",
         model.version_id[:8],
         model.sha256[:12],

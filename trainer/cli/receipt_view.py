@@ -39,27 +39,34 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
 def _models(models: list[dict[str, Any]]) -> list[str]:
     if not models:
         return ["models     none"]
-    rows = [["symbol", "family", "accuracy (base rate)", "AUC", "MCC", "log loss", "Brier", "version", "sha256"]]
-    rows += [_model_row(model) for model in models]
+    volatility = all("qlike" in _scores(model) for model in models)  # a run trains one family
+    scores = ["correlation (HAR)", "QLIKE (HAR)"] if volatility else ["accuracy (base rate)", "AUC", "MCC", "log loss", "Brier"]
+    rows = [["symbol", "family", *scores, "version", "sha256"]]
+    rows += [_model_row(model, volatility=volatility) for model in models]
     lines = table(rows)
     return [f"models     {lines[0]}", *(f"           {line}" for line in lines[1:])]
 
 
-def _model_row(model: dict[str, Any]) -> list[str]:
-    scores = (model.get("metrics") or {}).get("test") or model.get("metrics") or {}
+def _scores(model: dict[str, Any]) -> dict[str, Any]:
+    return (model.get("metrics") or {}).get("test") or model.get("metrics") or {}
 
-    def score(name: str) -> str:
-        value = scores.get(name)
+
+def _model_row(model: dict[str, Any], *, volatility: bool) -> list[str]:
+    scores = _scores(model)
+
+    def score(name: str, of: dict[str, Any] = scores) -> str:
+        value = of.get(name)
         return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
 
+    if volatility:
+        har = scores["baselines"]["har"]
+        told = [f"{score(name)} ({score(name, har)})" for name in ("correlation", "qlike")]
+    else:
+        told = [f"{score('accuracy')} ({score('base_rate')})", *map(score, ("auc", "mcc", "log_loss", "brier"))]
     return [
         str(model["symbol"]),
         str(model["family"]),
-        f"{score('accuracy')} ({score('base_rate')})",
-        score("auc"),
-        score("mcc"),
-        score("log_loss"),
-        score("brier"),
+        *told,
         str(model["version_id"])[:8],
         str(model["sha256"])[:12],
     ]

@@ -55,3 +55,12 @@ def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
 def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
     bare = {**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0}
     assert "models     none" in receipt_lines(bare)
+
+
+def test_a_model_of_volatility_stands_beside_har():
+    har = {"correlation": 0.62, "qlike": 0.74}
+    scores = {"test": {"correlation": 0.641, "qlike": 0.842, "baselines": {"har": har}}}
+    model = {**RECEIPT["models"][0], "family": "tcn", "metrics": scores}
+    text = "\n".join(receipt_lines({**RECEIPT, "models": [model]}))
+    assert "correlation (HAR)" in text and "0.6410 (0.6200)" in text and "0.8420 (0.7400)" in text
+    assert "AUC" not in text
