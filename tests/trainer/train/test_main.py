@@ -216,7 +216,7 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
     desk = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(desk) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("Error: TINY-USD has 100 bars")
+    assert line.startswith("error: TINY-USD has 100 bars")
     assert main([*desk, "--events", str(tmp_path / "events")]) == 100
     (event,) = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
     assert (event["event"], event["code"], event["what"]) == ("error", 100, "TINY-USD has 100 bars")
