@@ -13,7 +13,7 @@ from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
 from trainer.runs.store import open_objects
 
-HEADER = ["model", "stage", "run", "accuracy", "base rate", "AUC", "MCC", "correlation", "created", "version", "sha256"]
+HEADER = ["model", "stage", "run", "accuracy", "base rate", "AUC", "MCC", "correlation", "bars", "created", "version", "sha256"]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -67,6 +67,11 @@ class Story:
             self._on_screen = False
 
 
+def bars_are(synthetic: bool | None) -> str:
+    """Return the word for bars, so that generated ones never pass for a market's."""
+    return "-" if synthetic is None else "SYNTHETIC" if synthetic else "real"
+
+
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
     """Return rows as aligned lines; the columns in `right` are aligned to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 
+from trainer.artifacts.card import read_card
 from trainer.errors import UsageError
 
 
@@ -30,6 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
         from trainer.train.predict import predict_file
 
         predictions = predict_file(path, Path(arguments.data), last=arguments.last or None)
+        if read_card(path).data.get("synthetic"):
+            print(f"{path.stem} was trained on SYNTHETIC bars: it knows nothing of any market", file=sys.stderr)
     if arguments.json:
         print(json.dumps({"predictions": [asdict(prediction) for prediction in predictions]}, indent=2))
         return 0

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from trainer.cli.connect import connected
-from trainer.cli.output import duration, money, table
+from trainer.cli.output import bars_are, duration, money, table
 from trainer.cli.receipt_view import receipt_lines
 from trainer.control.act import read_receipt
 from trainer.control.cloud import AwsCloud
@@ -16,7 +16,7 @@ from trainer.errors import UsageError
 from trainer.launch.preflight import read_stack
 from trainer.runs.store import run_ids
 
-HEADER = ["run", "state", "exit", "models", "failed", "time", "spent", "instance"]
+HEADER = ["run", "state", "exit", "models", "failed", "bars", "time", "spent", "instance"]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,6 +49,7 @@ def _row(receipt: dict[str, Any]) -> list[str]:
         str(receipt["exit_code"]),
         str(len(receipt["models"])),
         str(len(receipt["failed"])),
+        bars_are(receipt["data"].get("synthetic")),
         duration(receipt["seconds"]["total"]),
         f"{money(dollars['spent_low'])} to {money(dollars['spent_high'])}",
         f"{instance['instance_id']} {instance['state']}" if instance else "-",

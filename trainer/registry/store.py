@@ -39,6 +39,7 @@ class Model:
     symbol: str
     created_at: datetime
     metrics: dict[str, Any] = field(default_factory=dict)
+    synthetic: bool | None = None  # whether it was trained on generated bars; None where nobody says
 
 
 def list_models(objects: Objects) -> tuple[Model, ...]:
@@ -128,6 +129,7 @@ def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "pr
         symbol=card.symbol if card else rest.rpartition("_")[0],
         created_at=stored.modified_at,
         metrics=card.metrics if card else {},
+        synthetic=card.data.get("synthetic") if card else None,
     )
 
 
@@ -145,4 +147,5 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             symbol=made["symbol"],
             created_at=created_at,
             metrics=made.get("metrics") or {},
+            synthetic=receipt.get("data", {}).get("synthetic"),
         )
