@@ -18,7 +18,9 @@ def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
         return
     if sys.platform != "linux":
         raise ConfigError(
-            f"--rehearse does not run on {sys.platform}", why="its nodes are Linux processes", do="Use a container."
+            "--rehearse needs Linux or a container",
+            why=f"this is {sys.platform}",
+            do="Run it in a Linux container, or under WSL.",
         )
     from trainer.rehearsal.client import rehearsal  # late: moto and the program are for rehearsals alone
 
