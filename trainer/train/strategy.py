@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.config import Job
-from trainer.train.chunks import CPU_MICRO_BATCH as CHUNKS_AT_ONCE
-from trainer.train.chunks import Chunks
+from trainer.train.chunks import Chunks, cpu_micro_batch
 from trainer.train.pack import CPU_MICRO_BATCH, Lanes, Member, Pack
 from trainer.train.stacked import Fused, Streams
 
@@ -22,7 +21,7 @@ def form_pack(members: Sequence[Member], job: Job) -> Pack:
     """Make a pack of the job's strategy; `auto` is lanes on a CPU, streams on a GPU (the same kernels as alone)."""
     on_cpu = members[0].rows_TF.device.type == "cpu"
     if job.model == "tcn":  # large enough to fill a device by itself
-        return Chunks(members, job, micro_batch=job.micro_batch or (CHUNKS_AT_ONCE if on_cpu else job.batch))
+        return Chunks(members, job, micro_batch=job.micro_batch or (cpu_micro_batch(job) if on_cpu else job.batch))
     strategy = job.strategy if job.strategy != "auto" else "lanes" if on_cpu else "streams"
     micro_batch = job.micro_batch or (CPU_MICRO_BATCH if on_cpu else job.batch)
     if strategy == "fused":

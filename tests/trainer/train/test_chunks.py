@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trainer.config import Job
-from trainer.train.chunks import EVALUATION_CHUNK, Chunks, StreamEvaluator, gather_chunks
+from trainer.train.chunks import EVALUATION_CHUNK, Chunks, StreamEvaluator, cpu_micro_batch, gather_chunks
 from trainer.train.pack import Member, new_model
 from trainer.train.seeds import derive
 from trainer.train.strategy import form_pack
@@ -43,7 +43,7 @@ def losses(pack: Chunks, steps: range) -> torch.Tensor:
 
 def test_sixty_steps_are_those_of_plain_torch():
     job, item = replace(JOB, dropout=0.0), member(torch.float64)
-    ours = losses(Chunks([item], job), range(STEPS))
+    ours = losses(Chunks([item], job, micro_batch=2), range(STEPS))
     model = new_model(item, job)
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
     scaled = (item.rows_TF - item.mean_F) / item.std_F
@@ -72,28 +72,33 @@ def test_sixty_steps_are_those_of_plain_torch():
     ids=["in one slice", "activations computed again", "as the worker forms it"],
 )
 def test_slices_and_recomputed_activations_change_the_speed_and_not_the_model(other: Callable[[Member], Chunks]):
-    alone = losses(Chunks([member(torch.float64)], JOB), range(STEPS))
+    alone = losses(Chunks([member(torch.float64)], JOB, micro_batch=1), range(STEPS))
     torch.testing.assert_close(losses(other(member(torch.float64)), range(STEPS)), alone, rtol=1e-9, atol=0)
 
 
+def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
+    assert cpu_micro_batch(Job(model="tcn")) == 1
+    assert cpu_micro_batch(Job(model="tcn", blocks=4, width=32, chunk=256)) > 64
+
+
 def test_it_learns():
-    told = losses(Chunks([member()], replace(JOB, dropout=0.0)), range(3 * STEPS))
+    told = losses(Chunks([member()], replace(JOB, dropout=0.0), micro_batch=4), range(3 * STEPS))
     assert told[-20:].mean() < 0.2 * told[:5].mean()
 
 
 def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped():
-    whole = Chunks([member()], JOB)
+    whole = Chunks([member()], JOB, micro_batch=2)
     before = losses(whole, range(20))
     state = whole.snapshot(0)
     after = losses(whole, range(20, STEPS))
-    resumed = Chunks([member()], JOB)
+    resumed = Chunks([member()], JOB, micro_batch=2)
     resumed.restore(0, state)
     assert torch.equal(losses(resumed, range(20, STEPS)), after) and torch.isfinite(before).all()
 
 
 def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped():
     items = [member(), member(name="tcn_B_1m")]
-    pack, alone = Chunks(items, JOB), Chunks(items[:1], JOB)
+    pack, alone = Chunks(items, JOB, micro_batch=4), Chunks(items[:1], JOB, micro_batch=4)
     still = pack.snapshot(1)
     for step in range(10):
         told = pack.step([True, False], [batch(step), batch(step)])
@@ -107,14 +112,14 @@ def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
     read_X = torch.arange(JOB.chunk + JOB.bars_seen - 1)
     x_BFX = gather_chunks(item.rows_TF, torch.tensor([ROWS - 40]), read_X, item.mean_F, item.std_F)
     assert torch.equal(x_BFX[0, :, 39:], x_BFX[0, :, 39:40].expand(-1, len(read_X) - 39))
-    loss = Chunks([item], JOB).step([True], [torch.tensor([ROWS - 80])])
+    loss = Chunks([item], JOB, micro_batch=4).step([True], [torch.tensor([ROWS - 80])])
     assert torch.isfinite(loss).all()
 
 
 def test_a_loss_that_is_not_finite_leaves_the_model_as_it_was():
     item = member()
     item.rows_TF[300] = torch.inf
-    pack = Chunks([replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))], JOB)
+    pack = Chunks([replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))], JOB, micro_batch=4)
     before = pack.snapshot(0).weights
     assert torch.isnan(pack.step([True], [batch(0)])).all()
     assert all(torch.equal(pack.snapshot(0).weights[name], weight) for name, weight in before.items())
