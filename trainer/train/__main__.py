@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
     parse.add_argument("--symbols", help="comma-separated; all that are found without it")
     parse.add_argument("--timeframe", help="such as 1m; needed only where several are found")
+    parse.add_argument("--model", metavar="FAMILY", help="model family: lstm (direction; the default) or tcn (volatility)")
     parse.add_argument("--epochs", type=int, help="passes over the training windows, at most")
     parse.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other job key")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
@@ -119,7 +120,9 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
 
 
 def _job(options: argparse.Namespace) -> Job:
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("symbols", "timeframe", "epochs", "gpu_profile")}
+    given: dict[str, Any] = {
+        name: getattr(options, name) for name in ("symbols", "timeframe", "model", "epochs", "gpu_profile")
+    }
     file = {}
     if options.job is not None:
         file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)

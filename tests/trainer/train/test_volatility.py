@@ -223,8 +223,8 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, di
     candles = replace(candles, **{name: getattr(candles, name)[kept] for name in names})
     data = folder / "VOL-USD_2h_2024-2024.parquet"
     write_candles(data, [candles], synthetic=True)
-    settings = ["model=tcn", "blocks=3", "width=8", "chunk=128", "batch_chunks=4", "horizon_sessions=1"]
-    arguments = ["--data", str(data), "--out", str(folder / "out"), "--events", str(folder), "--epochs", "2"]
+    settings = ["blocks=3", "width=8", "chunk=128", "batch_chunks=4", "horizon_sessions=1"]
+    arguments = ["--data", str(data), "--out", str(folder / "out"), "--events", str(folder), "--epochs", "2", "--model", "tcn"]
     arguments += ["--device", "cpu", "--workers", "1"] + [part for setting in settings for part in ("--set", setting)]
     with redirect_stdout(io.StringIO()):
         assert main(arguments) == 0
