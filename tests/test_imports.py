@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gpu_profiles": {"errors", "config"},
     "artifacts": {"errors", "config"},
     "runs": {"errors", "config", "access", "stack_outputs", "artifacts"},
-    "cost": {"errors", "config", "access", "gpu_profiles", "runs"},
+    "cost": {"errors", "config", "access", "gpu_profiles", "artifacts", "runs"},
     "registry": {"errors", "config", "access", "stack_outputs", "artifacts", "runs"},
     "launch": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "cost", "registry"},
     "control": {

@@ -17,7 +17,10 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
     kind = "SYNTHETIC bars" if candles.synthetic else "bars"
     last = f" (the last {job.bars:,} of each)" if job.bars else ""
     names = ", ".join(candles.bars) if len(candles.bars) <= 6 else f"{len(candles.bars)} symbols"
-    models = "1 model" if len(candles.bars) == 1 else f"{len(candles.bars)} models"
+    count = len(candles.bars) * job.folds * job.seeds
+    models = "1 model" if count == 1 else f"{count} models"
+    if count > len(candles.bars):
+        models += f" = {len(candles.bars)} symbols x {job.folds} folds x {job.seeds} seeds"
     what = f"{job.name}: {models} ({job.model}: {names})"
     lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.epochs}"]
     rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]

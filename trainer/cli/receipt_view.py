@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainer.artifacts.names import label
 from trainer.cli.output import duration, money, table
 
 
@@ -26,9 +27,10 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
             f"instance   {instance['instance_id']} {instance['instance_type']} {instance['market'].replace('_', '-')} "
             f"{instance['availability_zone']}: {instance['state']} ({instance['proof'] or 'no proof'})"
         )
-    lines += _models(receipt["models"])
+    several = int(receipt["job"].get("folds", 1)) * int(receipt["job"].get("seeds", 1))
+    lines += _models(receipt["models"], several)
     for failure in receipt["failed"]:
-        lines.append(f"failed     {failure['symbol']}: {failure['reason']}")
+        lines.append(f"failed     {_called(failure, several)}: {failure['reason']}")
     if receipt.get("retries"):
         lines.append(f"retries    {receipt['retries']}")
     if receipt.get("note"):
@@ -36,13 +38,22 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _models(models: list[dict[str, Any]]) -> list[str]:
+def _called(model: dict[str, Any], several: int) -> str:
+    fold, seed = model.get("fold", 1), model.get("seed", 0)
+    return label(str(model["symbol"]), fold=fold, seed=seed, models_per_symbol=several)
+
+
+def _models(models: list[dict[str, Any]], several: int) -> list[str]:
     if not models:
         return ["models     none"]
     volatility = all("qlike" in _scores(model) for model in models)  # a run trains one family
-    scores = ["correlation (HAR)", "QLIKE (HAR)"] if volatility else ["accuracy (base rate)", "AUC", "MCC", "log loss", "Brier"]
+    scores = (
+        ["correlation (HAR)", "QLIKE (HAR)"]
+        if volatility
+        else ["accuracy (base rate)", "AUC (logistic)", "MCC", "log loss", "Brier"]
+    )
     rows = [["symbol", "family", *scores, "version", "sha256"]]
-    rows += [_model_row(model, volatility=volatility) for model in models]
+    rows += [[_called(model, several), *_model_row(model, volatility=volatility)] for model in models]
     lines = table(rows)
     return [f"models     {lines[0]}", *(f"           {line}" for line in lines[1:])]
 
@@ -62,9 +73,10 @@ def _model_row(model: dict[str, Any], *, volatility: bool) -> list[str]:
         har = scores["baselines"]["har"]
         told = [f"{score(name)} ({score(name, har)})" for name in ("correlation", "qlike")]
     else:
-        told = [f"{score('accuracy')} ({score('base_rate')})", *map(score, ("auc", "mcc", "log_loss", "brier"))]
+        logistic = scores.get("baselines", {}).get("logistic", {})
+        beside = [f"{score('accuracy')} ({score('base_rate')})", f"{score('auc')} ({score('auc', logistic)})"]
+        told = [*beside, *map(score, ("mcc", "log_loss", "brier"))]
     return [
-        str(model["symbol"]),
         str(model["family"]),
         *told,
         str(model["version_id"])[:8],

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from trainer.artifacts.names import label
 from trainer.config import Job
 from trainer.cost.instances import InstanceType
 from trainer.gpu_profiles.chips import named_profile
@@ -37,8 +38,8 @@ SHORTEST_DEADLINE, LONGEST_DEADLINE = timedelta(minutes=30), timedelta(hours=12)
 class Workload:
     """What a job asks of a machine: one entry a model, and what each window costs against the reference model."""
 
-    windows: dict[str, int]  # symbol -> training windows
-    scored: dict[str, int]  # symbol -> validation windows an epoch
+    windows: dict[str, int]  # model -> training windows
+    scored: dict[str, int]  # model -> validation windows an epoch
     epochs: int
     window_cost_gpu: float
     window_cost_cpu: float
@@ -58,29 +59,36 @@ class Estimate:
 
 
 def workload(job: Job, bars: Mapping[str, int]) -> Workload:
-    """Return the work in a job over so many bars a symbol."""
-    training_share = 1.0 - job.validation_fraction - job.test_fraction
+    """Return the work in a job over so many bars a symbol: a model for each fold and seed, the older folds on fewer bars."""
     used = {symbol: min(count, job.bars) if job.bars else count for symbol, count in bars.items()}
+    windows, scored = {}, {}
+    for symbol, count in used.items():
+        for fold in range(1, job.folds + 1):
+            tests = 1 + job.folds - fold  # its own, and those of the later folds
+            training_share = 1.0 - job.validation_fraction - tests * job.test_fraction
+            for seed in range(job.seed, job.seed + job.seeds):
+                name = label(symbol, fold=fold, seed=seed, models_per_symbol=job.folds * job.seeds)
+                windows[name] = max(0, int(count * training_share) - job.bars_seen)
+                scored[name] = int(count * job.validation_fraction)
+    cost_cpu, cost_gpu = _window_costs(job)
+    return Workload(
+        windows=windows,
+        scored=scored,
+        epochs=job.epochs,
+        window_cost_gpu=cost_gpu,
+        window_cost_cpu=cost_cpu,
+    )
+
+
+def _window_costs(job: Job) -> tuple[float, float]:
+    """Return what a window costs against the reference model's, on a CPU and on a GPU."""
     if job.model == "tcn":
         mflop = _tcn_mflop(job)
-        cost_cpu, cost_gpu = (share * mflop / REFERENCE_MFLOP for share in (CONVOLUTION_CPU, CONVOLUTION_GPU))
-        return Workload(
-            windows={symbol: max(0, int(count * training_share) - job.bars_seen) for symbol, count in used.items()},
-            scored={symbol: int(count * job.validation_fraction) for symbol, count in used.items()},
-            epochs=job.epochs,
-            window_cost_gpu=cost_gpu,
-            window_cost_cpu=cost_cpu,
-        )
+        return CONVOLUTION_CPU * mflop / REFERENCE_MFLOP, CONVOLUTION_GPU * mflop / REFERENCE_MFLOP
     # A GPU is bound by the number of dependent steps until the matrices are large; a CPU by the multiplications.
     steps = job.lookback * job.layers / REFERENCE_STEPS
     width = job.hidden / REFERENCE_HIDDEN
-    return Workload(
-        windows={symbol: max(0, int(count * training_share) - job.lookback) for symbol, count in used.items()},
-        scored={symbol: int(count * job.validation_fraction) for symbol, count in used.items()},
-        epochs=job.epochs,
-        window_cost_gpu=steps * max(1.0, width / 4),
-        window_cost_cpu=steps * width**1.5,
-    )
+    return steps * width**1.5, steps * max(1.0, width / 4)
 
 
 def _tcn_mflop(job: Job) -> float:
@@ -104,7 +112,7 @@ def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: i
         lanes = workers
         rate = windows_per_second(machine) / work.window_cost_gpu
     seconds = [
-        (count + SCORING_SHARE * work.scored.get(symbol, 0)) * work.epochs / rate for symbol, count in work.windows.items()
+        (count + SCORING_SHARE * work.scored.get(model, 0)) * work.epochs / rate for model, count in work.windows.items()
     ]
     training = longest_first(seconds, lanes)
     return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)

@@ -20,7 +20,7 @@ from typing import Any
 from trainer.config import Job, job_from_json
 from trainer.data.candles import Candles, CandleSet, read_candles, time_text
 from trainer.data.feature_names import FEATURES
-from trainer.data.plans import horizon_of, plan_symbol
+from trainer.data.plans import horizon_of, plan_folds
 from trainer.errors import TrainerError, UsageError
 
 
@@ -61,7 +61,7 @@ def _files(path: Path, candles: CandleSet) -> list[dict[str, Any]]:
 
 
 def _symbol(candles: Candles, job: Job) -> dict[str, Any]:
-    plan = plan_symbol(candles, job)
+    plan = plan_folds(candles, job)[-1]  # the one with the most windows
     return {
         "symbol": candles.symbol,
         "bars": len(candles),

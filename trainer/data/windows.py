@@ -18,7 +18,7 @@ from trainer.data.candles import Candles, time_text
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.data.features import compute_features
 from trainer.data.labels import WindowPlan, plan_windows
-from trainer.data.splits import Spans, walk_forward
+from trainer.data.splits import Spans
 from trainer.errors import DataError
 
 
@@ -71,7 +71,7 @@ def prepare(
     """
     plan = plan or plan_windows(candles, job, warmup=warmup, spans=spans)
     rows_TF = compute_features(candles, device) if features is None else features.to(device, torch.float32).contiguous()
-    _refuse_bad_features(candles, rows_TF, warmup, FEATURES if features is None else ())
+    _refuse_bad_features(candles, rows_TF, warmup, FEATURES if rows_TF.shape[1] == len(FEATURES) else ())
     mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(plan.starts["train"], job.bars_seen, len(candles))))
     return SymbolData(
         symbol=candles.symbol,
@@ -88,31 +88,6 @@ def prepare(
         ties=plan.ties,
         embargo=max(job.embargo, job.horizon),
     )
-
-
-def prepare_folds(
-    candles: Candles,
-    job: Job,
-    *,
-    folds: int,
-    features: Tensor | None = None,
-    warmup: int = WARMUP,
-    device: str | torch.device = "cpu",
-) -> tuple[SymbolData, ...]:
-    """Prepare a symbol for each fold of an expanding walk forward, oldest first. Raises DataError.
-
-    The folds share one `rows_TF`; each has a scaler of its own training span.
-    """
-    folded = walk_forward(
-        len(candles),
-        folds=folds,
-        validation_fraction=job.validation_fraction,
-        test_fraction=job.test_fraction,
-        embargo=max(job.embargo, job.horizon),
-        first=warmup,
-    )
-    rows_TF = compute_features(candles, device) if features is None else features.to(device, torch.float32).contiguous()
-    return tuple(prepare(candles, job, features=rows_TF, warmup=warmup, spans=spans, device=device) for spans in folded)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:

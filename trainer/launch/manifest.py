@@ -41,7 +41,7 @@ def build_manifest(
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,
         "image": {"line": image_line, "id": image_id},
-        "seeds": [job.seed],
+        "seeds": list(range(job.seed, job.seed + job.seeds)),
         "inputs": [
             {name: entry[name] for name in ("key", "version_id", "sha256", "bytes")}
             for entry in sorted(inputs, key=lambda entry: str(entry["key"]))

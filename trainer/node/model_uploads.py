@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from trainer.errors import TrainingFailed
+from trainer.node.progress import numbers_of
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs import store
@@ -43,7 +44,7 @@ class ModelUploads:
                 self._waiting.append((now + pause, min(2 * pause, LONGEST_PAUSE_SECONDS), event))
             except TrainingFailed as error:
                 log.error("%s", error)
-                self._node.status.failed.append({"symbol": event["symbol"], "reason": str(error)})
+                self._node.status.failed.append({**_identity(event), "reason": str(error)})
 
     def finish(self) -> None:
         """Send what is left, and report what S3 did not take in time."""
@@ -53,7 +54,7 @@ class ModelUploads:
             time.sleep(POLL_SECONDS)
         for _, _, event in self._waiting:
             reason = f"trained, but S3 did not take it within {self._node.patience_seconds:.0f} s"
-            self._node.status.failed.append({"symbol": event["symbol"], "reason": reason})
+            self._node.status.failed.append({**_identity(event), "reason": reason})
 
     def _upload(self, event: dict[str, Any]) -> dict[str, Any]:
         path = self._node.work / "models" / event["file"]
@@ -62,10 +63,14 @@ class ModelUploads:
         self._node.uplink.try_send(f"{self._prefix}{card.name}", card.read_bytes())
         log.info("%s is in S3 as %s", event["model"], uploaded.key)
         return {
-            "symbol": event["symbol"],
+            **_identity(event),
             "family": event["family"],
             "key": uploaded.key,
             "version_id": uploaded.version_id,
             "sha256": uploaded.sha256,
             "metrics": event["metrics"],
         }
+
+
+def _identity(event: dict[str, Any]) -> dict[str, Any]:
+    return {"symbol": event["symbol"], **numbers_of(event)}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from trainer.artifacts.names import label
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far the models are, as the trainer told it."""
 
-    models: Mapping[str, str] = field(default_factory=dict)  # model -> symbol, as planned by the trainer
-    symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # symbol -> epoch, step, loss, state ...
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> symbol, fold, seed, as the trainer planned
+    called: Mapping[str, str] = field(default_factory=dict)  # model -> its symbol, with fold and seed where that has several
+    symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as called -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
-    failed: tuple[Mapping[str, str], ...] = ()
+    failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> windows a second, of those at work
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -28,11 +32,20 @@ class Progress:
 
 def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     """Return the state after one event; an event this version doesn't know changes nothing."""
-    kind, symbol = event.get("event"), str(event.get("symbol", ""))
+    kind = event.get("event")
     if kind == "started":
-        models = {item["model"]: item["symbol"] for item in event["models"]}
-        waiting = {name: {"state": "waiting"} for name in models.values()}
-        return replace(progress, models=models, symbols=waiting, data=event.get("data", {}))
+        models = {item["model"]: {"symbol": item["symbol"], **numbers_of(item)} for item in event["models"]}
+        called = _called(models)
+        waiting = {name: {"state": "waiting"} for name in called.values()}
+        return replace(progress, models=models, called=called, symbols=waiting, data=event.get("data", {}))
+    if kind == "error":
+        return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
+    if kind == "ended":
+        return replace(progress, rates={})
+    model = str(event.get("model", ""))
+    if model not in progress.models:
+        return progress
+    symbol = progress.called[model]
     if kind == "model_started":
         return _with_symbol(progress, symbol, state="training")
     if kind == "progress":
@@ -46,13 +59,22 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "retry":
         return replace(_with_symbol(progress, symbol, state="waiting"), retries=progress.retries + 1)
     if kind == "model_failed":
-        failed = {"symbol": symbol, "reason": str(event.get("reason", ""))}
+        failed = {**progress.models[model], "reason": str(event.get("reason", ""))}
         return replace(_with_symbol(progress, symbol, state="failed"), failed=(*progress.failed, failed))
-    if kind == "error":
-        return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
-    if kind == "ended":
-        return replace(progress, rates={})
     return progress
+
+
+def numbers_of(item: Mapping[str, Any]) -> dict[str, int]:
+    """Return fold and seed of a model that somebody told of."""
+    return {"fold": int(item.get("fold", 1)), "seed": int(item.get("seed", 0))}
+
+
+def _called(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    count = Counter(told["symbol"] for told in models.values())
+    return {
+        model: label(told["symbol"], fold=told["fold"], seed=told["seed"], models_per_symbol=count[told["symbol"]])
+        for model, told in models.items()
+    }
 
 
 def _with_symbol(progress: Progress, symbol: str, **told: Any) -> Progress:

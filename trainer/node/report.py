@@ -28,7 +28,7 @@ class Status:
     phases: dict[str, datetime] = field(default_factory=dict)  # when each began
     progress: Progress = field(default_factory=Progress)
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
-    failed: list[dict[str, str]] = field(default_factory=list)  # trained, yet not to be uploaded
+    failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
     devices: Devices | None = None
     message: str = ""
 
@@ -62,7 +62,7 @@ def ending(
 
     Work that is complete is done, whoever asked for its end meanwhile; else a wish to stop beats what failed after it.
     """
-    failed = failed_symbols(status, "")
+    failed = failed_models(status, "")
     if trainer_exit == 0 and error is None and not failed:
         return "done", 0, None
     if stop_reason and now >= status.identity.deadline:
@@ -94,7 +94,7 @@ def result(
         "exit_code": exit_code,
         "error": error,
         "models": status.models,
-        "failed": failed_symbols(status, unfinished),
+        "failed": failed_models(status, unfinished),
         "retries": status.progress.retries,
         "phases": {name: iso(at) for name, at in status.phases.items()},
         "data": dict(status.progress.data),
@@ -103,12 +103,16 @@ def result(
     }
 
 
-def failed_symbols(status: Status, unfinished: str) -> list[dict[str, str]]:
-    """Return every symbol without a model in S3, with the reason."""
-    told: Sequence[Mapping[str, str]] = (*status.progress.failed, *status.failed)
-    settled = {entry["symbol"] for entry in (*told, *status.models)}
-    left = [{"symbol": symbol, "reason": unfinished} for symbol in status.progress.models.values() if symbol not in settled]
+def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
+    """Return every planned model that is not in S3, with the reason."""
+    told: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
+    settled = {_which(entry) for entry in (*told, *status.models)}
+    left = [{**model, "reason": unfinished} for model in status.progress.models.values() if _which(model) not in settled]
     return [*(dict(entry) for entry in told), *left]
+
+
+def _which(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    return entry["symbol"], entry["fold"], entry["seed"]
 
 
 def _header(identity: Identity) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.access import Access
+from trainer.artifacts.names import read_name
 from trainer.errors import ConfigError, UsageError, nearest
 from trainer.registry.cards import card_of
 from trainer.runs.record import from_iso
@@ -27,7 +28,7 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One model object. `name` is `<family>_<symbol>_<timeframe>`; `run_id` is empty for a production model."""
+    """One model object. `name` is that of `artifacts.names`; `run_id` is empty for a production model."""
 
     name: str
     stage: Literal["experiment", "production"]
@@ -38,6 +39,8 @@ class Model:
     family: str
     symbol: str
     created_at: datetime
+    fold: int = 1
+    seed: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     synthetic: bool | None = None  # whether it was trained on generated bars; None where nobody says
 
@@ -117,7 +120,7 @@ def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "pr
     stored = objects.head(key=listed.key) or listed
     card = card_of(objects, key=listed.key, version_id=stored.version_id)
     name = listed.key.rsplit("/", 1)[-1].removesuffix(SUFFIX)
-    family, _, rest = name.partition("_")
+    parts = read_name(name)
     return Model(
         name=name,
         stage=stage,
@@ -125,8 +128,10 @@ def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "pr
         key=listed.key,
         version_id=stored.version_id,
         sha256=stored.sha256,
-        family=card.family if card else family,
-        symbol=card.symbol if card else rest.rpartition("_")[0],
+        family=card.family if card else parts.family,
+        symbol=card.symbol if card else parts.symbol,
+        fold=card.fold if card else parts.fold or 1,
+        seed=card.seed if card else parts.seed or 0,
         created_at=stored.modified_at,
         metrics=card.metrics if card else {},
         synthetic=card.data.get("synthetic") if card else None,
@@ -145,6 +150,8 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             sha256=made["sha256"],
             family=made["family"],
             symbol=made["symbol"],
+            fold=made.get("fold", 1),
+            seed=made.get("seed", receipt["job"].get("seed", 0)),
             created_at=created_at,
             metrics=made.get("metrics") or {},
             synthetic=receipt.get("data", {}).get("synthetic"),

@@ -7,10 +7,11 @@ that found the instance ended; both with the 60 seconds that a start costs at le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from trainer.artifacts.names import read_name
 from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
 from trainer.runs.verdict import exit_code
 from trainer.runs.world import ModelSeen, World
@@ -45,7 +46,7 @@ def make_receipt(record: RunRecord, world: World, *, outcome: Outcome | None = N
         "closed_at": iso(record.closed_at) if record.closed_at else None,
         "instances": [_instance(seen) for seen in record.instances],
         "models": models,
-        "failed": _failed(record, world, {model["symbol"] for model in models}, state),
+        "failed": _failed(record, world, models, state),
         "retries": result.retries if result else 0,
         "seconds": seconds(record, world),
         "dollars": {
@@ -66,7 +67,7 @@ def models_of(record: RunRecord, world: World) -> list[dict[str, Any]]:
     if world.result is not None:
         return [
             {
-                "symbol": model["symbol"],
+                **_identity(record, model),
                 "family": model["family"],
                 "key": model["key"],
                 "version_id": model["version_id"],
@@ -75,7 +76,7 @@ def models_of(record: RunRecord, world: World) -> list[dict[str, Any]]:
             }
             for model in world.result.models
         ]
-    return [_found(model) for model in world.models or ()]
+    return [_found(record, model) for model in world.models or ()]
 
 
 def seconds(record: RunRecord, world: World) -> dict[str, float]:
@@ -168,11 +169,12 @@ def _instance(seen: InstanceSeen) -> dict[str, Any]:
     }
 
 
-def _found(model: ModelSeen) -> dict[str, Any]:
-    family, _, rest = model.key.rsplit("/", 1)[-1].removesuffix(".safetensors").partition("_")
+def _found(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
+    name = read_name(model.key.rsplit("/", 1)[-1].removesuffix(".safetensors"))
+    numbers = {"fold": name.fold, "seed": name.seed} if name.fold is not None else {}
     return {
-        "symbol": rest.rpartition("_")[0] or rest,
-        "family": family,
+        **_identity(record, {"symbol": name.symbol, **numbers}),
+        "family": name.family,
         "key": model.key,
         "version_id": model.version_id,
         "sha256": model.sha256,
@@ -180,15 +182,36 @@ def _found(model: ModelSeen) -> dict[str, Any]:
     }
 
 
-def _failed(record: RunRecord, world: World, made: set[str], state: str) -> list[dict[str, str]]:
-    """Return what failed by the node's word, and every symbol of the job that ended without a model."""
+def _identity(record: RunRecord, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which model of the job this is; where a job makes one a symbol, nobody need tell fold and seed."""
+    return {
+        "symbol": str(told.get("symbol", "")),
+        "fold": int(told.get("fold", 1)),
+        "seed": int(told.get("seed", record.job.get("seed", 0))),
+    }
+
+
+def _failed(record: RunRecord, world: World, models: Sequence[Mapping[str, Any]], state: str) -> list[dict[str, Any]]:
+    """Return what failed by the node's word, and every model of the job that was not made."""
     failed = [
-        {"symbol": str(item.get("symbol", "")), "reason": str(item.get("reason", ""))}
+        {**_identity(record, item), "reason": str(item.get("reason", ""))}
         for item in (world.result.failed if world.result else ())
     ]
-    known = made | {item["symbol"] for item in failed}
-    missing = [symbol for symbol in record.job.get("symbols", ()) if symbol not in known]
-    return failed + [{"symbol": symbol, "reason": f"not finished, the run ended {state}"} for symbol in missing]
+    settled = [_identity(record, item) for item in (*models, *failed)]
+    missing = [model for model in _planned(record) if model not in settled]
+    return failed + [{**model, "reason": f"not finished, the run ended {state}"} for model in missing]
+
+
+def _planned(record: RunRecord) -> list[dict[str, Any]]:
+    """Return every model of the job: one for each symbol, fold and seed."""
+    job = record.job
+    first = int(job.get("seed", 0))
+    return [
+        {"symbol": symbol, "fold": fold, "seed": seed}
+        for symbol in job.get("symbols", ())
+        for fold in range(1, int(job.get("folds", 1)) + 1)
+        for seed in range(first, first + int(job.get("seeds", 1)))
+    ]
 
 
 def _data(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
         log.emit(event)
         observed(event)
 
-    models = [{"model": task.model, "symbol": task.symbol} for task in found.tasks]
+    models = [task.identity for task in found.tasks]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "data": found.data}
     emit({"event": "started", **started})

@@ -28,6 +28,7 @@ _RIDGE = 1.0  # on scaled features, in units of the summed log loss: enough to k
 _NEWTON_STEPS = 25
 _CHUNK_ROWS = 1 << 16
 
+Baselines = Mapping[str, np.ndarray]  # name -> probabilities
 Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of the windows (N,) -> named values
 
 
@@ -39,7 +40,7 @@ class Interval:
     high: float
 
 
-def baselines(data: SymbolData, close: np.ndarray, *, lookback: int, horizon: int, span: str) -> dict[str, np.ndarray]:
+def baselines(data: SymbolData, close: np.ndarray, *, lookback: int, horizon: int, span: str) -> Baselines:
     """Return the probability of each simple forecast for the windows of `span`, in the order of data.starts[span].
 
     base_rate: the share of ups in training. persistence: the last move over `horizon` bars goes on; reversal: it turns.
@@ -69,18 +70,21 @@ def evaluate(
     span: str,
     replicates: int = REPLICATES,
     seed: int = 0,
+    forecasts: Baselines | None = None,
 ) -> dict[str, Any]:
     """Score a model's probabilities for the windows of `span` beside the baselines on the same rows, with intervals.
 
     Returns score.metrics' values, and `intervals` {metric: [low, high]}, `blocks`, `block_bars`, `baselines` {name: metrics},
     and `better` {baseline: {"auc": [low, high], "log_loss": [low, high]}}: the model's gain over each, on the same resampled
     blocks; a gain is beyond chance where the interval lies above zero. Intervals are null below five blocks.
+    `forecasts` are what `baselines` returned for this span, where somebody has asked before.
     """
     bars = _last_bars(data, span, lookback)
     labels = data.labels_T.cpu().numpy()[bars].astype(np.float64)
     block_bars = block_length(data.timestamps, horizon)
     blocks = bars // block_bars
-    forecasts = baselines(data, close, lookback=lookback, horizon=horizon, span=span)
+    if forecasts is None:
+        forecasts = baselines(data, close, lookback=lookback, horizon=horizon, span=span)
     ours = weighted_metrics(probabilities, labels)
     theirs = {name: weighted_metrics(forecast, labels) for name, forecast in forecasts.items()}
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
+
+from trainer.artifacts.names import label
 
 LINE_SECONDS = 10.0  # between progress lines of one model where there is no terminal
 
@@ -51,10 +54,14 @@ class Story:
         self._latest: dict[str, dict[str, Any]] = {}  # progress by model
         self._told: dict[str, float] = {}
         self._total = self._ended = 0
+        self._labels: dict[str, str] = {}  # what a model is called here
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event."""
         name, model = event["event"], event.get("model", "")
+        if name == "started":
+            self._total, self._labels = len(event["models"]), _labels(event["models"])
+        event = {**event, "symbol": self._labels.get(model, event.get("symbol"))}
         if name == "progress":
             self._latest[model] = event
             self._progress(event)
@@ -62,8 +69,6 @@ class Story:
         if name in ("model_done", "model_failed", "retry"):
             self._latest.pop(model, None)
             self._ended += name != "retry"
-        if name == "started":
-            self._total = len(event["models"])
         line = _LINES[name](event) if name in _LINES else ""
         if line:
             self._clear()
@@ -97,6 +102,15 @@ class Story:
         if self._terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+
+def _labels(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what each model is called: its symbol, with fold and seed where the symbol has several."""
+    count = Counter(item["symbol"] for item in models)
+    return {
+        item["model"]: label(item["symbol"], fold=item["fold"], seed=item["seed"], models_per_symbol=count[item["symbol"]])
+        for item in models
+    }
 
 
 def _share(event: dict[str, Any]) -> float:

@@ -5,15 +5,15 @@ Candles are read and windows are counted, without features: bad data ends the jo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.config import Job
 from trainer.data.candles import Candles, read_candles
-from trainer.data.plans import horizon_of, plan_symbol
-from trainer.data.volatility import VolatilityPlan
-from trainer.errors import DataError
+from trainer.data.labels import WindowPlan
+from trainer.data.plans import horizon_of, plan_folds
 from trainer.train.task import Task
 
 
@@ -28,11 +28,12 @@ class Survey:
 def survey(job: Job, data: Path) -> Survey:
     """Read every candle of the job once and plan its models. Raises DataError for the first thing that is wrong."""
     candle_set = read_candles(data, symbols=job.symbols, timeframe=job.timeframe, bars=job.bars)
-    tasks, symbols = [], {}
+    tasks: list[Task] = []
+    symbols = {}
     for symbol, candles in candle_set.symbols.items():
-        task, summary = _plan(candles, job)
-        tasks.append(task)
-        symbols[symbol] = summary
+        plans = plan_folds(candles, job)
+        tasks += _tasks(candles, plans, job)
+        symbols[symbol] = _summary(candles, plans)
     return Survey(
         tasks=tuple(tasks),
         data={
@@ -46,28 +47,39 @@ def survey(job: Job, data: Path) -> Survey:
     )
 
 
-def _plan(candles: Candles, job: Job) -> tuple[Task, dict[str, Any]]:
-    plan = plan_symbol(candles, job)
-    windows = {span: len(starts) for span, starts in plan.starts.items()}
-    _refuse_large_batch(candles.symbol, job, len(plan.chunks) if isinstance(plan, VolatilityPlan) else windows["train"])
-    # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
-    visits = windows["train"] + (windows["validation"] + windows["test"] // job.epochs) // 4
-    task = Task(symbol=candles.symbol, family=job.model, timeframe=candles.timeframe, estimate=job.epochs * visits)
-    summary = {
+def _tasks(candles: Candles, plans: Sequence[WindowPlan], job: Job) -> list[Task]:
+    """Return a symbol's models: one for each fold and seed."""
+    tasks = []
+    for fold, plan in enumerate(plans, 1):
+        windows = _windows(plan)
+        # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
+        visits = windows["train"] + (windows["validation"] + windows["test"] // job.epochs) // 4
+        for seed in range(job.seed, job.seed + job.seeds):
+            task = Task(
+                symbol=candles.symbol,
+                family=job.model,
+                timeframe=candles.timeframe,
+                estimate=job.epochs * visits,
+                seed=seed,
+                fold=fold,
+                several=job.folds * job.seeds > 1,
+            )
+            tasks.append(task)
+    return tasks
+
+
+def _summary(candles: Candles, plans: Sequence[WindowPlan]) -> dict[str, Any]:
+    last = plans[-1]
+    return {
         "bars": len(candles),
-        "holes": int(plan.holes.sum()),
-        "ties": plan.ties,
-        "calendar": plan.calendar,
-        "windows": windows,
-        **horizon_of(plan),
+        "holes": int(last.holes.sum()),
+        "ties": last.ties,
+        "calendar": last.calendar,
+        "windows": _windows(last),
+        "folds": [_windows(plan) for plan in plans],
+        **horizon_of(last),
     }
-    return task, summary
 
 
-def _refuse_large_batch(symbol: str, job: Job, available: int) -> None:
-    key, kind = ("batch_chunks", "chunks") if job.model == "tcn" else ("batch", "windows")
-    if getattr(job, key) > available:
-        raise DataError(
-            f"{key} {getattr(job, key)} is larger than the {available} training {kind} of {symbol}",
-            do=f"Set {key} to fewer{', lower chunk' if job.model == 'tcn' else ''}, or give more bars.",
-        )
+def _windows(plan: WindowPlan) -> dict[str, int]:
+    return {span: len(starts) for span, starts in plan.starts.items()}

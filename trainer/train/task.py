@@ -16,19 +16,20 @@ import torch
 
 import trainer
 from trainer.artifacts.card import Card
+from trainer.artifacts.names import ModelName
 from trainer.artifacts.weights import save
 from trainer.config import Job
-from trainer.data.candles import Candles, read_candles, time_text
 from trainer.data.features import FEATURES, FEATURES_VERSION
-from trainer.data.streams import StreamData, prepare_stream
-from trainer.data.windows import SymbolData, prepare
+from trainer.data.streams import StreamData
+from trainer.data.windows import SymbolData
 from trainer.errors import TrainingFailed
 from trainer.models.families import architecture_of
-from trainer.train.checkpoint import fingerprint
+from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, labels_at
 from trainer.train.pack import Member
 from trainer.train.precision import matmul_dtype
 from trainer.train.score import INPUT_LIMIT, Evaluator, metrics, probabilities_of
+from trainer.train.source import Source, read_source
 from trainer.train.volatility import stream_run, stream_scores
 
 
@@ -40,44 +41,64 @@ class Task:
     family: str
     timeframe: str
     estimate: int
+    seed: int
+    fold: int = 1  # of the job's, oldest first
+    several: bool = False  # whether the job makes other models of the symbol, so that the name tells fold and seed
+
+    @property
+    def name(self) -> ModelName:
+        """Return the model's name in its parts."""
+        numbers = {"fold": self.fold, "seed": self.seed} if self.several else {}
+        return ModelName(family=self.family, symbol=self.symbol, timeframe=self.timeframe, **numbers)
 
     @property
     def model(self) -> str:
-        """Return the model's name, `<family>_<SYMBOL>_<timeframe>`."""
-        return f"{self.family}_{self.symbol}_{self.timeframe}"
+        """Return the model's name."""
+        return str(self.name)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return what an event says of whom it is about."""
+        return {"model": self.model, "symbol": self.symbol, "fold": self.fold, "seed": self.seed}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A task whose data lies on the device, ready to train; and what its card will say about that data."""
+    """A task whose data lies on the device, ready to train."""
 
     task: Task
     run: Run
-    symbol_data: SymbolData
-    data: dict[str, Any]
-    mark: str  # what a checkpoint of this training belongs to
+    source: Source
+
+    @property
+    def symbol_data(self) -> SymbolData:
+        """Return the data of the task's fold."""
+        return self.source.folds[self.task.fold - 1]
 
 
-def open_task(task: Task, job: Job, *, data: Path, device: str) -> Opened:
-    """Read and prepare one model's data. Raises DataError when its bars can't be trained on."""
-    candle_set = read_candles(data, symbols=(task.symbol,), timeframe=task.timeframe, bars=job.bars)
-    candles = candle_set.symbols[task.symbol]
-    symbol_data = (prepare_stream if job.model == "tcn" else prepare)(candles, job, device=device)
-    return Opened(
-        task=task,
-        run=_run(task, symbol_data, job),
-        symbol_data=symbol_data,
-        data={
-            "files": [{"file": read.file, "bars": read.bars} for read in candle_set.files],
-            "bars": len(candles),
-            "first": time_text(candles.timestamp[0]),
-            "last": time_text(candles.timestamp[-1]),
-            "holes": symbol_data.holes,
-            "ties": symbol_data.ties,
-            "synthetic": candle_set.synthetic,
-        },
-        mark=fingerprint(job, data=_columns(candles), code_sha256=code_sha256()),
+def source_of(task: Task, job: Job, *, data: Path, device: str) -> Source:
+    """Read and prepare what all models of the task's symbol share. Raises DataError when its bars can't be trained on."""
+    return read_source(task.symbol, task.timeframe, job, folder=data, device=device, code_sha256=code_sha256())
+
+
+def open_task(task: Task, job: Job, source: Source) -> Opened:
+    """Make a task ready to train on its fold of a source."""
+    data = source.folds[task.fold - 1]
+    draws = task.name.stem
+    if isinstance(data, StreamData):
+        run = stream_run(task.model, task.symbol, data, job, seed=task.seed, draws=draws)
+        return Opened(task=task, run=run, source=source)
+    member = Member(
+        name=task.model,
+        rows_TF=data.rows_TF,
+        labels_T=data.labels_T,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        seed=task.seed,
+        draws=draws,
     )
+    run = Run(member=member, symbol=task.symbol, starts=data.starts, learning_rate=job.learning_rate)
+    return Opened(task=task, run=run, source=source)
 
 
 def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str) -> dict[str, Any]:
@@ -88,14 +109,13 @@ def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, d
     task, run = opened.task, opened.run
     if run.failure:
         raise TrainingFailed(f"{task.model} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    symbol_data = opened.symbol_data
-    scores = stream_scores(model, symbol_data, job) if isinstance(symbol_data, StreamData) else _scores(model, run, job)
+    data = opened.symbol_data
+    scores = stream_scores(model, data, job) if isinstance(data, StreamData) else _scores(model, opened, job)
     file = f"{task.model}.safetensors"
     sha256 = save(out / file, run.best_weights, _card(opened, job, scores, device))
     return {
         "event": "model_done",
-        "model": task.model,
-        "symbol": task.symbol,
+        **task.identity,
         "family": task.family,
         "file": file,
         "sha256": sha256,
@@ -103,37 +123,23 @@ def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, d
     }
 
 
-def _columns(candles: Candles) -> dict[str, bytes]:
-    names = ("timestamp", "open", "high", "low", "close", "volume")
-    return {name: getattr(candles, name).tobytes() for name in names}
-
-
-def _run(task: Task, symbol_data: SymbolData, job: Job) -> Run:
-    if isinstance(symbol_data, StreamData):
-        return stream_run(task.model, task.symbol, symbol_data, job, seed=job.seed)
-    member = _member(task, symbol_data, job)
-    return Run(member=member, symbol=task.symbol, starts=symbol_data.starts, learning_rate=job.learning_rate)
-
-
-def _member(task: Task, symbol_data: SymbolData, job: Job) -> Member:
-    return Member(
-        name=task.model,
-        rows_TF=symbol_data.rows_TF,
-        labels_T=symbol_data.labels_T,
-        mean_F=symbol_data.mean_F,
-        std_F=symbol_data.std_F,
-        seed=job.seed,
-    )
-
-
-def _scores(model: torch.nn.Module, run: Run, job: Job) -> dict[str, dict[str, Any]]:
-    member = run.member
+def _scores(model: torch.nn.Module, opened: Opened, job: Job) -> dict[str, dict[str, Any]]:
+    """Score validation plainly, and the test span, this once, beside its baselines and with intervals."""
+    member, run = opened.run.member, opened.run
     evaluator = Evaluator(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, lookback=job.lookback)
-    scores = {}
-    for span in ("validation", "test"):
-        chances = probabilities_of(evaluator.logits(model, run.starts[span]))
-        scores[span] = metrics(chances, labels_at(member.labels_T, run.starts[span], job.lookback))
-    return scores
+    validation, test = (probabilities_of(evaluator.logits(model, run.starts[span])) for span in ("validation", "test"))
+    return {
+        "validation": metrics(validation, labels_at(member.labels_T, run.starts["validation"], job.lookback)),
+        "test": evaluate(
+            test,
+            opened.symbol_data,
+            opened.source.close,
+            lookback=job.lookback,
+            horizon=job.horizon,
+            span="test",
+            forecasts=opened.source.baselines(opened.task.fold, job),
+        ),
+    }
 
 
 def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str) -> Card:
@@ -178,9 +184,11 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
             "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
             "torch": torch.__version__,
         },
-        data=opened.data,
+        data={**opened.source.data, "ties": symbol_data.ties},
         code_sha256=code_sha256(),
-        seed=job.seed,
+        seed=task.seed,
+        fold=task.fold,
+        folds=job.folds,
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         mayfly=trainer.__version__,
     )

@@ -27,8 +27,11 @@ HAR_SESSIONS = (1, 5, 22)  # a day, a week and a month: Corsi 2009, https://doi.
 FEWEST_HAR_SESSIONS = 4  # of training, for each session that a term of HAR looks back: a term too long has too few values
 
 
-def stream_run(model: str, symbol: str, data: StreamData, job: Job, *, seed: int) -> Run:
-    """Return a run of the training loop whose windows are chunks, and whose validation is the squared error of every bar."""
+def stream_run(model: str, symbol: str, data: StreamData, job: Job, *, seed: int, draws: str = "") -> Run:
+    """Return a run of the training loop whose windows are chunks, and whose validation is the squared error of every bar.
+
+    `seed` and `draws` as in `pack.Member`.
+    """
     member = Member(
         name=model,
         rows_TF=data.rows_TF,
@@ -36,6 +39,7 @@ def stream_run(model: str, symbol: str, data: StreamData, job: Job, *, seed: int
         mean_F=data.mean_F,
         std_F=data.std_F,
         seed=seed,
+        draws=draws,
     )
     bars = bars_of(data, "validation", job)
     labels = (labels_of(data, bars) - data.label_mean) / data.label_std

@@ -25,8 +25,9 @@ from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run, train
 from trainer.train.pack import Member, ModelState, Pack
+from trainer.train.source import Source, Sources
 from trainer.train.strategy import form_pack, places_of
-from trainer.train.task import Opened, Task, close_task, open_task
+from trainer.train.task import Opened, Task, close_task, open_task, source_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,7 @@ class _Desk:
         self._device, self._settings, self._connection = device, settings, connection
         self._identity = {"worker": number, "pid": os.getpid()}
         self._opened: dict[str, Opened] = {}
+        self._sources = Sources()
         self._sending = threading.Lock()
         self._checkpoints = settings.out / "checkpoints"
         self._writer = CheckpointWriter(self._checkpoints, self.report)
@@ -99,9 +101,9 @@ class _Desk:
         runs: list[Run] = []
         while len(runs) < free and (self._connection.poll() or (wait and not runs)):
             task = self._connection.recv()
-            self.report({"event": "model_started", "model": task.model, "symbol": task.symbol})
+            self.report({"event": "model_started", **task.identity})
             try:
-                opened = open_task(task, self._settings.job, data=self._settings.data, device=self._device)
+                opened = open_task(task, self._settings.job, self._source(task))
             except TrainerError as error:
                 self._fail(task, error)
                 continue
@@ -112,7 +114,7 @@ class _Desk:
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """See `loop.Roster`."""
-        self._writer.submit(run, state, self._opened[run.member.name].mark, snapshot_seconds=snapshot_seconds)
+        self._writer.submit(run, state, self._opened[run.member.name].source.mark, snapshot_seconds=snapshot_seconds)
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         """See `loop.Roster`."""
@@ -128,17 +130,22 @@ class _Desk:
             forget(self._checkpoints, opened.task.model)
             self.report(done)
 
+    def _source(self, task: Task) -> Source:
+        job, folder = self._settings.job, self._settings.data
+        in_use = [opened.source for opened in self._opened.values()]
+        return self._sources.get(task.symbol, in_use, lambda: source_of(task, job, data=folder, device=self._device))
+
     def _resume(self, opened: Opened) -> None:
         """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""
-        found = newest(self._checkpoints, opened.task.model, opened.mark)
+        found = newest(self._checkpoints, opened.task.model, opened.source.mark)
         if found is not None:
             found.put_into(opened.run)
             place = {"epoch": opened.run.epoch + 1, "windows": opened.run.position}
-            self.report({"event": "resumed", "model": opened.task.model, "symbol": opened.task.symbol, **place})
+            self.report({"event": "resumed", **opened.task.identity, **place})
 
     def _fail(self, task: Task, error: TrainerError) -> None:
         # The same again would end the same: reported, not retried.
-        failure = {"model": task.model, "symbol": task.symbol, "reason": str(error), "error": error.as_dict()}
+        failure = {**task.identity, "reason": str(error), "error": error.as_dict()}
         self.report({"event": "model_failed", **failure})
 
 

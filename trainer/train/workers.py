@@ -166,7 +166,7 @@ class Supervisor:
         together = []
         for model, task in worker.tasks.items():
             chances = retries + (retries > 0 and model in self._had_neighbours)
-            event = {"model": model, "symbol": task.symbol, "worker": worker.number, "reason": reason}
+            event = {**task.identity, "worker": worker.number, "reason": reason}
             if self._deaths[model] > chances:
                 self._outcome.failed[model] = {"event": "model_failed", **event}
                 self._emit(self._outcome.failed[model])

@@ -4,6 +4,7 @@ from trainer.cli.receipt_view import receipt_lines
 
 RECEIPT = {
     "run_id": "run-1",
+    "job": {},
     "state": "failed",
     "exit_code": 100,
     "error": {"code": 100, "what": "training failed for B", "why": "", "do": "mayfly logs run-1 says why."},
@@ -50,6 +51,14 @@ def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
         "retries    1",
     ):
         assert part in text
+
+
+def test_models_of_one_symbol_are_told_apart_by_fold_and_seed():
+    numbers = {"fold": 2, "seed": 7}
+    models = [{**RECEIPT["models"][0], **numbers}]
+    failed = [{"symbol": "A", "fold": 1, "seed": 7, "reason": "broke"}]
+    text = "\n".join(receipt_lines({**RECEIPT, "job": {"folds": 2}, "models": models, "failed": failed}))
+    assert "A f2 s7  lstm" in text and "failed     A f1 s7: broke" in text
 
 
 def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():

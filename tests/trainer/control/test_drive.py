@@ -90,7 +90,7 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
     receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
     assert (receipt["state"], receipt["exit_code"]) == ("stopped", 130)
     assert [model["symbol"] for model in receipt["models"]] == ["BTC-USD"]
-    assert receipt["failed"] == [{"symbol": "ETH-USD", "reason": "not finished, the run ended stopped"}]
+    assert receipt["failed"] == [{"symbol": "ETH-USD", "fold": 1, "seed": 0, "reason": "not finished, the run ended stopped"}]
     assert cloud.alive() == []
 
 

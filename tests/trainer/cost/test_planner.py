@@ -44,6 +44,12 @@ def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back
     assert 800 < cpu_windows_per_second() / short.window_cost_cpu < 1400
 
 
+def test_every_fold_and_seed_is_work_and_older_folds_have_less_of_it():
+    work = workload(Job(folds=2, seeds=2, validation_fraction=0.2, test_fraction=0.3, lookback=60), {"A": 10_000})
+    assert work.windows == {"A f1 s0": 1_940, "A f1 s1": 1_940, "A f2 s0": 4_940, "A f2 s1": 4_940}
+    assert set(work.scored.values()) == {2_000}
+
+
 def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
     work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
     one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2 / cpu_windows_per_second()

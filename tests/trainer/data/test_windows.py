@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainer.config import Job
-from trainer.data.windows import fit_scaler, prepare, prepare_folds
+from trainer.data.windows import fit_scaler, prepare
 from trainer.errors import DataError
 
 JOB = Job(lookback=20, horizon=3)
@@ -74,14 +74,3 @@ def test_features_that_are_not_finite_are_refused(make_candles, value: float) ->
     rows[50, 1] = value
     with pytest.raises(DataError, match="feature 1 of AAA is not finite at 2024-01-01T00:50:00Z"):
         prepare(make_candles(200), JOB, features=rows, warmup=0)
-
-
-def test_folds_share_their_rows_and_scale_by_their_own_training(make_candles) -> None:
-    candles = make_candles(3000)
-    first, last = prepare_folds(candles, JOB, folds=2)
-    assert first.rows_TF.data_ptr() == last.rows_TF.data_ptr()
-    assert not torch.equal(first.mean_F, last.mean_F)
-    assert set(first.starts["train"].tolist()) < set(last.starts["train"].tolist())
-    assert first.starts["test"].max() < last.starts["test"].min()
-    whole = prepare(candles, JOB)
-    assert torch.equal(last.starts["test"], whole.starts["test"]) and torch.equal(last.mean_F, whole.mean_F)

@@ -175,7 +175,8 @@ class Machine:
     def _bundle(self) -> bytes:
         path = self.sandbox.parent / "bundle.zip"
         with zipfile.ZipFile(path, "w") as archive:
-            for source in [*PACKAGE.glob("*.py"), *(PACKAGE / "node").glob("*"), *(PACKAGE / "runs").glob("*.py")]:
+            folders = ("node", "runs", "artifacts")
+            for source in [*PACKAGE.glob("*.py"), *(path for folder in folders for path in (PACKAGE / folder).glob("*"))]:
                 if source.is_file():
                     archive.write(source, f"trainer/{source.relative_to(PACKAGE)}")
             archive.writestr("trainer/train/__init__.py", "")

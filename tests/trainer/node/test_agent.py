@@ -93,7 +93,7 @@ def test_a_failed_model_is_reported_and_its_neighbour_is_uploaded(machine: Any) 
     result = machine.result()
     assert (result["state"], result["exit_code"], result["retries"]) == ("failed", 100, 1)
     assert [model["symbol"] for model in result["models"]] == ["A"]
-    assert result["failed"] == [{"symbol": "B", "reason": "killed twice"}]
+    assert result["failed"] == [{"symbol": "B", "fold": 1, "seed": 0, "reason": "killed twice"}]
 
 
 def test_a_file_that_is_not_what_the_trainer_hashed_is_not_uploaded(machine: Any) -> None:
@@ -115,7 +115,7 @@ def test_stop_json_ends_the_trainer_and_keeps_finished_models(machine: Any) -> N
     result = machine.result()
     assert (result["state"], result["exit_code"]) == ("stopped", 130)
     assert [model["symbol"] for model in result["models"]] == ["A"]
-    assert result["failed"] == [{"symbol": "B", "reason": "stopped before it was done"}]
+    assert result["failed"] == [{"symbol": "B", "fold": 1, "seed": 0, "reason": "stopped before it was done"}]
 
 
 def test_a_terminated_node_reports_within_the_grace(machine: Any) -> None:

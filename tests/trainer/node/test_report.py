@@ -15,12 +15,12 @@ from trainer.runs.lease import read_heartbeat, silent
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 DEADLINE = NOON + timedelta(hours=1)
-MODELS = {"lstm_A_1m": "A", "lstm_B_1m": "B"}
+MODELS = {f"lstm_{symbol}_1m": {"symbol": symbol, "fold": 1, "seed": 0} for symbol in "AB"}
 
 
 def status(*, done: str = "", **progress: Any) -> Status:
     identity = Identity(run_id="r", attempt=2, node=0, deadline=DEADLINE, instance_id="i-1", instance_type="p3.8xlarge")
-    models = [{"symbol": symbol} for symbol in done]
+    models = [{"symbol": symbol, "fold": 1, "seed": 0} for symbol in done]
     return Status(identity=identity, progress=Progress(models=MODELS, **progress), models=models)
 
 
@@ -42,7 +42,7 @@ def test_all_models_in_s3_is_done_even_if_somebody_wanted_a_stop_meanwhile() -> 
 
 def test_a_model_that_never_reached_s3_is_a_failure() -> None:
     lost = status(done="A")
-    lost.failed.append({"symbol": "B", "reason": "S3 did not take it"})
+    lost.failed.append({"symbol": "B", "fold": 1, "seed": 0, "reason": "S3 did not take it"})
     assert end(lost, trainer_exit=0) == ("failed", 100)
 
 
@@ -62,12 +62,12 @@ def test_the_trainers_own_error_is_the_nodes() -> None:
     assert (code, error) == (100, {**told, "code": 100})
 
 
-def test_every_symbol_without_a_model_is_reported_with_a_reason() -> None:
-    failed = status(done="", failed=({"symbol": "A", "reason": "killed twice"},))
+def test_every_model_that_is_not_there_is_reported_with_a_reason() -> None:
+    failed = status(done="", failed=({"symbol": "A", "fold": 1, "seed": 0, "reason": "killed twice"},))
     value = result(failed, ended=("failed", 100, None), unfinished="the trainer ended", python_packages="node lock")
     assert value["failed"] == [
-        {"symbol": "A", "reason": "killed twice"},
-        {"symbol": "B", "reason": "the trainer ended"},
+        {"symbol": "A", "fold": 1, "seed": 0, "reason": "killed twice"},
+        {"symbol": "B", "fold": 1, "seed": 0, "reason": "the trainer ended"},
     ]
 
 

@@ -68,6 +68,17 @@ def test_a_run_without_a_receipt_shows_the_attempt_that_its_record_names(account
     assert [item.run_id for item in list_models(account)] == [record.run_id, CLOSED_RUN]
 
 
+def test_folds_and_seeds_are_models_of_their_own(account, make_record):
+    record = make_record(run_id="20261122-120000-crypto-folds", attempts=(Attempt(number=1),))
+    create_record(account, record)
+    for fold in (1, 2):
+        account.put(key=f"models/experiments/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors", body=b"weights")
+    found = models_of_run(account, record.run_id)
+    assert [(model.name, model.symbol, model.fold, model.seed) for model in found] == [
+        (f"lstm_ETH-USD_1m_f{fold}_s5", "ETH-USD", fold, 5) for fold in (1, 2)
+    ]
+
+
 def test_keys_without_a_record_are_nobodys_models(account):
     account.put(key="models/experiments/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights")
     assert [model.run_id for model in list_models(account)] == [CLOSED_RUN]

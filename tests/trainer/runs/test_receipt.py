@@ -120,6 +120,26 @@ def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
     assert [item["symbol"] for item in receipt["failed"]] == ["ETH-USD"]
 
 
+def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(ended):
+    from dataclasses import replace
+
+    several = replace(ended, job={**ended.job, "symbols": ["BTC-USD"], "folds": 2, "seeds": 2, "seed": 3})
+    folder = "models/experiments/r/1"
+    seen = [
+        ModelSeen(key=f"{folder}/lstm_BTC-USD_1m_f{f}_s{s}.safetensors", version_id="v", sha256="s")
+        for f, s in ((1, 3), (2, 4))
+    ]
+    receipt = make_receipt(several, World(models=tuple(seen)))
+    assert [(model["symbol"], model["fold"], model["seed"]) for model in receipt["models"]] == [
+        ("BTC-USD", 1, 3),
+        ("BTC-USD", 2, 4),
+    ]
+    assert [(item["symbol"], item["fold"], item["seed"]) for item in receipt["failed"]] == [
+        ("BTC-USD", 1, 4),
+        ("BTC-USD", 2, 3),
+    ]
+
+
 @pytest.mark.parametrize(
     ("outcome", "error", "code"),
     [

@@ -18,7 +18,7 @@ from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.pack import ModelState
 from trainer.train.strategy import form_pack
-from trainer.train.task import Opened, Task, close_task, open_task
+from trainer.train.task import Opened, Task, close_task, open_task, source_of
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
@@ -87,7 +87,8 @@ class OneTask:
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         if self._opened is not None:
             return []
-        self._opened = open_task(self._task, self._job, data=self._data, device="cpu")
+        source = source_of(self._task, self._job, data=self._data, device="cpu")
+        self._opened = open_task(self._task, self._job, source)
         return [self._opened.run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
@@ -104,7 +105,7 @@ def train() -> Callable[..., Trained]:
 
     def run(data: Path, out: Path, symbol: str = "SIG-USD", **settings: Any) -> Trained:
         job = Job(**settings)
-        task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1)
+        task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=job.seed)
         events: list[dict[str, Any]] = []
         roster = OneTask(task, job, data, out)
         train_pack(roster, lambda members: form_pack(members, job), job, events.append)

@@ -9,7 +9,8 @@ from typing import Any
 
 from trainer.train.events import EventLog, Story
 
-STARTED = {"event": "started", "models": [{}, {}], "workers": 2, "device": "cpu"}
+MODELS = [{"model": symbol, "symbol": symbol, "fold": 1, "seed": 0} for symbol in ("BTC-USD", "ETH-USD")]
+STARTED = {"event": "started", "models": MODELS, "workers": 2, "device": "cpu"}
 DATA = {"bars": 1000, "timeframe": "1m", "holes": 3, "synthetic": True}
 
 
@@ -56,6 +57,17 @@ def test_on_a_terminal_there_is_one_bar_for_all_models():
     assert stream.getvalue().endswith("\r\x1b[K")
     bar = stream.getvalue().split("\r\x1b[K")[-2]
     assert bar == "[########............] 0/2 models  2,468 windows/s  BTC-USD 50%  ETH-USD 25%"
+
+
+def test_models_of_one_symbol_are_told_apart_by_fold_and_seed():
+    stream = io.StringIO()
+    story = Story(stream)
+    names = {f"lstm_A_1m_f{fold}_s7": fold for fold in (1, 2)}
+    models = [{"model": name, "symbol": "A", "fold": fold, "seed": 7} for name, fold in names.items()]
+    story({**STARTED, "models": models, "data": DATA})
+    for name in names:
+        story({"event": "epoch", "model": name, "symbol": "A", "epoch": 1, "train_loss": 0.7, "validation_loss": 0.6})
+    assert [line.split("  ")[0] for line in stream.getvalue().splitlines()[1:]] == ["A f1 s7", "A f2 s7"]
 
 
 def test_synthetic_data_is_called_so():

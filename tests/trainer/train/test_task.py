@@ -52,7 +52,8 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
         if found.bar in test_bars and close[bars[later]] != close[found.bar]:
             chances.append(found.probability)
             labels.append(float(close[bars[later]] > close[found.bar]))
-    assert metrics(np.array(chances), np.array(labels)) == card.metrics["test"] == planted.done["metrics"]["test"]
+    found = metrics(np.array(chances), np.array(labels))
+    assert found == {name: card.metrics["test"][name] for name in found} and card.metrics == planted.done["metrics"]
 
 
 def test_predictions_do_not_change_when_later_bars_do(planted, tmp_path, write_candles):
@@ -85,6 +86,15 @@ def test_the_card_says_what_the_model_was_trained_on(planted):
     assert len(card.scaler["mean"]) == len(card.features) >= 30
     assert card.training["best_epoch"] <= card.training["epochs_run"] <= 4
     assert planted.file.with_suffix(".json").exists()
+
+
+def test_the_test_scores_stand_beside_baselines_with_intervals_and_validation_is_plain(planted):
+    metrics_of = read_card(planted.file).metrics
+    test = metrics_of["test"]
+    assert test["intervals"]["auc"] is None and test["blocks"] == 2  # 1,800 minutes: too few days for an interval
+    assert set(test["baselines"]) == {"base_rate", "persistence", "reversal", "logistic"}
+    assert test["auc"] > test["baselines"]["logistic"]["auc"]
+    assert "baselines" not in metrics_of["validation"]
 
 
 def test_a_learning_rate_that_breaks_the_loss_ends_in_one_clear_line(tmp_path, write_candles, train):

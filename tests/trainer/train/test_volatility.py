@@ -288,7 +288,6 @@ def test_the_command_writes_a_column_named_volatility(model_file, capsys):
         (("blocks=12", "dilation_cap=512"), "lower blocks or dilation_cap"),
         (("horizon_sessions=0",), "horizon_sessions = 1"),
         (("width=0",), "1 or more"),
-        (("folds=2",), "1 with model tcn"),
     ],
 )
 def test_what_cannot_be_trained_ends_at_the_desk_with_one_line(settings, words, tmp_path, capsys):
