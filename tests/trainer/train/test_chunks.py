@@ -76,6 +76,13 @@ def test_slices_and_recomputed_activations_change_the_speed_and_not_the_model(ot
     torch.testing.assert_close(losses(other(member(torch.float64)), range(STEPS)), alone, rtol=1e-9, atol=0)
 
 
+def test_half_precision_stays_near_full_precision():
+    full = losses(Chunks([member()], JOB, micro_batch=4), range(STEPS))
+    half = losses(Chunks([member()], replace(JOB, precision="bf16"), micro_batch=4), range(STEPS))
+    assert not torch.equal(half, full)
+    assert float((half / full - 1).abs().mean()) < 1e-2
+
+
 def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
     assert cpu_micro_batch(Job(model="tcn")) == 1
     assert cpu_micro_batch(Job(model="tcn", blocks=4, width=32, chunk=256)) > 64
