@@ -53,20 +53,23 @@ def main() -> None:
     """Run every shape, print the tables, write the file."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--shape", action="append", metavar="M,H,B", help="only this: models, hidden, batch (repeatable)")
     parse.add_argument("--data", type=Path, default=Path("../shared/data/raw"), help="folder of minute candles")
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
     rows, source = _rows(options.data)
-    shapes = [(models, hidden, batch) for models in (3, 8) for hidden in (64, 128) for batch in (256, 1024)]
+    shapes: list[tuple[int, ...]] = [
+        (models, hidden, batch) for models in (3, 8) for hidden in (64, 128) for batch in (256, 1024)
+    ]
     if torch.cuda.is_available():
         shapes += [(models, hidden, batch) for models in (20, 64) for hidden in (64, 128) for batch in (256, 1024)]
     if options.quick:
         shapes = [(8, 64, 256)]
+    if options.shape:
+        shapes = [tuple(int(number) for number in shape.split(",")) for shape in options.shape]
     print(f"rows: {source}")
-    windows, rounds = (512, 3) if options.quick else (1024, 5)
-    tables = [
-        _table(rows, *shape, steps=max(1, windows // shape[2]), rounds=rounds, spawned=not options.quick) for shape in shapes
-    ]
+    seconds, rounds = (1.0, 3) if options.quick else (2.0, 5)
+    tables = [_table(rows, *shape, seconds=seconds, rounds=rounds, spawned=not options.quick) for shape in shapes]
     peak, outside = _peak_gflops(), _outside_share(rows)
     found = {"machine": machine(), "rows": source, "peak_gflops": peak, "outside_share": outside, "tables": tables}
     print(f"peak of {num_cores()} cores, measured by a matrix product: {peak:.0f} GFLOP/s")
@@ -75,13 +78,13 @@ def main() -> None:
 
 
 def _table(
-    rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, *, steps: int, rounds: int, spawned: bool
+    rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, *, seconds: float, rounds: int, spawned: bool
 ) -> dict[str, Any]:
     job = Job(hidden=hidden, batch=batch, dropout=0.0)
     teams = _teams(job, [rows[number % len(rows)] for number in range(models)], spawned=spawned)
     try:
         losses = {name: team.losses() for name, team in teams.items()}
-        rates = interleave({name: partial(team.rate, steps) for name, team in teams.items()}, rounds=rounds)
+        rates = interleave({name: partial(team.rate, seconds) for name, team in teams.items()}, rounds=rounds)
     finally:
         for team in teams.values():
             team.close()
@@ -110,7 +113,6 @@ class Team:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
-        self._windows_a_step = sum(len(share) for share in shares) * job.batch
         first = 0
         for share in shares:
             ours, theirs = context.Pipe()
@@ -124,14 +126,12 @@ class Team:
         """Return the loss of each model's first step."""
         return [loss for pipe in self._pipes for loss in pipe.recv()]
 
-    def rate(self, steps: int) -> float:
-        """Take `steps` steps of every model; return windows a second, until the last process is done."""
-        began = time.perf_counter()
+    def rate(self, seconds: float) -> float:
+        """Let every process step for so long, or one step if that takes longer; return windows a second of all of them."""
         for pipe in self._pipes:
-            pipe.send(steps)
-        for pipe in self._pipes:
-            pipe.recv()
-        return steps * self._windows_a_step / (time.perf_counter() - began)
+            pipe.send(seconds)
+        counts: list[tuple[int, float]] = [pipe.recv() for pipe in self._pipes]
+        return sum(windows / elapsed for windows, elapsed in counts)
 
     def close(self) -> None:
         """End the processes."""
@@ -194,7 +194,7 @@ def _ours(pipe: Connection, job: Job, share: Sequence[torch.Tensor], first: int,
     keep_freed_memory()
     members = _members(job, share, first)
     pack = form_pack(members, replace(job, strategy=strategy))
-    _serve(pipe, lambda step: pack.step([True] * len(members), _batches(members, job, step)))
+    _serve(pipe, len(members) * job.batch, lambda step: pack.step([True] * len(members), _batches(members, job, step)))
 
 
 def _plain(pipe: Connection, job: Job, share: Sequence[torch.Tensor], first: int, setting: str) -> None:
@@ -219,7 +219,7 @@ def _plain(pipe: Connection, job: Job, share: Sequence[torch.Tensor], first: int
             losses.append(loss.detach())
         return torch.stack(losses)
 
-    _serve(pipe, step)
+    _serve(pipe, len(members) * job.batch, step)
 
 
 class _PlainNet(nn.Module):
@@ -242,16 +242,16 @@ class _PlainNet(nn.Module):
         return logits
 
 
-def _serve(pipe: Connection, step: Callable[[int], torch.Tensor]) -> None:
-    """Send the first step's losses, then take as many steps as are asked for, again and again."""
+def _serve(pipe: Connection, windows_a_step: int, step: Callable[[int], torch.Tensor]) -> None:
+    """Send the first step's losses; then step for as long as is asked for, again and again, and say what that gave."""
     pipe.send(step(0).tolist())
     done = 1
     while True:
-        for _ in range(pipe.recv()):
-            losses = step(done)
-            done += 1
-        losses.sum().item()  # on a GPU: until it is really done
-        pipe.send(None)
+        seconds, windows, began = pipe.recv(), 0, time.perf_counter()
+        while not windows or time.perf_counter() - began < seconds:
+            step(done).sum().item()  # on a GPU: until it is really done
+            done, windows = done + 1, windows + windows_a_step
+        pipe.send((windows, time.perf_counter() - began))
 
 
 def _rows(folder: Path) -> tuple[list[torch.Tensor], str]:
