@@ -78,6 +78,8 @@ def build_parser(prog: str = "mayfly") -> Parser:
     profiles = verbs.add_parser("profiles", help="what is known of each GPU, and which profile holds on this machine")
     profiles.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
+    _measuring_verbs(verbs)
+
     rehearse = verbs.add_parser("rehearse", help="the embedded AWS: lend it to this shell, or end it")
     action = rehearse.add_mutually_exclusive_group(required=True)
     action.add_argument("--env", action="store_true", help='print variables for this shell: eval "$(mayfly rehearse --env)"')
@@ -95,6 +97,22 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: the current one)")
     for parser in (listing, pull):
         _where_flags(parser)
+
+
+def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
+    tune = verbs.add_parser("tune", help="measure how this machine trains a job's models fastest; its next runs do that")
+    tune.add_argument("--job", metavar="FILE", help="job file (TOML)")
+    tune.add_argument("--seconds", type=float, default=20.0, metavar="N", help="time for all of it (default: 20, 60 at most)")
+    bench = verbs.add_parser("bench", help="measure what a TCN costs on this machine: chunks a second, memory, dollars")
+    bench.add_argument("--price", type=float, metavar="USD", help="an hour of this GPU (default: AWS's cheapest; 0 on a CPU)")
+    bench.add_argument("--bars", type=int, default=0, metavar="N", help="bars to train on (default: seven years of minutes)")
+    bench.add_argument("--quick", action="store_true", help="fewer batches, less time for each")
+    for parser in (tune, bench):
+        parser.add_argument(
+            "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job"
+        )
+        parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: a GPU if there is one")
+        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
 def _where_flags(parser: argparse.ArgumentParser) -> None:

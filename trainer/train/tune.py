@@ -28,6 +28,7 @@ from trainer.config import Job, job_from, load_job, parse_assignments, with_sett
 from trainer.data.features import FEATURES
 from trainer.errors import TrainerError, UsageError
 from trainer.gpu_profiles.chips import user_file, write_measured
+from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.memory import is_reference, with_rows_of_seven_years
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.pack import Lanes, Member, Pack
@@ -38,6 +39,7 @@ from trainer.train.strategy import form_pack
 TUNED = "tuned.json"  # beside the user's profiles
 ROWS = 20_000  # of each model: enough that windows do not sit in a cache
 GATE_STEPS = 10
+MOST_SECONDS = 60.0  # for all candidates together
 CPU_SLICES = (64, 128, 256)
 GPU_PACKS = (1, 4, 8, 16, 32)
 _SHAPE = ("model", "hidden", "layers", "lookback", "batch", "precision")
@@ -208,6 +210,32 @@ def _shape(job: Job) -> str:
     return " ".join(f"{name}={getattr(job, name)}" for name in _SHAPE)
 
 
+def tune_here(job: Job, *, device: str, seconds: float, say: Callable[[str], None]) -> tuple[Choice, list[Timing], Path]:
+    """Tune the job on this machine's GPU, else on one core, and keep the answer; return the profile, the timings, the file.
+
+    `device` is auto, cpu or cuda. On a CPU it leaves torch at one thread. Raises UsageError for a job with nothing to tune, and
+    for one that fits in no way.
+    """
+    if job.model != "lstm":
+        raise UsageError(
+            f"nothing to tune for model {job.model}", why="a model this large fills a device by itself", do="Tune an lstm job."
+        )
+    kind, choice = choose_device(job, device)
+    if kind == "cpu":
+        use_one_thread()
+        keep_freed_memory()
+    timings = tune(job, torch.device(kind), seconds=min(MOST_SECONDS, seconds), say=say)
+    if timings[0].excluded:
+        raise UsageError("no way to train this job works here", why=timings[0].excluded, do="Set micro_batch or hidden lower.")
+    return choice, timings, remember(choice.profile.name, job, timings[0])
+
+
+def told(job: Job, choice: Choice, timings: Sequence[Timing]) -> list[str]:
+    """Return the table for people, with the sentence that says how to read it."""
+    reading = f"Most windows a second wins; it/s are of {job.batch} windows and mislead."
+    return [f"{choice.profile.name}: {choice.why}. {reading}", *(_line(timing) for timing in timings)]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Tune, print the table on stderr and the choice as JSON on stdout; return the exit code."""
     parse = argparse.ArgumentParser(prog="python -m trainer.train.tune", description="Find the fastest way to train here.")
@@ -218,27 +246,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse.parse_args(arguments)
     try:
         job = job_from(load_job(options.job) if options.job else {}, parse_assignments(options.settings))
-        if job.model != "lstm":
-            raise UsageError(
-                f"nothing to tune for model {job.model}",
-                why="a model this large fills a device by itself",
-                do="Tune an lstm job.",
-            )
-        kind, choice = choose_device(job, options.device)
-        if kind == "cpu":
-            use_one_thread()
-            keep_freed_memory()
-        timings = tune(
-            job, torch.device(kind), seconds=min(60.0, options.seconds), say=lambda line: print(line, file=sys.stderr)
+        choice, timings, file = tune_here(
+            job, device=options.device, seconds=options.seconds, say=lambda line: print(line, file=sys.stderr)
         )
     except TrainerError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"{choice.profile.name}: {choice.why}. Most windows a second wins; it/s are of {job.batch} windows.", file=sys.stderr)
-    for timing in timings:
-        print(_line(timing), file=sys.stderr)
-    file = remember(choice.profile.name, job, timings[0])
-    print(f"kept in {file}", file=sys.stderr)
+    print("\n".join([*told(job, choice, timings), f"kept in {file}"]), file=sys.stderr)
     print(json.dumps({"profile": choice.profile.name, **asdict(timings[0])}))
     return 0
 

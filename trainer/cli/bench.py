@@ -1,0 +1,119 @@
+"""`mayfly bench`: what training the TCN costs on this machine, in seconds, memory and dollars, by batch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trainer.cli.output import duration, money, table
+from trainer.config import job_from, parse_assignments
+from trainer.cost.instances import InstanceType, catalogue
+from trainer.errors import UsageError
+from trainer.gpu_profiles.choice import Device, profile_of
+
+if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
+    from trainer.train.bench import Row
+
+EPOCHS = 100  # what the dollars are for
+HEADER = [
+    *("profile", "batch (chunks)", "checkpointing", "it/s", "chunks/s (samples/s)"),
+    *("GiB", "an epoch", f"{EPOCHS} epochs"),
+]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, then print the table and what to read in it."""
+    settings = parse_assignments(arguments.settings)
+    _check(arguments, settings)
+    import torch
+
+    from trainer.train.bench import bench, bench_job, epoch_seconds, num_chunks, num_parameters
+    from trainer.train.placement import choose_device
+
+    kind, choice = choose_device(job_from(settings), arguments.device)
+    job = bench_job(kind, settings)
+    price, price_of = _price(arguments.price, choice.profile.name, kind)
+    rows = bench(job, torch.device(kind), quick=arguments.quick, say=lambda line: print(line, file=sys.stderr))
+    costs = [_costs(epoch_seconds(job, row, bars=arguments.bars), price) if not row.excluded else None for row in rows]
+    model = (
+        f"TCN {job.blocks} x {job.width}, {num_parameters(job):,} weights, chunks of {job.chunk} bars; "
+        f"an epoch is {num_chunks(job, bars=arguments.bars):,} chunks, validation aside"
+    )
+    if arguments.json:
+        found = [{**asdict(row), **(cost or {})} for row, cost in zip(rows, costs, strict=True)]
+        here = {"profile": choice.profile.name, "why": choice.why, "model": model, "epochs": EPOCHS}
+        print(json.dumps({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": found}, indent=2))
+        return 0
+    lines = [_line(choice.profile.name, row, cost) for row, cost in zip(rows, costs, strict=True)]
+    print("\n".join(table([HEADER, *lines], right=(1, 3, 4, 5, 6, 7))))
+    print(f"{choice.profile.name}: {choice.why}. {model}.")
+    print(f"{EPOCHS} epochs at {money(price)} an hour: {price_of}.")
+    print(_advice(rows))
+    return 0
+
+
+def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """Raise UsageError for what can't be measured."""
+    job_from(settings)
+    for key in ("batch", "batch_chunks", "activation_checkpointing"):
+        if key in settings:
+            raise UsageError(f"--set {key}", why="the table has several", do=f"Leave {key} out.")
+    if settings.get("model", "tcn") != "tcn":
+        raise UsageError("bench measures the TCN", do="`mayfly tune` is for lstm jobs.")
+    if arguments.price is not None and not 0 <= arguments.price < math.inf:
+        raise UsageError(f"--price {arguments.price:g}", do="Give dollars an hour, 0 or more.")
+    if arguments.bars < 0:
+        raise UsageError(f"--bars {arguments.bars}", do="Give 1 or more; without it, it is seven years of minutes.")
+
+
+def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:
+    """Return dollars an hour of one device, and whose price that is."""
+    if given is not None:
+        return given, "--price"
+    if kind == "cpu":
+        return 0.0, "your own CPU; --price says otherwise"
+    found = [(one.price_usd_per_hour / one.num_workers, one) for one in _instances(profile) if one.price_usd_per_hour]
+    if not found:
+        return 0.0, f"no price of AWS's is known for {profile}; --price says one"
+    price, cheapest = min(found, key=lambda pair: pair[0])
+    share = (
+        f"a GPU of {cheapest.name}" if cheapest.num_workers == 1 else f"one of {cheapest.num_workers} GPUs of {cheapest.name}"
+    )
+    return price, f"{share}, which is billed whole; on demand, us-east-1, {cheapest.price_date}"
+
+
+def _instances(profile: str) -> list[InstanceType]:
+    def of(one: InstanceType) -> str:
+        return profile_of(Device(name=one.gpu_model, memory_gib=one.gpu_memory_gib, free_gib=one.gpu_memory_gib)).name
+
+    return [one for one in catalogue().values() if one.launchable and of(one) == profile]
+
+
+def _costs(seconds: float, price: float) -> dict[str, float]:
+    return {"epoch_seconds": seconds, "usd": seconds * EPOCHS / 3600 * price}
+
+
+def _line(profile: str, row: Row, cost: dict[str, float] | None) -> list[str]:
+    named = [profile, f"{row.batch:,}", "on" if row.activation_checkpointing else "off"]
+    if cost is None:
+        return [*named, row.excluded, "-", "-", "-", "-"]
+    memory = "-" if row.memory_gib is None else f"{row.memory_gib:.2f}"
+    speed = [f"{row.steps_per_second:,.2f}", f"{row.chunks_per_second:,.2f}"]
+    return [*named, *speed, memory, duration(cost["epoch_seconds"]), money(cost["usd"])]
+
+
+def _advice(rows: list[Row]) -> str:
+    """Say what counts, by these figures."""
+    plain = [row for row in rows if not row.excluded and not row.activation_checkpointing]
+    if len(plain) < 2:
+        return "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."
+    small, large = plain[0], plain[-1]
+    steps, chunks = large.steps_per_second / small.steps_per_second, large.chunks_per_second / small.chunks_per_second
+    return (
+        f"it/s misleads: from {small.batch} to {large.batch} chunks a step it changes by {steps:.2f} times, the work done by "
+        f"{chunks:.2f} times. Samples/s, here chunks/s, is what counts."
+    )
