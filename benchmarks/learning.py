@@ -1,0 +1,249 @@
+"""Whether learning is real: a signal that was planted is found, chance is seen as chance, real bars stand beside baselines.
+
+    python -m benchmarks.learning            all three (about twenty minutes on two cores, nearly all of it for real bars)
+    python -m benchmarks.learning --quick    the first two smaller, and one real series (about two minutes)
+
+Planted: prices rest, and move once in about 25 bars; the direction follows the volume of the bars 20 to 40 before. The
+inputs are each bar's return and volume alone. Between two moves lie more bars than the direction depends on, so no return
+gives it away.
+Chance: random walks through features, splits, scalers and training; then the same with one feature read one bar ahead.
+Real: walk-forward folds of each series, as `python -m trainer.train` makes them. Writes benchmarks/results/learning.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.rounds import machine, write
+from trainer.artifacts.card import Card, read_card
+from trainer.config import Job
+from trainer.data.candles import Candles
+from trainer.data.synthetic import synthetic_candles
+from trainer.data.windows import SymbolData, prepare
+from trainer.train.evaluation import baselines
+from trainer.train.loop import Run, labels_at, train
+from trainer.train.pack import Member, ModelState
+from trainer.train.score import Evaluator, metrics, probabilities_of
+from trainer.train.strategy import form_pack
+
+FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
+FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1
+PLANTED = Job(
+    hidden=16,
+    layers=1,
+    dropout=0.0,
+    lookback=41,
+    horizon=1,
+    epochs=12,
+    batch=64,
+    learning_rate=1e-2,
+    patience=12,
+    schedule="cosine",
+    test_fraction=0.2,
+    validation_fraction=0.1,
+)
+CHANCE = Job(
+    hidden=4,
+    layers=1,
+    dropout=0.0,
+    lookback=5,
+    horizon=1,
+    epochs=2,
+    batch=128,
+    learning_rate=3e-3,
+    test_fraction=0.5,
+    validation_fraction=0.1,
+)
+TEST_BARS = 10_000
+TOLERANCE = 0.01  # of the mean AUC of five seeds around a half: nearly four of its standard errors
+MINUTE = 60_000_000_000
+REAL = (  # file, symbols, settings of its job
+    ("BTC-USD_1m_2021-2022.parquet", "BTC-USD", {"bars": 50_000, "horizon": 5}),
+    ("ETH-USD_1m_2021-2022.parquet", "ETH-USD", {"bars": 50_000, "horizon": 5}),
+    ("SOL-USD_1m_2021-2021.parquet", "SOL-USD", {"bars": 50_000, "horizon": 5}),
+    ("SPY_1m_2024-2025.parquet", "SPY", {"bars": 50_000, "horizon": 5}),
+    ("CRYPTO_1h_2021-2022.parquet", "BTC-USD,ETH-USD", {"horizon": 1}),
+    ("SPY_1h_1998-2021.parquet", "SPY", {"horizon": 1}),
+)
+REAL_JOB = {"hidden": 32, "lookback": 60, "epochs": 3, "patience": 2, "batch": 256, "folds": 2, "seeds": 1}
+
+
+def main() -> None:
+    """Run the three parts, print their tables, write the file."""
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--data", type=Path, default=Path("../shared/data/raw"), help="folder of real candles")
+    parse.add_argument("--out", type=Path)
+    options = parse.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"machine": machine(), "quick": options.quick}
+    found["planted"] = [planted(seed, moves=8_000 if options.quick else 16_000) for seed in range(3)]
+    _print("planted signal, three seeds", found["planted"])
+    found["chance"] = [chance(seed, ahead=ahead) for ahead in (False, True) for seed in range(5)]
+    _print("random walk, five seeds; then one feature one bar ahead", found["chance"])
+    for ahead in (False, True):
+        aucs = [row["auc"] for row in found["chance"] if row["ahead"] == ahead]
+        verdict = "chance" if looks_like_chance(aucs) else "NOT chance"
+        print(f"mean AUC {np.mean(aucs):.4f}{' with a feature one bar ahead' if ahead else ''}: {verdict}")
+    found["real"] = []
+    for file, symbols, settings in REAL[:1] if options.quick else REAL:
+        if (options.data / file).exists():
+            quick = {"bars": 20_000, "folds": 2, "seeds": 1, "epochs": 1} if options.quick else {}
+            found["real"] += real(options.data / file, symbols, {**REAL_JOB, **settings, **quick})
+    _print("real bars, each model beside its baselines", found["real"])
+    print(write("learning", found, options.out))
+
+
+def planted(seed: int, *, moves: int, epochs: int = PLANTED.epochs) -> dict[str, Any]:
+    """Train a small model on candles with a planted signal; return what it reached and what could be reached."""
+    candles, features = planted_candles(seed, moves=moves)
+    data = prepare(candles, PLANTED, features=features, warmup=0)
+    bars = (data.starts["test"] + PLANTED.lookback - 1).numpy()
+    labels = data.labels_T.numpy()[bars]
+    oracle = metrics(np.where(_direction(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1), labels)
+    simple = baselines(data, candles.close, lookback=PLANTED.lookback, horizon=1, span="test")["logistic"]
+    began = time.perf_counter()
+    scored = learn(data, replace(PLANTED, seed=seed, epochs=epochs))
+    return {
+        "seed": seed,
+        "auc": scored["auc"],
+        "attainable": oracle["auc"],
+        "logistic on the last bar": metrics(simple, labels)["auc"],
+        "test windows": scored["n"],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def planted_candles(seed: int, *, moves: int) -> tuple[Candles, torch.Tensor]:
+    """Return minute candles in which a price rests between moves whose direction the volume of 20 to 40 bars before decides,
+    and the two features of each bar (N, 2): its return and its volume, as logs."""
+    random = np.random.default_rng(seed)
+    gaps = LAST_LAG - FIRST_LAG + random.geometric(0.2, moves)  # no two moves depend on the same bars
+    at = LAST_LAG + np.cumsum(gaps)
+    loudness = random.standard_normal(int(at[-1]) + 2)
+    direction = _direction(loudness)
+    moved = np.zeros(len(loudness))
+    moved[at] = 1e-3 * direction[at] * np.where(random.random(moves) < FLIPPED, -1, 1) * random.uniform(0.5, 1.5, moves)
+    close = 100 * np.exp(np.cumsum(moved))
+    candles = Candles(
+        symbol="PLANTED",
+        timeframe="1m",
+        timestamp=MINUTE * np.arange(len(close), dtype=np.int64),
+        open=np.concatenate([close[:1], close[:-1]]),
+        high=close,
+        low=close,
+        close=close,
+        volume=np.exp(loudness),
+    )
+    return candles, torch.from_numpy(np.stack([moved, loudness], axis=1)).float()
+
+
+def _direction(loudness: np.ndarray) -> np.ndarray:
+    """Return 1 or -1 for each bar: whether the bars from 40 to 20 before it were louder than usual."""
+    total = np.concatenate([[0.0], np.cumsum(loudness)])
+    bar = np.arange(len(loudness))
+    return np.where(total[np.maximum(bar - FIRST_LAG + 1, 0)] > total[np.maximum(bar - LAST_LAG, 0)], 1, -1)
+
+
+def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
+    """Train on a random walk through the whole path; `ahead` lets one feature be read one bar too early."""
+    candles = synthetic_candles("WALK", bars=2 * TEST_BARS + 1_000, seed=seed)
+    data = prepare(candles, CHANCE)
+    if ahead:
+        rows_TF = data.rows_TF.clone()
+        rows_TF[:-1, 0] = data.rows_TF[1:, 0]  # the return of one bar
+        data = replace(data, rows_TF=rows_TF)
+    scored = learn(data, replace(CHANCE, seed=seed))
+    return {"seed": seed, "ahead": ahead, "auc": scored["auc"], "test windows": scored["n"]}
+
+
+def looks_like_chance(aucs: Sequence[float]) -> bool:
+    """Tell whether the mean AUC of five seeds with 10,000 test bars each is no further from a half than chance takes it."""
+    return bool(abs(np.mean(aucs) - 0.5) <= TOLERANCE)
+
+
+class _OneRun:
+    """A roster of one model that keeps what comes out."""
+
+    def __init__(self, run: Run) -> None:
+        self._waiting = [run]
+        self.model: torch.nn.Module | None = None
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        """A run of seconds needs none."""
+
+    def finished(self, run: Run, model: torch.nn.Module) -> None:
+        self.model = model
+
+
+def learn(data: SymbolData, job: Job) -> dict[str, Any]:
+    """Train one model in this process, stop early on validation, and score it once on test."""
+    scaler = {"mean_F": data.mean_F, "std_F": data.std_F}
+    member = Member(name=data.symbol, rows_TF=data.rows_TF, labels_T=data.labels_T, seed=job.seed, **scaler)
+    roster = _OneRun(Run(member=member, symbol=data.symbol, starts=data.starts, learning_rate=job.learning_rate))
+    train(roster, lambda members: form_pack(members, job), job, lambda event: None)
+    assert roster.model is not None
+    evaluator = Evaluator(rows_TF=data.rows_TF, lookback=job.lookback, **scaler)
+    chances = probabilities_of(evaluator.logits(roster.model, data.starts["test"]))
+    return metrics(chances, labels_at(data.labels_T, data.starts["test"], job.lookback))
+
+
+def real(file: Path, symbols: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Train a real series as a user would, and return a row for each model from its card."""
+    assignments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "trainer.train", "--data", str(file), "--symbols", symbols, "--out", folder]
+        subprocess.run([*command, "--device", "cpu", *assignments], check=True, stdout=subprocess.DEVNULL)
+        return [_row(read_card(path)) for path in sorted(Path(folder).glob("*.safetensors"))]
+
+
+def _row(card: Card) -> dict[str, Any]:
+    test = card.metrics["test"]
+    others = {name: test["baselines"][name]["auc"] for name in ("persistence", "reversal", "logistic")}
+    low, high = test["intervals"]["auc"] or (None, None)
+    gain = test["better"]["logistic"]["auc"] or (None, None)
+    return {
+        "model": card.model,
+        "test from": card.splits["test"]["first"][:10],
+        "n": test["n"],
+        "accuracy": test["accuracy"],
+        "base rate": test["base_rate"],
+        "auc": test["auc"],
+        "low": low,
+        "high": high,
+        **others,
+        "gain low": gain[0],
+        "gain high": gain[1],
+        "log loss": test["log_loss"],
+        "base log loss": test["baselines"]["base_rate"]["log_loss"],
+    }
+
+
+def _print(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print a table in Markdown."""
+    print(f"\n{title}\n")
+    if not rows:
+        print("no data here")
+        return
+    print("| " + " | ".join(rows[0]) + " |\n|" + " --- |" * len(rows[0]))
+    for row in rows:
+        print("| " + " | ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()
