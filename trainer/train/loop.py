@@ -27,6 +27,7 @@ from trainer.train.seeds import batch_order
 MAX_SKIPPED_STEPS = 10
 MAX_LOWERED = 3
 PROGRESS_SECONDS = 1.0
+UNREAD_STEPS = 32
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -92,16 +93,21 @@ def train(
     """
     runs: list[Run] = []
     pack: Pack | None = None
-    pace = _Pace(clock)
+    pace, unread = _Pace(clock), list[_Losses]()
     while True:
         training = sum(run.active for run in runs)
         arrived = roster.arrivals(places - training, wait=not training) if training < places else ()
         if arrived or (training and training <= len(runs) // 2):
+            _read(runs, unread)
             pack, runs = _reform(pack, runs, arrived, form, job)
         if pack is None or not any(run.active for run in runs):
             return
-        pace.count(_step(pack, runs, job))
-        if pace.due():
+        unread.append(_step(pack, runs, job))
+        pace.count(sum(unread[-1].windows))
+        due = pace.due()
+        if due or len(unread) >= _unread_steps(runs) or any(run.active and run.position >= run.num_windows for run in runs):
+            _read(runs, unread)
+        if due:
             for run in (run for run in runs if run.active):
                 report(_progress(run, job, pace.windows_per_second))
         for number, run in enumerate(runs):
@@ -116,7 +122,7 @@ def train(
                 model.load_state_dict(run.best_weights)
                 roster.finished(run, model)
         if job.checkpoint_seconds:
-            _checkpoint(pack, runs, roster, job, clock)
+            _checkpoint(pack, runs, roster, job, clock(), unread)
 
 
 def _reform(
@@ -139,27 +145,53 @@ def _reform(
     return formed, together
 
 
-def _step(pack: Pack, runs: Sequence[Run], job: Job) -> int:
-    """Take one step of every active run; return how many windows that were."""
+@dataclass(frozen=True, kw_only=True)
+class _Losses:
+    """What one step gave, still on the device: the loss of each model, over so many windows (0: it was not active)."""
+
+    losses_M: torch.Tensor
+    windows: list[int]
+
+
+def _unread_steps(runs: Sequence[Run]) -> int:
+    """Return for how many steps losses may stay unread: reading them makes the host wait for a GPU."""
+    return 1 if runs[0].member.rows_TF.device.type == "cpu" else UNREAD_STEPS
+
+
+def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
+    """Take one step of every active run."""
     active = [run.active for run in runs]
     batches = [_next_batch(run, job) for run in runs]
     for number, run in enumerate(runs):
         if run.active:
             pack.set_learning_rate(number, _rate(run, job))
-    losses = pack.step(active, batches).tolist()
-    for number, run in enumerate(runs):
-        if active[number]:
-            _take(run, losses[number], len(batches[number]))
-    return sum(len(batch) for batch in batches)
+    losses_M = pack.step(active, batches)
+    for run, batch in zip(runs, batches, strict=True):
+        run.position += len(batch)
+    return _Losses(losses_M=losses_M, windows=[len(batch) for batch in batches])
 
 
-def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, clock: Callable[[], float]) -> None:
+def _read(runs: Sequence[Run], unread: list[_Losses]) -> None:
+    """Count the losses that are still on the device, and forget them there."""
+    if not unread:
+        return
+    for step, losses in zip(unread, torch.stack([step.losses_M for step in unread]).tolist(), strict=True):
+        for run, loss, windows in zip(runs, losses, step.windows, strict=True):
+            if windows and math.isfinite(loss):
+                run.loss_sum += loss * windows
+                run.loss_windows += windows
+            elif windows:
+                run.skipped += 1
+    unread.clear()
+
+
+def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: list[_Losses]) -> None:
     """Give the roster a copy of every active run whose last checkpoint is old enough, counted from when it joined."""
-    now = clock()
     for number, run in enumerate(runs):
         if run.saved_at == -math.inf:
             run.saved_at = now
         elif run.active and now - run.saved_at >= job.checkpoint_seconds:
+            _read(runs, unread)
             run.saved_at = now
             began = time.perf_counter()
             state = pack.snapshot(number)
@@ -188,15 +220,6 @@ def _next_batch(run: Run, job: Job) -> torch.Tensor:
     if not run.active:
         return run.order[:0]
     return run.order[run.position : run.position + job.batch]
-
-
-def _take(run: Run, loss: float, windows: int) -> None:
-    run.position += windows
-    if math.isfinite(loss):
-        run.loss_sum += loss * windows
-        run.loss_windows += windows
-    else:
-        run.skipped += 1
 
 
 def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:

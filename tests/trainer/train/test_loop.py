@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainer.config import Job
+from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
 from trainer.train.pack import Lanes, Member, ModelState
 from trainer.train.stacked import Fused
@@ -174,3 +175,10 @@ def test_a_fused_pack_that_is_refilled_and_compacted_trains_what_lanes_train(pla
     for name, history in alone.items():
         for expected, found in zip(history, fused[name], strict=True):
             assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_losses_that_are_read_later_are_counted_the_same(monkeypatch):
+    expected, _ = _histories(Lanes, places=2)
+    monkeypatch.setattr(loop, "_unread_steps", lambda runs: 7)
+    found, _ = _histories(Lanes, places=2)
+    assert found == expected
