@@ -1,0 +1,245 @@
+"""The step of a TCN over chunks gathered on the device, against a plain loop over a DataLoader of materialized chunks.
+
+    python -m benchmarks.tcn_step            a small, a middle and the full size (ten minutes on two cores)
+    python -m benchmarks.tcn_step --quick    the small one (under a minute)
+
+Contenders train the same model on the same chunks, fp32, and begin with the same loss, which is checked:
+
+    plain loop           default threads and allocator; chunks with their context materialized, DataLoader, AdamW; convolutions
+                         that pad and cut off (locuslab/TCN's way)
+    plain, our set-up    the same with one thread and our allocator's thresholds
+    ours                 one thread, allocator, chunks gathered in the step, convolutions that never pad
+    ours, a core each    as many models as cores, a process each: what a job of several symbols does
+    ours, recomputed     ours with activation checkpointing: what the memory costs in time
+
+Prints chunks a second and ratios; and for ours the same by batch, beside steps a second, which say nothing about speed: a step
+of a hundred chunks is no slower than a hundred steps of one. Writes benchmarks/results/tcn_step.json. Run it on a machine that
+does nothing else: torch's default threads collapse on busy cores, which flatters ours; the load stands in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.rounds import interleave, machine, median, ratio, write
+from trainer.config import Job
+from trainer.models.tcn import Block, Tcn
+from trainer.train.chunks import Chunks, cpu_micro_batch
+from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
+from trainer.train.pack import Member, new_model
+
+FEATURES = 37
+PLAIN, SET_UP, OURS, EACH, RECOMPUTED = "plain loop", "plain, our set-up", "ours", "ours, a core each", "ours, recomputed"
+SIZES = {
+    "small": Job(model="tcn", blocks=4, width=32, chunk=256, batch_chunks=8, batch=8, dropout=0.0),
+    "middle": Job(model="tcn", blocks=8, width=128, chunk=512, batch_chunks=4, batch=4, dropout=0.0),
+    "full": Job(model="tcn", chunk=1024, batch_chunks=2, batch=2, dropout=0.0),
+}
+STEPS = {"small": 20, "middle": 4, "full": 1}
+CHUNKS = 64  # in the data
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class PaddedTcn(nn.Module):
+    """The same network as most write it: every convolution pads both sides and cuts the right one off again."""
+
+    def __init__(self, tcn: Tcn) -> None:
+        super().__init__()
+        self.tcn = tcn
+        for block in tcn.blocks:
+            assert isinstance(block, Block)
+            for convolution in (block.first, block.second):
+                convolution.padding = (block.reach // 2,)
+
+    def forward(self, x_BFX: torch.Tensor) -> torch.Tensor:
+        """Return outputs (B, X)."""
+        hidden = x_BFX
+        for block in self.tcn.blocks:
+            assert isinstance(block, Block)
+            inner = hidden
+            for convolution in (block.first, block.second):
+                inner = torch.relu(convolution(inner)[:, :, : -(block.reach // 2)].contiguous())
+            hidden = torch.relu(inner + block.straight(hidden))
+        outputs: torch.Tensor = self.tcn.head(hidden).squeeze(1)
+        return outputs
+
+
+def main() -> None:
+    """Run every size, print the tables, write the file."""
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--out", type=Path)
+    options = parse.parse_args()
+    sizes = ["small"] if options.quick else list(SIZES)
+    tables = [_table(size, rounds=3 if options.quick else 5) for size in sizes]
+    batches = _by_batch((1, 4, 16, 64))
+    print("wrote", write("tcn_step", {"machine": machine(), "tables": tables, "by_batch": batches}, options.out))
+
+
+def _table(size: str, *, rounds: int) -> dict[str, Any]:
+    job, steps = SIZES[size], STEPS[size]
+    teams = {PLAIN: _Team(_plain, job, 1), SET_UP: _Team(_plain_set_up, job, 1), OURS: _Team(_ours, job, 1)}
+    if DEVICE == "cpu":
+        teams[EACH] = _Team(_ours, job, num_cores())
+    teams[RECOMPUTED] = _Team(_ours, replace(job, activation_checkpointing=True), 1)
+    try:
+        losses = {name: team.first_loss() for name, team in teams.items()}
+        rates = interleave({name: partial(team.rate, steps) for name, team in teams.items()}, rounds=rounds)
+    finally:
+        for team in teams.values():
+            team.end()
+    apart = max(abs(loss / losses[PLAIN] - 1) for loss in losses.values())
+    assert apart < 1e-3, f"not the same work: first losses {losses}"
+    parameters = sum(parameter.numel() for parameter in new_model(_member(job), job).parameters())
+    print(f"\n{size}: {job.blocks} x {job.width}, {parameters:,} parameters, sees {job.bars_seen} bars; chunk {job.chunk}")
+    found = {
+        name: {"chunks_per_second": round(median(rates, name), 2), "ratio": round(ratio(rates, name, PLAIN), 2)}
+        for name in rates
+    }
+    for name, row in found.items():
+        print(f"  {name:<20} {row['chunks_per_second']:>10,.2f} chunks/s  {row['ratio']:.2f} x {PLAIN}")
+    return {
+        "size": size,
+        "parameters": parameters,
+        "bars_seen": job.bars_seen,
+        "chunk": job.chunk,
+        "rows": found,
+        "rates": rates,
+    }
+
+
+def _by_batch(batches: tuple[int, ...]) -> list[dict[str, float]]:
+    """Measure ours at several batches: steps a second fall as the batch grows, chunks a second hardly do."""
+    print("\nours, small, by batch:        it/s    chunks/s")
+    rows = []
+    for batch in batches:
+        team = _Team(_ours, replace(SIZES["small"], batch_chunks=batch, batch=batch), 1)
+        team.first_loss()
+        chunks = max(team.rate(max(1, 64 // batch)) for _ in range(3))
+        team.end()
+        rows.append({"batch": batch, "steps_per_second": round(chunks / batch, 2), "chunks_per_second": round(chunks, 2)})
+        print(f"  batch {batch:<4}             {chunks / batch:>10,.2f}  {chunks:>10,.2f}")
+    return rows
+
+
+class _Team:
+    """Processes that step a model each, so that threads and allocator are one contender's own."""
+
+    def __init__(self, begin: Callable[[Job], Iterator[float]], job: Job, processes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._job, self._ends = job, []
+        self._processes = []
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(begin, job, theirs), daemon=True)
+            process.start()
+            self._ends.append(ours)
+            self._processes.append(process)
+
+    def first_loss(self) -> float:
+        """Return the first step's loss, which begins from the same weights and chunks for every contender."""
+        return self._ask(1)
+
+    def rate(self, steps: int) -> float:
+        """Return chunks a second of all processes together."""
+        began = time.perf_counter()
+        self._ask(steps)
+        return steps * self._job.batch_chunks * len(self._ends) / (time.perf_counter() - began)
+
+    def _ask(self, steps: int) -> float:
+        """Let every process take so many steps; return the loss that one of them ended with."""
+        for end in self._ends:
+            end.send(steps)
+        return [float(end.recv()) for end in self._ends][0]
+
+    def end(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _serve(begin: Callable[[Job], Iterator[float]], job: Job, connection: Connection) -> None:
+    losses = begin(job)
+    while True:
+        steps = connection.recv()
+        connection.send([next(losses) for _ in range(steps)][-1])
+
+
+def _member(job: Job) -> Member:
+    generator = torch.Generator().manual_seed(0)
+    num_rows = CHUNKS * job.chunk + job.bars_seen - 1
+    rows_TF = torch.randn(num_rows, FEATURES, generator=generator)
+    labels_T = rows_TF[:, 0].roll(3) + 0.1 * torch.randn(num_rows, generator=generator)
+    return Member(
+        name="tcn",
+        rows_TF=rows_TF.to(DEVICE),
+        labels_T=labels_T.to(DEVICE),
+        mean_F=rows_TF.mean(0).to(DEVICE),
+        std_F=rows_TF.std(0).to(DEVICE),
+    )
+
+
+def _starts(job: Job) -> torch.Tensor:
+    return torch.arange(CHUNKS) * job.chunk
+
+
+def _ours(job: Job) -> Iterator[float]:
+    use_one_thread()
+    keep_freed_memory()
+    micro_batch = cpu_micro_batch(job) if DEVICE == "cpu" else job.batch_chunks
+    pack = Chunks([_member(job)], job, micro_batch=micro_batch)
+    first = _starts(job)[: job.batch_chunks].to(DEVICE)
+    yield float(pack.step([True], [first]))
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        order = torch.randperm(CHUNKS, generator=generator)
+        for batch in torch.split(_starts(job)[order].to(DEVICE), job.batch_chunks):
+            yield float(pack.step([True], [batch]))
+
+
+def _plain_set_up(job: Job) -> Iterator[float]:
+    use_one_thread()
+    keep_freed_memory()
+    return _plain(job)
+
+
+def _plain(job: Job) -> Iterator[float]:
+    member = _member(job)
+    model = PaddedTcn(new_model(member, job))  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    scaled = ((member.rows_TF - member.mean_F) / member.std_F).cpu()
+    read = job.chunk + job.bars_seen - 1
+    chunks = torch.stack([scaled[start : start + read].T for start in _starts(job).tolist()])
+    labels = torch.stack([member.labels_T[start + job.bars_seen - 1 : start + read].cpu() for start in _starts(job).tolist()])
+    dataset = TensorDataset(chunks.contiguous(), labels)
+
+    def step(x_BFX: torch.Tensor, labels_BT: torch.Tensor) -> float:
+        outputs = model(x_BFX.to(DEVICE))[:, -job.chunk :]
+        loss = nn.functional.mse_loss(outputs, labels_BT.to(DEVICE))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        optimizer.step()
+        return loss.item()
+
+    yield step(*dataset[: job.batch_chunks])
+    while True:
+        for batch in DataLoader(dataset, batch_size=job.batch_chunks, shuffle=True):
+            yield step(*batch)
+
+
+if __name__ == "__main__":
+    main()
