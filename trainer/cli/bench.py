@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should no
 EPOCHS = 100  # what the dollars are for
 HEADER = [
     *("profile", "batch (chunks)", "checkpointing", "it/s", "chunks/s (samples/s)"),
-    *("GiB", "an epoch", f"{EPOCHS} epochs"),
+    *("memory", "an epoch", f"{EPOCHS} epochs"),
 ]
 
 
@@ -101,9 +101,14 @@ def _line(profile: str, row: Row, cost: dict[str, float] | None) -> list[str]:
     named = [profile, f"{row.batch:,}", "on" if row.activation_checkpointing else "off"]
     if cost is None:
         return [*named, row.excluded, "-", "-", "-", "-"]
-    memory = "-" if row.memory_gib is None else f"{row.memory_gib:.2f}"
     speed = [f"{row.steps_per_second:,.2f}", f"{row.chunks_per_second:,.2f}"]
-    return [*named, *speed, memory, duration(cost["epoch_seconds"]), money(cost["usd"])]
+    return [*named, *speed, _memory(row.memory_gib), duration(cost["epoch_seconds"]), money(cost["usd"])]
+
+
+def _memory(gib: float | None) -> str:
+    if gib is None:
+        return "-"
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
 
 
 def _advice(rows: list[Row]) -> str:

@@ -103,8 +103,9 @@ def _on_gpu(job: Job, device: torch.device, seconds: float) -> Row:
 
 def _in_a_process(job: Job, seconds: float) -> Row:
     """Measure one row in a process that ends with it; one that the system ends for its memory is an answer."""
-    context = multiprocessing.get_context("forkserver")  # torch is loaded once, and nothing else is shared
-    context.set_forkserver_preload([__name__])
+    # Torch is loaded once, with what its optimizers load at their first use (two seconds); nothing else is shared.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
     ours, theirs = context.Pipe()
     process = context.Process(target=_measure, args=(theirs, job, seconds), daemon=True)
     process.start()

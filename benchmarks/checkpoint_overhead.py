@@ -1,0 +1,168 @@
+"""What a checkpoint costs the training: ours, written beside the step, against none and against saving in the loop.
+
+    python -m benchmarks.checkpoint_overhead            an LSTM, a middle and the full-size TCN (three minutes on two cores)
+    python -m benchmarks.checkpoint_overhead --quick    the LSTM alone (ten seconds)
+
+Contenders take the same steps from the same weights on one thread, and end with the same loss to the last bit, which is
+checked; all but the first save once in each round:
+
+    no saves
+    ours, beside        state copied between two steps, hashed and written by a thread while the next steps run; a round ends
+                        when the file is on disk (trainer.train.checkpoint)
+    torch.save inside   weights and optimizer written between two steps: the usual loop
+
+Prints, beside the ratios of whole rounds, what training waits for (the copy), what is written beside it, and what a save adds
+to a round in all, as a share of the default interval. Writes benchmarks/results/checkpoint_overhead.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.rounds import interleave, machine, median, ratio, write
+from trainer.config import Job
+from trainer.data.features import FEATURES
+from trainer.train.checkpoint import CheckpointWriter
+from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.loop import Run
+from trainer.train.pack import Member
+from trainer.train.strategy import form_pack
+
+NONE, OURS, INSIDE = "no saves", "ours, beside", "torch.save inside"
+JOBS = {
+    "lstm": Job(hidden=64, batch=256),
+    "tcn, middle": Job(model="tcn", blocks=8, width=128, chunk=256, batch_chunks=2, batch=2),
+    "tcn, full": Job(model="tcn", chunk=64, batch_chunks=1, batch=1),
+}
+STEPS = {"lstm": 40, "tcn, middle": 20, "tcn, full": 6}  # of a round
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def main() -> None:
+    """Run every model, print the table, write the file."""
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--rounds", type=int, default=0, help="default: 5, in --quick 3")
+    parse.add_argument("--out", type=Path)
+    options = parse.parse_args()
+    if DEVICE.type == "cpu":
+        use_one_thread()
+        keep_freed_memory()
+    rounds = options.rounds or (3 if options.quick else 5)
+    tables = [_table(name, 6 if options.quick else STEPS[name], rounds) for name in (["lstm"] if options.quick else JOBS)]
+    print("wrote", write("checkpoint_overhead", {"machine": machine(), "tables": tables}, options.out))
+
+
+def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
+    job = JOBS[name]
+    with tempfile.TemporaryDirectory(prefix="mayfly-bench-") as folder:
+        contenders = {kind: _Contender(kind, job, Path(folder) / kind) for kind in (NONE, OURS, INSIDE)}
+        for contender in contenders.values():
+            contender.steps(2)  # warm-up
+        rates = interleave({kind: partial(one.rate, steps) for kind, one in contenders.items()}, rounds=rounds)
+        losses = {kind: one.loss for kind, one in contenders.items()}
+        assert len(set(losses.values())) == 1, f"not the same work: last losses {losses}"
+        megabytes = sum(file.stat().st_size for file in (Path(folder) / OURS).rglob("*.safetensors")) / 2 / 1e6
+    ours = contenders[OURS]
+    waits, writes = (statistics.median(event[key] for event in ours.events) for key in ("snapshot_seconds", "write_seconds"))
+    rows = {
+        kind: {
+            "steps_per_second": round(median(rates, kind), 2),
+            "ratio": round(ratio(rates, kind, NONE), 3),
+            "seconds_a_save": round(_added(rates, kind, steps), 4),
+        }
+        for kind in rates
+    }
+    print(f"\n{name}: {steps} steps a round, a file of {megabytes:.1f} MB")
+    for kind, row in rows.items():
+        share = row["seconds_a_save"] / job.checkpoint_seconds
+        cost = (
+            ""
+            if kind == NONE
+            else f"  a save adds {row['seconds_a_save'] * 1e3:8.1f} ms, {share:.2%} of {job.checkpoint_seconds} s"
+        )
+        print(f"  {kind:18} {row['steps_per_second']:9.2f} steps/s  {row['ratio']:.3f} x{cost}")
+    print(f"  ours: training waits {waits * 1e3:.1f} ms for the copy; {writes * 1e3:.1f} ms of writing go on beside it")
+    return {
+        "model": name,
+        "steps": steps,
+        "megabytes": round(megabytes, 1),
+        "rows": rows,
+        "snapshot_seconds": waits,
+        "write_seconds": writes,
+        "rates": rates,
+    }
+
+
+def _added(rates: dict[str, list[float]], kind: str, steps: int) -> float:
+    """Return by how many seconds a round with a save is longer than one without: the median over the rounds."""
+    return statistics.median(steps / rate - steps / base for rate, base in zip(rates[kind], rates[NONE], strict=True))
+
+
+class _Contender:
+    """A model that trains, and its way of saving."""
+
+    def __init__(self, kind: str, job: Job, folder: Path) -> None:
+        self._kind, self._job, self._folder, self._taken = kind, job, folder, 0
+        self.loss, self.events = 0.0, list[dict[str, Any]]()
+        folder.mkdir()
+        member = _member(job)
+        self._pack = form_pack([member], replace(job, strategy="lanes"))
+        best = {name: weight.detach().clone() for name, weight in self._pack.model(0).state_dict().items()}
+        self._run = Run(member=member, symbol="A", starts={}, learning_rate=job.learning_rate, best_weights=best)
+        self._writer = CheckpointWriter(folder, self.events.append)
+
+    def rate(self, steps: int) -> float:
+        """Save, take some steps, wait until what was saved is on disk; return steps a second."""
+        began = time.perf_counter()
+        self._save()
+        self.steps(steps)
+        self._writer.flush()
+        return steps / (time.perf_counter() - began)
+
+    def steps(self, count: int) -> None:
+        """Take some steps, the same for every contender."""
+        for _ in range(count):
+            generator = torch.Generator().manual_seed(self._taken)
+            starts = torch.randint(
+                0, len(self._run.member.rows_TF) - self._job.bars_seen, (self._job.batch,), generator=generator
+            )
+            self.loss = self._pack.step([True], [starts.to(DEVICE)]).item()
+            self._taken += 1
+
+    def _save(self) -> None:
+        if self._kind == OURS:
+            began = time.perf_counter()
+            state = self._pack.snapshot(0)
+            if DEVICE.type == "cuda":
+                torch.cuda.synchronize()
+            self._writer.submit(replace(self._run), state, "bench", snapshot_seconds=time.perf_counter() - began)
+        elif self._kind == INSIDE:
+            state = self._pack.snapshot(0)
+            parts = {"weights": state.weights, "moments": [state.exp_avg, state.exp_avg_sq], "best": self._run.best_weights}
+            torch.save(parts, self._folder / "checkpoint.pt")
+
+
+def _member(job: Job) -> Member:
+    generator = torch.Generator().manual_seed(0)
+    rows = 20_000 + job.bars_seen
+    return Member(
+        name="bench",
+        rows_TF=torch.randn(rows, len(FEATURES), generator=generator).to(DEVICE),
+        labels_T=torch.randint(0, 2, (rows,), generator=generator).float().to(DEVICE),
+        mean_F=torch.zeros(len(FEATURES), device=DEVICE),
+        std_F=torch.ones(len(FEATURES), device=DEVICE),
+    )
+
+
+if __name__ == "__main__":
+    main()
