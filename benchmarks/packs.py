@@ -7,6 +7,7 @@ Contenders train the same models on the same windows, fp32, and each step of eac
 
     plain                one process, torch's default threads and allocator, nn.LSTM(num_layers=2), model after model
     plain + allocator    the same with glibc told to keep freed memory (trainer/train/cpu.py)
+    plain, set up as ours  a process a core, one thread, allocator; what is left is the slices
     one process a model  as mp.spawn is used, default threads (not in --quick: it starves a small machine for a minute)
     ours                 a process a core, one thread each, allocator, slices (trainer.train.pack.Lanes); on a GPU also
                          streams and fused in one CUDA graph
@@ -149,6 +150,7 @@ def _teams(job: Job, rows: Sequence[torch.Tensor], *, spawned: bool) -> dict[str
     if spawned:
         teams["one process a model"] = Team(_plain, job, [[one] for one in rows], name="default")
     if not torch.cuda.is_available():
+        teams["plain, set up as ours"] = Team(_plain, job, by_core, name="worker")
         teams["ours"] = Team(_ours, job, by_core, name="lanes")
         teams["ours, bf16"] = Team(_ours, replace(job, precision="bf16"), by_core, name="lanes")
         return teams
@@ -199,8 +201,10 @@ def _ours(pipe: Connection, job: Job, share: Sequence[torch.Tensor], first: int,
 
 def _plain(pipe: Connection, job: Job, share: Sequence[torch.Tensor], first: int, setting: str) -> None:
     """Models as a user writes them: a stacked nn.LSTM, AdamW, a clipped norm, the whole batch at once."""
-    if setting == "allocator":
+    if setting in ("allocator", "worker"):
         keep_freed_memory()
+    if setting == "worker":
+        use_one_thread()
     members = _members(job, share, first)
     nets = [_PlainNet(member, job) for member in members]
     optimizers = [torch.optim.AdamW(net.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay) for net in nets]
