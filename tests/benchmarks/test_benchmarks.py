@@ -1,0 +1,88 @@
+"""That every benchmark runs, prints ratios and writes JSON; not what it finds, which a busy machine decides.
+
+Those that take a minute also in their quick form only show their help here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.rounds import interleave, machine, median, ratio, write
+
+ROOT = Path(__file__).resolve().parents[2]
+RATIO = re.compile(r"\d\.\d\d+ ?x")
+
+
+def quickly(name: str, *arguments: str, out: Path) -> tuple[str, dict[str, Any]]:
+    """Run a benchmark's quick form in a process of its own: threads and allocator are set there. Return what it said."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *arguments, "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(out.read_text())
+
+
+def test_a_save_is_compared_with_none_and_changes_no_step(tmp_path):
+    said, found = quickly("checkpoint_overhead", "--rounds", "1", out=tmp_path / "found.json")
+    (table,) = found["tables"]
+    assert table["rows"].keys() == {"no saves", "ours, beside", "torch.save inside"}
+    assert table["rows"]["no saves"]["ratio"] == 1 and table["write_seconds"] > 0
+    assert RATIO.search(said) and found["machine"]["date"]
+
+
+def test_the_tuners_choice_is_compared_with_a_larger_grid(tmp_path):
+    said, found = quickly("tuner", "--seconds", "0.2", out=tmp_path / "found.json")
+    (table,) = found["tables"]
+    assert len(table["windows_per_second"]) > 4 and table["ratio"] > 0
+    assert "<- the tuner's choice" in said and RATIO.search(said)
+
+
+def test_the_gather_is_compared_with_data_loaders(tmp_path):
+    said, found = quickly("input_pipeline", out=tmp_path / "found.json")
+    assert RATIO.search(said) and found["machine"]["chip"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_each_explains_itself_and_takes_quick_and_out(path, monkeypatch, capsys):
+    module = import_module(f"benchmarks.{path.stem}")
+    if not hasattr(module, "main"):
+        assert path.stem == "rounds"  # what the others share
+        return
+    assert f"python -m benchmarks.{path.stem} --quick" in module.__doc__
+    monkeypatch.setattr(sys, "argv", [path.name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and "--quick" in said and "--out" in said
+    monkeypatch.setattr(sys, "argv", [path.name, "--quik-ly"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2
+
+
+def test_contenders_take_turns_forwards_and_backwards():
+    order: list[str] = []
+
+    def runner(name: str, rate: float) -> Any:
+        return lambda: order.append(name) or rate
+
+    rates = interleave({"a": runner("a", 1.0), "b": runner("b", 2.0)}, rounds=3)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert rates == {"a": [1.0, 1.0, 1.0], "b": [2.0, 2.0, 2.0]}
+
+
+def test_a_ratio_is_the_median_of_each_rounds_own():
+    rates = {"slow": [1.0, 10.0, 2.0], "fast": [2.0, 20.0, 2.0]}  # the machine was ten times as fast in the second round
+    assert ratio(rates, "fast", "slow") == 2.0 and median(rates, "fast") == 2.0
+
+
+def test_figures_are_written_with_the_machine_they_depend_on(tmp_path):
+    path = write("any", {"machine": machine()}, tmp_path / "deep" / "found.json")
+    assert json.loads(path.read_text())["machine"].keys() >= {"date", "chip", "cores", "load_1m", "torch"}
