@@ -142,7 +142,9 @@ def _done_line(event: dict[str, Any]) -> str:
     if "qlike" in test:
         return _volatility_line(event["symbol"], test)
     auc = "-" if test["auc"] is None else f"{test['auc']:.4f}"
-    rates = f"accuracy {test['accuracy']:.4f} (base rate {test['base_rate']:.4f})  auc {auc}  mcc {test['mcc']:.4f}"
+    logistic = test.get("baselines", {}).get("logistic", {}).get("auc")
+    beside = "" if logistic is None else f" (logistic {logistic:.4f})"
+    rates = f"accuracy {test['accuracy']:.4f} (base rate {test['base_rate']:.4f})  auc {auc}{beside}  mcc {test['mcc']:.4f}"
     return f"{event['symbol']}  done  test: {rates}  log loss {test['log_loss']:.4f}  brier {test['brier']:.4f}"
 
 

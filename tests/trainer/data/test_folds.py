@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from trainer.config import Job, with_settings
+from trainer.data.feature_names import WARMUP
 from trainer.data.folds import prepare_folds
 from trainer.data.plans import plan_folds
 from trainer.data.streams import StreamData
@@ -80,6 +83,14 @@ def test_a_feature_that_is_not_finite_is_named(make_candles, monkeypatch) -> Non
     monkeypatch.setattr(folds, "compute_features", broken)
     with pytest.raises(DataError, match="log_return_1 of AAA is not finite at 2024-01-01T11:40:00Z"):
         prepare_folds(make_candles(3000), JOB)
+
+
+def test_a_feature_that_never_moves_is_scaled_to_nothing_and_not_to_infinity(make_candles) -> None:
+    candles = make_candles(3000)
+    (only,) = prepare_folds(replace(candles, volume=np.full(3000, 7.0)), with_settings(JOB, folds=1))
+    constant = only.rows_TF[WARMUP:].std(0) == 0
+    assert constant.any() and (only.std_F[constant] == 1).all()
+    assert torch.isfinite((only.rows_TF[WARMUP:] - only.mean_F) / only.std_F).all()
 
 
 def test_more_folds_than_the_bars_can_test_are_refused_before_any_data_is_read() -> None:

@@ -100,6 +100,18 @@ class OneTask:
 
 
 @pytest.fixture(scope="session")
+def train_task() -> Callable[..., dict[str, Any]]:
+    """Return a function that trains one task in this process and returns its `model_done` event."""
+
+    def run(task: Task, job: Job, data: Path, out: Path) -> dict[str, Any]:
+        roster = OneTask(task, job, data, out)
+        train_pack(roster, lambda members: form_pack(members, job), job, lambda event: None)
+        return roster.done
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def train() -> Callable[..., Trained]:
     """Return a function that trains one symbol's model in this process, on one thread as workers do."""
 

@@ -160,6 +160,18 @@ def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
     assert json.loads(json.dumps(report)) == report
 
 
+def test_a_test_span_of_one_class_has_no_ranking_and_is_scored_all_the_same(trending) -> None:
+    data, close = trending
+    bars = data.starts["test"].numpy() + 9
+    labels = data.labels_T.clone()
+    labels[bars] = 1.0
+    report = evaluate(
+        np.full(len(bars), 0.6), replace(data, labels_T=labels), close, lookback=10, horizon=1, span="test", replicates=50
+    )
+    assert report["auc"] is None and report["intervals"]["auc"] is None and report["better"]["logistic"]["auc"] is None
+    assert report["accuracy"] == report["base_rate"] == 1.0 and report["intervals"]["log_loss"] is not None
+
+
 def test_a_baseline_is_not_better_than_itself(trending) -> None:
     data, close = trending
     forecast = baselines(data, close, lookback=10, horizon=1, span="test")["logistic"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
+from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.errors import TrainingFailed
 from trainer.train.predict import predict_file
 from trainer.train.score import metrics
+from trainer.train.source import Source, Sources
+from trainer.train.task import Task, source_of
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -37,6 +41,51 @@ def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others
     assert losses[0] == losses[1] != losses[2]
     weights = [load(found.file)[0] for found in (first, again)]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(tmp_path, write_candles, train_task):
+    write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
+    small = Job(hidden=4, batch=64, epochs=1, lookback=20)
+    shared = {"symbol": "SIG-USD", "family": "lstm", "timeframe": "1m", "estimate": 1, "seed": 5}
+    made = []
+    for name, job, task in (
+        ("lstm_SIG-USD_1m", replace(small, seed=5), Task(**shared)),
+        ("lstm_SIG-USD_1m_f2_s5", replace(small, folds=2, seeds=2, seed=4), Task(**shared, fold=2, several=True)),
+    ):
+        done = train_task(task, job, tmp_path, tmp_path / "out")
+        assert done["model"] == name
+        made.append(load(tmp_path / "out" / done["file"]))
+    (alone, card), (last_fold, numbered) = made
+    assert all(np.array_equal(alone[name], last_fold[name]) for name in alone)
+    assert card.metrics == numbered.metrics and card.splits == numbered.splits
+    assert (card.fold, card.folds, card.seed) == (1, 1, 5) and (numbered.fold, numbered.folds, numbered.seed) == (2, 2, 5)
+
+
+def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, write_candles):
+    write_candles(tmp_path, "SIG-USD", bars=2000)
+    write_candles(tmp_path, "LOW-USD", bars=2000)
+    job = Job(folds=2, seeds=2, batch=64, lookback=20)
+    read: list[str] = []
+    sources = Sources()
+    in_use: list[Source] = []
+
+    def get(symbol: str) -> Source:
+        task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=0)
+
+        def reading() -> Source:
+            read.append(symbol)
+            return source_of(task, job, data=tmp_path, device="cpu")
+
+        return sources.get(symbol, in_use, reading)
+
+    first = get("SIG-USD")
+    assert get("SIG-USD") is first and first.folds[0].rows_TF is first.folds[1].rows_TF
+    in_use.append(first)
+    get("LOW-USD")
+    assert get("SIG-USD") is first  # a model of it still trains
+    in_use.clear()
+    get("LOW-USD")
+    assert read == ["SIG-USD", "LOW-USD", "LOW-USD"]  # what nothing uses any more is not kept beside the last one
 
 
 def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
