@@ -1,6 +1,6 @@
 """Whether learning is real: a signal that was planted is found, chance is seen as chance, real bars stand beside baselines.
 
-    python -m benchmarks.learning            all three (about twenty minutes on two cores, nearly all of it for real bars)
+    python -m benchmarks.learning            all three (about six minutes on two cores, nearly all of it for real bars)
     python -m benchmarks.learning --quick    the first two smaller, and one real series (about two minutes)
 
 Planted: prices rest, and move once in about 25 bars; the direction follows the volume of the bars 20 to 40 before. The

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from trainer.models.dropout import keep_mask
 
 # What the forget gates begin with beside torch's draw around zero, where a cell halves what it holds at each bar and nothing
-# that is twenty bars back is ever found (measured: benchmarks/learning.py, AUC 0.52 without and 0.95 with it). The usual
+# that is twenty bars back is ever found (measured: benchmarks/learning.py, AUC 0.51 without and 0.95 with it). The usual
 # remedy: Gers et al. 2000; Jozefowicz et al. 2015, section 5 (https://proceedings.mlr.press/v37/jozefowicz15.html).
 FORGET_BIAS = 1.0
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 EVALUATION_BATCH = 256
-# Deviations that a scaled feature is held to. Real bars reach a hundred of them in a crash; a step on such a batch would
-# undo what a thousand others taught, and one bar would decide a score.
+# Deviations that a scaled feature is held to. Real bars reach a hundred of them in a crash, and one bar must decide neither a
+# step nor a score.
 INPUT_LIMIT = 10.0
 
 
