@@ -1,7 +1,7 @@
 """Whether learning is real: a signal that was planted is found, chance is seen as chance, real bars stand beside baselines.
 
     python -m benchmarks.learning            all three (about six minutes on two cores, nearly all of it for real bars)
-    python -m benchmarks.learning --quick    the first two smaller, and one real series (about two minutes)
+    python -m benchmarks.learning --quick    the first two smaller, and one real series (half a minute)
 
 Planted: prices rest, and move once in about 25 bars; the direction follows the volume of the bars 20 to 40 before. The
 inputs are each bar's return and volume alone. Between two moves lie more bars than the direction depends on, so no return
