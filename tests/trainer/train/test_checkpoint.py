@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -93,6 +94,22 @@ def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_
     for name, run in whole.done.items():
         for expected, found in zip(run.history, resumed.done[name].history, strict=True):
             assert found == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_file_is_what_safetensors_itself_reads(tmp_path, dtype):
+    weights = {
+        "a": torch.randn(3, 5, dtype=dtype),
+        "turned": torch.randn(4, 2, dtype=dtype).T,
+        "one": torch.randn(1, dtype=dtype),
+    }
+    weights["shared"] = weights["a"][1:]
+    state = ModelState(weights=weights, exp_avg=weights, exp_avg_sq=weights, updates=1, batches=1)
+    place = write(tmp_path, _run(0), state, MARK)
+    found = safetensors.torch.load_file(place / "data.safetensors")
+    for part in ("weights", "exp_avg", "exp_avg_sq"):
+        assert all(torch.equal(found[f"{part}.{name}"], weight) for name, weight in weights.items())
+    assert newest(tmp_path, "m0", MARK) is not None
 
 
 def test_a_spoilt_checkpoint_is_passed_over_for_the_one_before(tmp_path):
