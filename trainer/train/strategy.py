@@ -18,14 +18,17 @@ def places_of(job: Job, device: str) -> int:
 
 
 def form_pack(members: Sequence[Member], job: Job) -> Pack:
-    """Make a pack of the job's strategy; `auto` is lanes on a CPU, streams on a GPU (the same kernels as alone)."""
+    """Make a pack of the job's strategy.
+
+    `auto` is lanes, plain modules one after another, on every device: streams and fused have to agree with them on the chip at
+    hand first, which `mayfly tune` finds out before it picks one.
+    """
     on_cpu = members[0].rows_TF.device.type == "cpu"
     if job.model == "tcn":  # large enough to fill a device by itself
         return Chunks(members, job, micro_batch=job.micro_batch or (cpu_micro_batch(job) if on_cpu else job.batch))
-    strategy = job.strategy if job.strategy != "auto" else "lanes" if on_cpu else "streams"
     micro_batch = job.micro_batch or (CPU_MICRO_BATCH if on_cpu else job.batch)
-    if strategy == "fused":
+    if job.strategy == "fused":
         return Fused(members, job, micro_batch=micro_batch)
-    if strategy == "streams":
+    if job.strategy == "streams":
         return Streams(members, job, micro_batch=micro_batch)
     return Lanes(members, job, micro_batch=micro_batch)
