@@ -44,11 +44,6 @@ class Workload:
     window_cost_gpu: float
     window_cost_cpu: float
 
-    @property
-    def window_epochs(self) -> int:
-        """Return how many windows are trained in all."""
-        return sum(self.windows.values()) * self.epochs
-
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
