@@ -17,6 +17,7 @@ from typing import Any, get_args, get_type_hints
 from trainer.errors import UsageError, nearest
 
 MODELS = ("lstm", "tcn")
+AUTO = "auto"  # of `batch`, whose number is 0 then
 CALENDARS = ("auto", "24x7", "sessions", "events")
 STRATEGIES = ("auto", "lanes", "streams", "fused")
 SCHEDULES = ("constant", "cosine")
@@ -71,7 +72,9 @@ class Job:
 
     # how
     epochs: int = setting(15, "Passes over the training windows, at most.")
-    batch: int = setting(256, "Windows in one optimizer step.")
+    batch: int = setting(
+        256, "Windows in one optimizer step; 0 or auto: what the tuner finds fastest on the chip, which changes the model."
+    )
     learning_rate: float = setting(1e-3, "AdamW's learning rate.")
     warmup_steps: int = setting(0, "Optimizer steps over which the learning rate rises from nothing.")
     schedule: str = setting(
@@ -79,6 +82,9 @@ class Job:
     )
     weight_decay: float = setting(1e-2, "AdamW's weight decay.")
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.")
+    ema: float = setting(
+        0.0, "Decay a step of a moving average of the weights, which is validated and kept in their place; 0: none."
+    )
     patience: int = setting(3, "Epochs without a better validation loss before a model stops.")
     strategy: str = setting(
         "auto", "How a worker trains its models: " + ", ".join(STRATEGIES) + ". It changes the speed, not the model."
@@ -92,6 +98,9 @@ class Job:
     gpu_profile: str = setting("", "Profile of the GPU, as `mayfly profiles` lists them; empty: by the GPU that is there.")
     trace_steps: int = setting(0, "Steps that each worker records with torch's profiler, to OUT/trace; 0: none.")
     checkpoint_seconds: int = setting(60, "Seconds of training between checkpoints of a model; 0: none.")
+    stage_gib: float = setting(
+        1.0, "GiB of host memory in which a worker may prepare the next symbol while it trains; 0: it does not."
+    )
     seed: int = setting(0, "Seed of weights, batch order and dropout.")
     seeds: int = setting(1, "Models of each symbol and fold: with this seed, the next, and so on.")
     retries: int = setting(1, "Times a model whose worker died is tried again.")
@@ -190,6 +199,8 @@ def _toml_value(text: str) -> Any:
 
 def _typed(key: str, value: Any, hint: Any) -> Any:
     """Turn a TOML value into the field's type, or say what was expected."""
+    if (key, value) == ("batch", AUTO):
+        return 0
     if get_args(hint):  # tuple[str, ...]
         items = value.split(",") if isinstance(value, str) else value
         if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
@@ -231,9 +242,10 @@ def check(job: Job) -> None:
     for key in ("width", "blocks", "dilation_cap", "chunk", "batch_chunks"):
         require(getattr(job, key) >= 1, key, "1 or more")
     require(0 <= job.horizon_sessions <= MAX_HORIZON_SESSIONS, "horizon_sessions", f"0 to {MAX_HORIZON_SESSIONS}")
-    for key in ("hidden", "layers", "lookback", "horizon", "epochs", "batch", "patience", "nodes", "folds", "seeds"):
+    for key in ("hidden", "layers", "lookback", "horizon", "epochs", "patience", "nodes", "folds", "seeds"):
         require(getattr(job, key) >= 1, key, "1 or more")
     for key in (
+        "batch",
         "bars",
         "embargo",
         "retries",
@@ -241,6 +253,7 @@ def check(job: Job) -> None:
         "micro_batch",
         "trace_steps",
         "checkpoint_seconds",
+        "stage_gib",
         "warmup_steps",
         "seed",
         "weight_decay",
@@ -249,7 +262,8 @@ def check(job: Job) -> None:
         require(0 <= getattr(job, key) < float("inf"), key, "0 or more")
     for key in ("learning_rate", "clip_norm"):
         require(0 < getattr(job, key) < float("inf"), key, "above 0")
-    require(0 <= job.dropout < 1, "dropout", "0 or more and below 1")
+    for key in ("dropout", "ema"):
+        require(0 <= getattr(job, key) < 1, key, "0 or more and below 1")
     for key in ("validation_fraction", "test_fraction"):
         require(0 < getattr(job, key) < 1, key, "between 0 and 1")
     require(

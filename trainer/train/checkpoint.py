@@ -33,7 +33,7 @@ KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
 # The settings that decide about speed, place or money, and not about the model: a run may be resumed with others.
 _NOT_THE_MODEL = (
     *("name", "data", "symbols", "retries", "strategy", "pack", "micro_batch", "activation_checkpointing"),
-    *("gpu_profile", "trace_steps", "checkpoint_seconds"),
+    *("gpu_profile", "trace_steps", "checkpoint_seconds", "stage_gib"),
     *("instance", "market", "budget", "max_duration", "nodes"),
 )
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
