@@ -77,7 +77,8 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     import torch
 
     from trainer.train.devices import default_workers
-    from trainer.train.observe import GpuWatch, Observed
+    from trainer.train.gpu_watch import GpuWatch
+    from trainer.train.observe import Observed
     from trainer.train.placement import choose_device, placed
     from trainer.train.precision import matmul_dtype
     from trainer.train.strategy import places_of

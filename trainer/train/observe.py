@@ -3,14 +3,13 @@
     OUT/observed/models/<model>.jsonl  workers/<number>.jsonl  gpus.jsonl  tensorboard/<model or gpu>/
 
 The same events go to `events.jsonl` (events.py), which the node sends to S3 as metrics: a run's folder can be made of that.
-On a machine whose driver has no nvidia-smi, nothing is said of GPUs.
+Where GPU events come from is `gpu_watch.py`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,17 +19,8 @@ from typing import Any
 
 from trainer.train.tensorboard import ScalarFile
 
-GPU_SECONDS = 5.0
 PROGRESS_SECONDS = 5.0  # of one model: each second of hundreds of models would be gigabytes in a night
-GPU_FIELDS = {
-    "utilization.gpu": "use_percent",
-    "memory.used": "memory_used_mib",
-    "memory.total": "memory_mib",
-    "power.draw": "power_watts",
-    "temperature.gpu": "temperature_celsius",
-}
-QUERY = ("nvidia-smi", f"--query-gpu=index,{','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")
-Emit = Callable[[dict[str, Any]], None]
+GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
 
 
 class Observed:
@@ -84,7 +74,7 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
         scores = event["metrics"].items()
         return model, 0, _numbers({f"{span}/{name}": value for span, found in scores for name, value in _items(found)})
     if kind == "gpu":
-        return f"gpu{event['gpu']}", event["sample"], _numbers({name: event[name] for name in GPU_FIELDS.values()})
+        return f"gpu{event['gpu']}", event["sample"], _numbers({name: event[name] for name in GPU_FIGURES})
     return "", 0, {}
 
 
@@ -96,50 +86,3 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Keep what TensorBoard can draw: finite numbers."""
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
-
-
-class GpuWatch:
-    """Emit a `gpu` event for every GPU every few seconds, from a thread of its own, while the `with` lasts."""
-
-    def __init__(self, emit: Emit, *, seconds: float = GPU_SECONDS) -> None:
-        self._emit, self._seconds = emit, seconds
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="gpu-watch", daemon=True)
-
-    def __enter__(self) -> GpuWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(timeout=self._seconds)
-
-    def _watch(self) -> None:
-        sample = 0
-        while not self._ended.is_set():
-            try:
-                answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=20, check=True)
-            except (OSError, subprocess.SubprocessError):
-                return  # no driver, or one that fails: training goes on without these numbers
-            for event in read_sample(answer.stdout):
-                self._emit({**event, "sample": sample})
-            sample += 1
-            self._ended.wait(self._seconds)
-
-
-def read_sample(listing: str) -> list[dict[str, Any]]:
-    """Read what QUERY prints: one event a GPU; what this GPU does not tell is None."""
-    events = []
-    for line in listing.splitlines():
-        index, *cells = (cell.strip() for cell in line.split(","))
-        if index.isdigit() and len(cells) == len(GPU_FIELDS):
-            told = {name: _number(cell) for name, cell in zip(GPU_FIELDS.values(), cells, strict=True)}
-            events.append({"event": "gpu", "gpu": int(index), **told})
-    return events
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except ValueError:  # [N/A], [Not Supported]
-        return None

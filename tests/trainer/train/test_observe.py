@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from trainer.train.observe import GpuWatch, Observed, points_of, read_sample
+from trainer.train.observe import Observed, points_of
 
 PROGRESS = {
     "event": "progress",
@@ -19,7 +18,6 @@ PROGRESS = {
     "loss": 0.7,
     "windows_per_second": 2000.0,
 }
-LISTING = "0, 97, 30000, 143771, 512.40, 61\n1, [N/A], 10, 143771, [Not Supported], 40\n"
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -54,33 +52,3 @@ def test_points_stand_at_the_step_of_the_whole_training_and_only_numbers_are_dra
     epoch = {"event": "epoch", "model": "m", "epoch": 4, "train_loss": 0.5, "validation_loss": 0.6}
     assert points_of(epoch) == ("m", 4, {"epoch/train_loss": 0.5, "epoch/validation_loss": 0.6})
     assert points_of({"event": "retry", "model": "m"})[2] == {}
-
-
-def test_nvidia_smi_is_read_and_what_a_gpu_does_not_tell_is_none():
-    first, second = read_sample(LISTING)
-    assert (first["use_percent"], first["power_watts"], first["temperature_celsius"]) == (97.0, 512.4, 61.0)
-    assert (second["gpu"], second["use_percent"], second["power_watts"]) == (1, None, None)
-    assert read_sample("No devices were found\n") == []
-
-
-def test_gpus_are_watched_while_the_training_lasts(tmp_path, monkeypatch):
-    stub = tmp_path / "nvidia-smi"
-    stub.write_text(f"#!/bin/sh\nprintf '{LISTING.encode('unicode_escape').decode()}'\n")
-    stub.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    events: list[dict[str, Any]] = []
-    seen = Observed(tmp_path / "observed")
-    with GpuWatch(lambda event: (events.append(event), seen(event)), seconds=0.01) as watch:
-        while not any(event["sample"] == 1 and event["gpu"] == 1 for event in events):
-            watch._ended.wait(0.01)
-    assert not watch._thread.is_alive()
-    assert {event["gpu"] for event in lines(tmp_path / "observed" / "gpus.jsonl")} == {0, 1}
-    assert (tmp_path / "observed" / "tensorboard" / "gpu0").exists()
-
-
-def test_a_machine_without_a_driver_says_nothing_of_gpus(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    events: list[dict[str, Any]] = []
-    with GpuWatch(events.append, seconds=0.01) as watch:
-        watch._thread.join(timeout=10)
-    assert events == []

@@ -1,0 +1,74 @@
+"""What the GPUs did while a training ran: use, memory, power and temperature, read from the driver by NVML every few seconds.
+
+NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. On a machine whose driver has
+none, or has it without a GPU, nothing is said of GPUs and the training goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+
+GPU_SECONDS = 5.0
+MIB = 2**20
+Emit = Callable[[dict[str, Any]], None]
+
+
+class GpuWatch:
+    """Emit a `gpu` event for every GPU every few seconds, from a thread of its own, while the `with` lasts."""
+
+    def __init__(self, emit: Emit, *, seconds: float = GPU_SECONDS) -> None:
+        self._emit, self._seconds = emit, seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="gpu-watch", daemon=True)
+
+    def __enter__(self) -> GpuWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=self._seconds)
+
+    def _watch(self) -> None:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
+            return
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            sample = 0
+            while not self._ended.is_set():
+                for index, handle in enumerate(handles):
+                    self._emit({"event": "gpu", "gpu": index, **figures_of(handle), "sample": sample})
+                sample += 1
+                self._ended.wait(self._seconds)
+        except pynvml.NVMLError:
+            return  # a GPU fell off the bus: what it did before is kept, and its worker will say what went wrong
+        finally:
+            pynvml.nvmlShutdown()
+
+
+def figures_of(handle: Any) -> dict[str, float | None]:
+    """Return what one GPU shows: percent, MiB, watts, degrees Celsius; None for what it does not tell (a MIG slice's use)."""
+    use = _told(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    memory = _told(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    milliwatts = _told(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+    temperature = _told(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+    return {
+        "use_percent": None if use is None else float(use),
+        "memory_used_mib": None if memory is None else round(memory.used / MIB, 1),
+        "memory_mib": None if memory is None else round(memory.total / MIB, 1),
+        "power_watts": None if milliwatts is None else milliwatts / 1000,
+        "temperature_celsius": None if temperature is None else float(temperature),
+    }
+
+
+def _told(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):
+        return None
