@@ -20,6 +20,7 @@ MODELS = ("lstm", "tcn")
 AUTO = "auto"  # of `batch`, whose number is 0 then
 CALENDARS = ("auto", "24x7", "sessions", "events")
 STRATEGIES = ("auto", "lanes", "streams", "fused")
+TUNE = ("auto", "never", "always")
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 MARKETS = ("on_demand", "spot")
@@ -91,6 +92,11 @@ class Job:
     )
     pack: int = setting(0, "Models that one worker trains together; 0: one on a CPU, eight on a GPU.")
     micro_batch: int = setting(0, "Windows in one slice of a batch, for speed and memory; 0: by device.")
+    tune: str = setting(
+        "auto",
+        "Whether the fastest way is looked for before a training of a shape that is new here: auto (where 2 % of the "
+        "estimated run are 12 s or more), never or always.",
+    )
     precision: str = setting(
         "auto", "Numbers of matrix products: " + ", ".join(PRECISIONS) + "; auto goes by the chip, fp32 on a CPU."
     )
@@ -234,6 +240,7 @@ def check(job: Job) -> None:
         "calendar": CALENDARS,
         "schedule": SCHEDULES,
         "strategy": STRATEGIES,
+        "tune": TUNE,
         "precision": PRECISIONS,
         "market": MARKETS,
     }
@@ -274,6 +281,9 @@ def check(job: Job) -> None:
     require(job.nodes == 1, "nodes", "1 (several instances a run come with a later version)")
     if job.max_duration:
         parse_duration(job.max_duration)
+    if job.model == "tcn" and job.batch == 0:
+        why = "what a step of a tcn takes is batch_chunks chunks"
+        raise UsageError("batch = auto is for lstm jobs", why=why, do="Set batch_chunks, and leave batch out.")
 
 
 def job_from_json(text: str) -> Job:

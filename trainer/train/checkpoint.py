@@ -32,7 +32,7 @@ FORMAT = 1
 KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
 # The settings that decide about speed, place or money, and not about the model: a run may be resumed with others.
 _NOT_THE_MODEL = (
-    *("name", "data", "symbols", "retries", "strategy", "pack", "micro_batch", "activation_checkpointing"),
+    *("name", "data", "symbols", "retries", "strategy", "pack", "micro_batch", "activation_checkpointing", "tune"),
     *("gpu_profile", "trace_steps", "checkpoint_seconds", "stage_gib"),
     *("instance", "market", "budget", "max_duration", "nodes"),
 )
@@ -66,8 +66,11 @@ def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str
     return digest.hexdigest()
 
 
-def write(folder: Path, run: Run, state: ModelState, mark: str) -> Path:
-    """Write a checkpoint, then drop all but the newest two of the model; return its folder."""
+def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None = None) -> Path:
+    """Write a checkpoint, then drop all but the newest two of the model; return its folder.
+
+    `choice` says how this run trains and where that is from; a resumed one goes on so.
+    """
     place = folder / run.member.name / f"{state.batches:012d}"
     place.mkdir(parents=True, exist_ok=True)
     parts = {"weights": state.weights, "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq, "best": run.best_weights}
@@ -77,6 +80,7 @@ def write(folder: Path, run: Run, state: ModelState, mark: str) -> Path:
         "format": FORMAT,
         "model": run.member.name,
         "fingerprint": mark,
+        "choice": dict(choice or {}),
         "sha256": sha256,
         "state": {name: getattr(state, name) for name in _STATE},
         "run": {name: getattr(run, name) for name in (*_POSITION, *_BEST)},  # Python's JSON keeps every digit, and infinity
@@ -162,8 +166,8 @@ class CheckpointWriter:
     One is written at a time: where the disk is slower than the interval, training waits rather than memory growing.
     """
 
-    def __init__(self, folder: Path, report: Report) -> None:
-        self._folder, self._report = folder, report
+    def __init__(self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None) -> None:
+        self._folder, self._report, self._choice = folder, report, choice
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: Future[None] | None = None
 
@@ -182,7 +186,7 @@ class CheckpointWriter:
         identity = {"model": run.member.name, "symbol": run.symbol}
         began = time.perf_counter()
         try:
-            place = write(self._folder, run, state, mark)
+            place = write(self._folder, run, state, mark, choice=self._choice)
         except OSError as error:
             # A full disk costs the checkpoint and not the model; the event says so.
             self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})

@@ -6,6 +6,7 @@ Runs inside a worker; `loop.py` is the training itself.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
@@ -101,8 +102,10 @@ def open_task(task: Task, job: Job, source: Source) -> Opened:
     return Opened(task=task, run=run, source=source)
 
 
-def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str) -> dict[str, Any]:
-    """Score a trained model once and write it to `out`; return its `model_done` event.
+def close_task(
+    opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Score a trained model once and write it to `out`; return its `model_done` event. The card keeps `choice` as it is.
 
     Raises TrainingFailed when training did not come to a finite loss.
     """
@@ -112,7 +115,7 @@ def close_task(opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, d
     data = opened.symbol_data
     scores = stream_scores(model, data, job) if isinstance(data, StreamData) else _scores(model, opened, job)
     file = f"{task.model}.safetensors"
-    sha256 = save(out / file, run.best_weights, _card(opened, job, scores, device))
+    sha256 = save(out / file, run.best_weights, _card(opened, job, scores, device, choice or {}))
     return {
         "event": "model_done",
         **task.identity,
@@ -142,7 +145,7 @@ def _scores(model: torch.nn.Module, opened: Opened, job: Job) -> dict[str, dict[
     }
 
 
-def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str) -> Card:
+def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str, choice: Mapping[str, Any]) -> Card:
     task, run, symbol_data = opened.task, opened.run, opened.symbol_data
     settings = (
         *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "patience"),
@@ -181,6 +184,7 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
             "lowered": run.lowered,
             "history": run.history,
             "device": device,
+            "choice": dict(choice),
             "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
             "torch": torch.__version__,
         },

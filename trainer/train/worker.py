@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class WorkerSettings:
     job: Job
     data: Path
     out: Path
+    choice: Mapping[str, Any] = field(default_factory=dict)  # how the job trains, and where that is from: for cards
 
 
 def work(number: int, device: str, settings: WorkerSettings, connection: Connection) -> None:
@@ -89,7 +90,7 @@ class _Desk:
         self._sources = Sources()
         self._sending = threading.Lock()
         self._checkpoints = settings.out / "checkpoints"
-        self._writer = CheckpointWriter(self._checkpoints, self.report)
+        self._writer = CheckpointWriter(self._checkpoints, self.report, choice=settings.choice)
 
     def report(self, event: dict[str, Any]) -> None:
         """Send an event to the supervisor; the checkpoint thread does, too."""
@@ -121,7 +122,8 @@ class _Desk:
         opened = self._opened.pop(run.member.name)
         self._writer.flush()
         try:
-            done = close_task(opened, model, self._settings.job, out=self._settings.out, device=self._device)
+            settings = self._settings
+            done = close_task(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
         except TrainerError as error:
             forget(self._checkpoints, opened.task.model)
             self._fail(opened.task, error)
