@@ -1,6 +1,6 @@
 """Checkpoints of one model on disk: written beside the training, data before manifest, and only whole ones ever read.
 
-    <folder>/<model>/<batches>/data.safetensors    weights, Adam's moments, best weights
+    <folder>/<model>/<batches>/data.safetensors    weights, their average if the job has one, Adam's moments, best weights
     <folder>/<model>/<batches>/manifest.json       where the run stands, the data's hash, and what it all belongs to
 
 A checkpoint belongs to a model and knows no pack: any strategy continues it. All random numbers follow from seed and
@@ -38,6 +38,7 @@ _NOT_THE_MODEL = (
 )
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps")
+_TENSORS = ("weights", "average", "exp_avg", "exp_avg_sq")  # of the state, by weight's name
 _DTYPES = {torch.float32: "F32", torch.float64: "F64"}  # what weights and moments are
 _BEST = ("best_loss", "best_epoch", "history")
 
@@ -73,7 +74,7 @@ def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mappi
     """
     place = folder / run.member.name / f"{state.batches:012d}"
     place.mkdir(parents=True, exist_ok=True)
-    parts = {"weights": state.weights, "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq, "best": run.best_weights}
+    parts = {**{part: getattr(state, part) for part in _TENSORS}, "best": run.best_weights}
     tensors = {f"{part}.{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
     sha256 = _put_tensors(place / "data.safetensors", tensors)
     manifest = {
@@ -114,12 +115,16 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
         if manifest["sha256"] != hashlib.sha256(content).hexdigest():
             return None
         tensors = safetensors.torch.load(content)
-        parts: dict[str, dict[str, torch.Tensor]] = {"weights": {}, "exp_avg": {}, "exp_avg_sq": {}, "best": {}}
+        parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}
         for key, tensor in tensors.items():
             part, name = key.split(".", 1)
             parts[part][name] = tensor
         state = ModelState(
-            weights=parts["weights"], exp_avg=parts["exp_avg"], exp_avg_sq=parts["exp_avg_sq"], **manifest["state"]
+            weights=parts["weights"],
+            average=parts["average"],
+            exp_avg=parts["exp_avg"],
+            exp_avg_sq=parts["exp_avg_sq"],
+            **manifest["state"],
         )
         return Checkpoint(fields=manifest["run"], state=state, best_weights=parts["best"])
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):

@@ -14,7 +14,7 @@ Shapes: M models, B batch, T time steps, F features, L layers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -30,6 +30,7 @@ from trainer.train.seeds import derive, dropout_keys
 CPU_MICRO_BATCH = 128
 BETAS = (0.9, 0.999)  # Adam's, as in torch
 EPSILON = 1e-8
+AVERAGE_RISE = 9  # of the average of weights: see `newest_share`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ class ModelState:
     batches: int  # batches seen, skipped ones too: the step that dropout's key is made of
     loss_scale: float = 1.0  # fp16 alone has another
     good_steps: int = 0  # since the scale last changed
+    average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, where the job has one
 
 
 class Pack(Protocol):
@@ -76,7 +78,7 @@ class Pack(Protocol):
         """
 
     def model(self, member: int) -> nn.Module:
-        """Return the member as a plain module with its present weights, for evaluation."""
+        """Return the member as a plain module for evaluation: with its present weights, or their average if the job has one."""
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """Set the learning rate of the member's next steps."""
@@ -95,6 +97,7 @@ class Lanes:
         self._members, self._job, self._micro_batch = members, job, micro_batch
         self._steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
+        self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.ema else []
         self._optimizers = [
             torch.optim.AdamW(
                 model.parameters(), lr=job.learning_rate, betas=BETAS, eps=EPSILON, weight_decay=job.weight_decay, fused=True
@@ -118,7 +121,7 @@ class Lanes:
 
     def model(self, member: int) -> nn.Module:
         """See `Pack.model`."""
-        return self._models[member]
+        return (self._averages or self._models)[member]
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
@@ -129,15 +132,15 @@ class Lanes:
         weights = dict(self._models[member].named_parameters())
         moments = self._optimizers[member].state
         zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        first = next(iter(weights.values()))
         return ModelState(
-            weights={name: weight.detach().clone() for name, weight in weights.items()},
+            weights=_copies(self._models[member]),
             exp_avg={name: moments[weight]["exp_avg"].clone() for name, weight in weights.items()} if moments else zero,
             exp_avg_sq={name: moments[weight]["exp_avg_sq"].clone() for name, weight in weights.items()} if moments else zero,
-            updates=int(moments[first]["step"]) if moments else 0,
+            updates=self._updates(member),
             batches=self._batches[member],
             loss_scale=self._scales[member],
             good_steps=self._good_steps[member],
+            average=_copies(self._averages[member]) if self._averages else {},
         )
 
     def restore(self, member: int, state: ModelState) -> None:
@@ -145,6 +148,8 @@ class Lanes:
         moments = self._optimizers[member].state
         moments.clear()
         self._models[member].load_state_dict(dict(state.weights))
+        if self._averages:
+            self._averages[member].load_state_dict(dict(state.average))
         self._batches[member] = state.batches
         self._scales[member], self._good_steps[member] = state.loss_scale, state.good_steps
         if state.updates:
@@ -177,6 +182,8 @@ class Lanes:
         if torch.isfinite(loss) and torch.isfinite(norm):
             optimizer.step()
             self._count_good_step(number)
+            if self._averages:
+                self._follow(number)
         elif self._scales[number] > 1.0:
             self._scales[number], self._good_steps[number] = self._scales[number] / 2, 0
         else:
@@ -196,11 +203,37 @@ class Lanes:
             logits_B = self._models[number](x_TBF, keys_L2, first)
         return nn.functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="sum")
 
+    def _updates(self, number: int) -> int:
+        """Return how many optimizer steps a member has taken."""
+        states = self._optimizers[number].state.values()
+        return next((int(state["step"]) for state in states), 0)
+
+    @torch.no_grad()
+    def _follow(self, number: int) -> None:
+        """Let the average of the weights follow the step that was just taken."""
+        share = newest_share(self._job.ema, self._updates(number))
+        for average, weight in zip(self._averages[number].parameters(), self._models[number].parameters(), strict=True):
+            average.lerp_(weight, share)
+
     def _count_good_step(self, number: int) -> None:
         if self._dtype == torch.float16:
             self._good_steps[number] += 1
             if self._good_steps[number] == GROWTH_STEPS:
                 self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
+
+
+def _copies(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def newest_share(decay: float, updates: int) -> float:
+    """Return what the newest weights count for in their average, after so many updates, this one included.
+
+    That is 1 - min(decay, (1 + updates) / (10 + updates)): TensorFlow's rule, which most others took over
+    (https://www.tensorflow.org/api_docs/python/tf/train/ExponentialMovingAverage). The average begins as the weights do, and
+    forgets that beginning within some ten updates, whatever the decay; nothing has to be divided out of it when it is read.
+    """
+    return max(1 - decay, AVERAGE_RISE / (AVERAGE_RISE + 1 + updates))
 
 
 def new_model(member: Member, job: Job) -> nn.Module:
@@ -213,6 +246,10 @@ def new_model(member: Member, job: Job) -> nn.Module:
 
 
 def fresh_state(weights: Mapping[str, torch.Tensor], like: ModelState) -> ModelState:
-    """Return the state of a model that has these weights and an optimizer which has seen nothing, at the same batch."""
+    """Return the state of a model that has these weights and an optimizer which has seen nothing, at the same batch.
+
+    An average of weights begins again, too, with these.
+    """
     zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    return replace(like, weights=weights, exp_avg=zero, exp_avg_sq=zero, updates=0)
+    average = weights if like.average else {}
+    return replace(like, weights=weights, exp_avg=zero, exp_avg_sq=zero, updates=0, average=average)

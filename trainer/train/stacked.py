@@ -21,7 +21,7 @@ from torch import nn
 from trainer.config import Job
 from trainer.models.families import architecture_of
 from trainer.models.stacked_lstm import StackedLstm
-from trainer.train.pack import BETAS, EPSILON, Member, ModelState, new_model
+from trainer.train.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, new_model
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, matmul_dtype
 from trainer.train.score import scale_
 from trainer.train.seeds import dropout_keys
@@ -37,7 +37,7 @@ class _Stacked:
         self._micro_batch = min(micro_batch or job.batch, job.batch)
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
-        self._models = [new_model(member, job) for member in members]
+        self._models = [new_model(member, job) for member in members]  # for evaluation: filled when one is asked for
         self._matmul_dtype = matmul_dtype(job, self._device)
         self._layout = StackedLstm(
             **architecture_of(job, num_features=members[0].rows_TF.shape[1]),
@@ -49,6 +49,7 @@ class _Stacked:
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
+        self._average_MP = self._weights_MP.clone() if job.ema else None
         self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
         self._scales_M = torch.full((models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device)
         self._good_steps_M = torch.zeros(models, dtype=torch.int64, device=self._device)
@@ -89,7 +90,8 @@ class _Stacked:
 
     def model(self, member: int) -> nn.Module:
         """See `Pack.model`."""
-        self._models[member].load_state_dict(self._layout.unflatten(self._weights_MP[member]))
+        weights_MP = self._weights_MP if self._average_MP is None else self._average_MP
+        self._models[member].load_state_dict(self._layout.unflatten(weights_MP[member]))
         return self._models[member]
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
@@ -98,28 +100,32 @@ class _Stacked:
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
-        weights, exp_avg, exp_avg_sq = (
-            self._layout.unflatten(found[member].clone()) for found in (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
-        )
+
+        def copied(found_MP: torch.Tensor) -> dict[str, torch.Tensor]:
+            return self._layout.unflatten(found_MP[member].clone())
+
         return ModelState(
-            weights=weights,
-            exp_avg=exp_avg,
-            exp_avg_sq=exp_avg_sq,
+            weights=copied(self._weights_MP),
+            exp_avg=copied(self._exp_avg_MP),
+            exp_avg_sq=copied(self._exp_avg_sq_MP),
             updates=int(self._updates_M[member]),
             batches=self._batches[member],
             loss_scale=float(self._scales_M[member]),
             good_steps=int(self._good_steps_M[member]),
+            average={} if self._average_MP is None else copied(self._average_MP),
         )
 
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`."""
-        pairs: tuple[tuple[torch.Tensor, Mapping[str, torch.Tensor]], ...] = (
-            (self._weights_MP, state.weights),
-            (self._exp_avg_MP, state.exp_avg),
-            (self._exp_avg_sq_MP, state.exp_avg_sq),
-        )
-        for into, found in pairs:
-            into[member] = self._layout.flatten(found).to(into)
+
+        def put(into_MP: torch.Tensor, found: Mapping[str, torch.Tensor]) -> None:
+            into_MP[member] = self._layout.flatten(found).to(into_MP)
+
+        put(self._weights_MP, state.weights)
+        put(self._exp_avg_MP, state.exp_avg)
+        put(self._exp_avg_sq_MP, state.exp_avg_sq)
+        if self._average_MP is not None:
+            put(self._average_MP, state.average)
         self._updates_M[member] = state.updates
         self._scales_M[member], self._good_steps_M[member] = state.loss_scale, state.good_steps
         self._batches[member] = state.batches
@@ -184,6 +190,11 @@ class _Stacked:
         weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
         for kept, moved in ((self._weights_MP, weights), (self._exp_avg_MP, exp_avg), (self._exp_avg_sq_MP, exp_avg_sq)):
             kept.copy_(torch.where(moves_M1, moved, kept))
+        if self._average_MP is not None:
+            # `pack.newest_share`, row by row.
+            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.ema).to(self._dtype)
+            average_MP = torch.lerp(self._average_MP, weights, share_M1)
+            self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
         return moves_M | self._rescale(active_M, moves_M)
 
     def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
@@ -243,16 +254,13 @@ class Streams(_Stacked):
         super().__init__(members, job, micro_batch=micro_batch)
         count = len(members) if self._device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
-        for number, model in enumerate(self._models):
-            # Weights and gradients of the modules are views of the rows, so that one optimizer serves all.
+        # What trains: modules whose weights and gradients are views of the rows, so that one optimizer serves all.
+        self._lanes = [new_model(member, job) for member in members]
+        for number, model in enumerate(self._lanes):
             weights = self._layout.unflatten(self._weights_MP[number])
             gradients = self._layout.unflatten(self._gradient_MP[number])
             for name, parameter in model.named_parameters():
                 parameter.data, parameter.grad = weights[name], gradients[name]
-
-    def model(self, member: int) -> nn.Module:
-        """See `Pack.model`."""
-        return self._models[member]
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
         if not self._streams:
@@ -273,7 +281,7 @@ class Streams(_Stacked):
         x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
         scale_(x_TBF, self._mean_MF[number], self._std_MF[number])
         with autocast(self._matmul_dtype, self._device):
-            logits_B = self._models[number](x_TBF, self._keys_LM2[:, number], first)
+            logits_B = self._lanes[number](x_TBF, self._keys_LM2[:, number], first)
         loss = self._cross_entropy(logits_B, rows_B, weight_B)
         (loss * self._scales_M[number].to(self._dtype)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()

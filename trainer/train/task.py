@@ -148,7 +148,7 @@ def _scores(model: torch.nn.Module, opened: Opened, job: Job) -> dict[str, dict[
 def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str, choice: Mapping[str, Any]) -> Card:
     task, run, symbol_data = opened.task, opened.run, opened.symbol_data
     settings = (
-        *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "patience"),
+        *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "ema", "patience"),
         *(
             "strategy",
             "pack",

@@ -71,12 +71,15 @@ def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places
     return worker
 
 
-@pytest.mark.parametrize(("dies_after", "places"), [(1, 1), (7, 1), (23, 1), (40, 2)])
-def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_path, dies_after, places):
-    whole = _train(Worker(tmp_path / "whole"), Lanes, places)
+@pytest.mark.parametrize(
+    ("dies_after", "places", "ema"), [(1, 1, 0.0), (7, 1, 0.95), (23, 1, 0.0), (23, 1, 0.95), (40, 2, 0.0), (40, 2, 0.95)]
+)
+def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_path, dies_after, places, ema):
+    job = replace(JOB, ema=ema)
+    whole = _train(Worker(tmp_path / "whole"), Lanes, places, job)
     with pytest.raises(Killed):
-        _train(Worker(tmp_path / "cut", dies_after=dies_after), Lanes, places)
-    resumed = _train(Worker(tmp_path / "cut"), Lanes, places)
+        _train(Worker(tmp_path / "cut", dies_after=dies_after), Lanes, places, job)
+    resumed = _train(Worker(tmp_path / "cut"), Lanes, places, job)
     assert resumed.resumed
     for name, run in whole.done.items():
         assert resumed.done[name].history == run.history
@@ -152,10 +155,11 @@ def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast()
     others = [
         fingerprint(replace(JOB, hidden=7), data=data, code_sha256="c"),
         fingerprint(replace(JOB, seed=1), data=data, code_sha256="c"),
+        fingerprint(replace(JOB, ema=0.9), data=data, code_sha256="c"),
         fingerprint(JOB, data={"close": b"1235"}, code_sha256="c"),
         fingerprint(JOB, data=data, code_sha256="d"),
     ]
-    assert len({mark, *others}) == 5
+    assert len({mark, *others}) == 6
 
 
 def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tmp_path):

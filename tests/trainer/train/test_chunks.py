@@ -93,25 +93,31 @@ def test_it_learns():
     assert told[-20:].mean() < 0.2 * told[:5].mean()
 
 
-def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped():
-    whole = Chunks([member()], JOB, micro_batch=2)
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped(ema: float):
+    job = replace(JOB, ema=ema)
+    whole = Chunks([member()], job, micro_batch=2)
     before = losses(whole, range(20))
     state = whole.snapshot(0)
     after = losses(whole, range(20, STEPS))
-    resumed = Chunks([member()], JOB, micro_batch=2)
+    resumed = Chunks([member()], job, micro_batch=2)
     resumed.restore(0, state)
     assert torch.equal(losses(resumed, range(20, STEPS)), after) and torch.isfinite(before).all()
+    evaluated = [pack.model(0).state_dict() for pack in (whole, resumed)]
+    assert all(torch.equal(weight, evaluated[1][name]) for name, weight in evaluated[0].items())
+    assert torch.equal(evaluated[0]["head.bias"], whole.snapshot(0).weights["head.bias"]) == (not ema)
 
 
 def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped():
-    items = [member(), member(name="tcn_B_1m")]
-    pack, alone = Chunks(items, JOB, micro_batch=4), Chunks(items[:1], JOB, micro_batch=4)
+    items, job = [member(), member(name="tcn_B_1m")], replace(JOB, ema=0.9)
+    pack, alone = Chunks(items, job, micro_batch=4), Chunks(items[:1], job, micro_batch=4)
     still = pack.snapshot(1)
     for step in range(10):
         told = pack.step([True, False], [batch(step), batch(step)])
         assert torch.equal(told[0], alone.step([True], [batch(step)])[0]) and torch.isnan(told[1])
     now = pack.snapshot(1)
     assert all(torch.equal(now.weights[name], weight) for name, weight in still.weights.items())
+    assert all(torch.equal(now.average[name], weight) for name, weight in still.average.items()) and still.average
 
 
 def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from trainer.config import Job
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
 from trainer.train.pack import Lanes, Member, ModelState
-from trainer.train.stacked import Fused
+from trainer.train.stacked import Fused, Streams
 
 WINDOWS = 40
 
@@ -145,36 +146,67 @@ def _real_run(number: int, job: Job) -> Run:
 REAL_JOB = Job(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
 
 
-def _histories(form: Any, places: int) -> tuple[dict[str, list[dict[str, Any]]], list[int]]:
+def _histories(form: Any, places: int, job: Job = REAL_JOB) -> tuple[dict[str, list[dict[str, Any]]], list[int]]:
     """Train five runs; return each one's losses, and how many models each pack that was formed had."""
     sizes = []
 
     def counted(members: Sequence[Member]) -> Any:
         sizes.append(len(members))
-        return form(members, REAL_JOB)
+        return form(members, job)
 
-    roster = Listed(*(_real_run(number, REAL_JOB) for number in (2, 0, 4, 1, 3)))
-    train(roster, counted, REAL_JOB, lambda event: None, places=places)
+    roster = Listed(*(_real_run(number, job) for number in (2, 0, 4, 1, 3)))
+    train(roster, counted, job, lambda event: None, places=places)
     return {run.member.name: run.history for run in roster.done}, sizes
 
 
-def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compacted():
-    alone, one_by_one = _histories(Lanes, places=1)
-    packed, sizes = _histories(Lanes, places=2)
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compacted(ema):
+    job = replace(REAL_JOB, ema=ema)
+    alone, one_by_one = _histories(Lanes, places=1, job=job)
+    packed, sizes = _histories(Lanes, places=2, job=job)
     assert one_by_one == [1, 1, 1, 1, 1]
     assert sizes == [2, 2, 2, 2, 1]
     # Bit by bit: neither neighbours, nor being moved into another pack, nor the order of the queue changes a model.
     assert packed == alone and len(alone) == 5
 
 
-@pytest.mark.parametrize("places", [2, 5])
-def test_a_fused_pack_that_is_refilled_and_compacted_trains_what_lanes_train(places):
-    alone, _ = _histories(Lanes, places=1)
-    fused, sizes = _histories(Fused, places=places)
+@pytest.mark.parametrize(("places", "ema"), [(2, 0.9), (5, 0.0)])
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_lanes_train(strategy, places, ema):
+    job = replace(REAL_JOB, ema=ema)
+    alone, _ = _histories(Lanes, places=1, job=job)
+    stacked, sizes = _histories(strategy, places=places, job=job)
     assert sizes[0] == places and sizes[-1] < max(sizes[0], 3)
     for name, history in alone.items():
-        for expected, found in zip(history, fused[name], strict=True):
+        for expected, found in zip(history, stacked[name], strict=True):
             assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_train_on():
+    job, pack = replace(REAL_JOB, epochs=3, ema=0.9), list[Lanes]()
+    states: list[ModelState] = []
+
+    def form(members: Sequence[Member]) -> Lanes:
+        pack.append(Lanes(members, job))
+        return pack[-1]
+
+    events: list[dict[str, Any]] = []
+
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch":
+            states.append(pack[0].snapshot(0))
+        events.append(event)
+
+    roster = Listed(_real_run(2, job))
+    train(roster, form, job, report)
+    (run,) = roster.done
+    kept = states[run.best_epoch - 1]
+    assert all(torch.equal(weight, kept.average[name]) for name, weight in run.best_weights.items())
+    assert not torch.equal(kept.average["head.weight"], kept.weights["head.weight"])
+    plain, _ = _histories(Lanes, places=1, job=replace(job, ema=0.0))
+    told = [(event["train_loss"], event["validation_loss"]) for event in events if event["event"] == "epoch"]
+    assert [losses[0] for losses in told] == [event["train_loss"] for event in plain["m2"]]
+    assert all(losses[1] != event["validation_loss"] for losses, event in zip(told, plain["m2"], strict=True))
 
 
 def test_losses_that_are_read_later_are_counted_the_same(monkeypatch):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
 from trainer.config import Job
-from trainer.train.pack import Lanes, Member, Pack
+from trainer.train.pack import Lanes, Member, Pack, fresh_state
 from trainer.train.stacked import Fused, Streams
 
 STEPS = 60
@@ -75,7 +75,7 @@ def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy) -> None:
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(strategy: Strategy) -> None:
     members = _members()
-    pack = strategy(members, JOB)
+    pack = strategy(members, replace(JOB, ema=0.9))
     for step in range(5):
         pack.step([True] * MODELS, _batches(members, step))
     before = [pack.snapshot(number) for number in range(MODELS)]
@@ -87,9 +87,9 @@ def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(s
     assert all(torch.isnan(found[0]) and torch.isnan(found[1]) and torch.isfinite(found[2]) for found in losses)
     after = [pack.snapshot(number) for number in range(MODELS)]
     for number in (0, 1):  # the broken one does not move either
-        for part in ("weights", "exp_avg", "exp_avg_sq"):
+        for part in ("weights", "average", "exp_avg", "exp_avg_sq"):
             kept, found = getattr(before[number], part), getattr(after[number], part)
-            assert all(torch.equal(kept[name], found[name]) for name in kept)
+            assert kept and all(torch.equal(kept[name], found[name]) for name in kept)
         assert after[number].updates == before[number].updates == 5
     assert after[2].updates == 8
     assert not torch.equal(after[2].weights["head.weight"], before[2].weights["head.weight"])
@@ -176,6 +176,75 @@ def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved
     assert torch.isfinite(loss)  # the scale is to blame and not the model, so the loop hears nothing of it
     assert after.loss_scale == 2.0**199 and after.updates == before.updates and scaled.snapshot(0).updates == 6
     assert all(torch.equal(after.weights[name], weight) for name, weight in before.weights.items())
+
+
+def _averaged(pack: Pack, members: Sequence[Member], steps: range) -> list[torch.Tensor]:
+    """Take steps; return each model's weights as they are evaluated, in one row."""
+    for step in steps:
+        pack.step([True] * len(members), _batches(members, step))
+    return [_row(pack.model(number).state_dict()) for number in range(len(members))]
+
+
+def _row(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([state[name].reshape(-1) for name in sorted(state)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: torch.dtype) -> None:
+    job, members = replace(JOB, ema=0.9), _members(dtype)
+    expected = _averaged(Lanes(members, job), members, range(STEPS))
+    found = _averaged(strategy(members, job), members, range(STEPS))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < RELATIVE[dtype]
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(strategy: Strategy) -> None:
+    members, decay = _members(torch.float64), 0.7
+    plain, averaged = strategy(members, JOB), strategy(members, replace(JOB, ema=decay))
+    expected = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
+    for step in range(STEPS):
+        told = [pack.step([True] * MODELS, _batches(members, step)) for pack in (plain, averaged)]
+        assert torch.equal(*told)
+        kept = min(decay, (1 + step + 1) / (10 + step + 1))
+        weights = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
+        expected = [kept * average + (1 - kept) * new for average, new in zip(expected, weights, strict=True)]
+    for number in range(MODELS):
+        state = averaged.snapshot(number)
+        assert torch.equal(_row(state.weights), weights[number]) and not plain.snapshot(number).average
+        torch.testing.assert_close(_row(state.average), expected[number], rtol=1e-9, atol=1e-12)
+        assert torch.equal(_row(averaged.model(number).state_dict()), _row(state.average))
+
+
+@pytest.mark.parametrize("later", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("first", [Lanes, Fused, Streams])
+def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: Strategy, later: Strategy) -> None:
+    job, members = replace(JOB, ema=0.9), _members(torch.float64)
+    begun, continued = first(members, job), later(members, job)
+    _averaged(begun, members, range(30))
+    for number in range(MODELS):
+        continued.restore(number, begun.snapshot(number))
+    whole, resumed = (_averaged(pack, members, range(30, STEPS)) for pack in (begun, continued))
+    for ours, theirs in zip(resumed, whole, strict=True):
+        assert torch.equal(ours, theirs) or (first is not later and float((ours - theirs).norm() / theirs.norm()) < 1e-9)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) -> None:
+    job, members = replace(JOB, ema=0.9), _members(torch.float64)
+    pack = strategy(members, job)
+    (best, *_) = _averaged(pack, members, range(5))
+    _averaged(pack, members, range(5, 10))
+    averages = pack.model(0).state_dict()
+    assert not torch.equal(_row(averages), best)
+    start = {name: torch.full_like(weight, 0.25) for name, weight in averages.items()}
+    pack.restore(0, fresh_state(start, like=pack.snapshot(0)))
+    assert torch.equal(_row(pack.model(0).state_dict()), _row(start))
+    pack.step([True] * MODELS, _batches(members, 10))
+    state = pack.snapshot(0)
+    expected = _row(start) + 9 / 11 * (_row(state.weights) - _row(start))  # as after any first update
+    torch.testing.assert_close(_row(state.average), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_members_that_share_rows_share_their_place() -> None:
