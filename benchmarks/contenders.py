@@ -1,0 +1,302 @@
+"""Who trains the models in benchmarks.packs: processes that take the same steps on the same windows, each in its own way.
+
+A contender is a `Team` of processes. Each sends the losses of its models' first step, so that they can be compared, and then
+steps for as long as it is told, again and again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.config import Job
+from trainer.data.features import WARMUP
+from trainer.train.cpu import keep_freed_memory
+from trainer.train.pack import Member, new_model
+from trainer.train.score import INPUT_LIMIT, gather, scale_
+from trainer.train.seeds import derive
+from trainer.train.strategy import form_pack
+
+Step = Callable[[int], torch.Tensor]  # the number of a step to the loss of each model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The models of one process: their rows (each (T, F)), and the number of the first."""
+
+    rows: Sequence[torch.Tensor]
+    first: int
+
+    def members(self) -> list[Member]:
+        """Return the models, their rows on this process's device."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return [
+            Member(
+                name=f"m{self.first + number}",
+                rows_TF=rows.to(device),
+                labels_T=(rows[:, 0] > 0).float().to(device),
+                mean_F=rows.mean(0).to(device),
+                std_F=rows.std(0).clamp(min=1e-6).to(device),
+            )
+            for number, rows in enumerate(self.rows)
+        ]
+
+
+class Team:
+    """One contender: its processes, each with its share of the models."""
+
+    def __init__(self, work: Callable[..., None], job: Job, shares: Sequence[Share], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for share in shares:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(theirs, job, share, *arguments), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def losses(self) -> list[float]:
+        """Return the loss of each model's first step."""
+        return [loss for pipe in self._pipes for loss in pipe.recv()]
+
+    def rate(self, seconds: float) -> float:
+        """Let every process step for so long, or one step if that takes longer; return windows a second of all of them."""
+        for pipe in self._pipes:
+            pipe.send(seconds)
+        counts: list[tuple[int, float]] = [pipe.recv() for pipe in self._pipes]
+        return sum(windows / elapsed for windows, elapsed in counts)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+class Phases:
+    """A contender that trains as many models at a time as there are cores, and what is left over after them, on all cores.
+
+    So do the workers (`trainer.train.workers`): when the queue is empty, who still trains gets the idle cores as threads.
+    """
+
+    def __init__(self, work: Callable[..., None], job: Job, rows: Sequence[torch.Tensor], *, cores: int) -> None:
+        left = len(rows) % cores
+        full, rest = rows[: len(rows) - left], rows[len(rows) - left :]
+        self._phases: list[tuple[Team, int]] = []
+        if full:
+            self._phases.append((Team(work, job, in_order(full, cores), 1), len(full)))
+        if rest:
+            shares = [Share(rows=[one], first=len(full) + number) for number, one in enumerate(rest)]
+            self._phases.append((Team(work, job, shares, cores // left), left))
+
+    def losses(self) -> list[float]:
+        """See `Team.losses`."""
+        return [loss for team, _ in self._phases for loss in team.losses()]
+
+    def rate(self, seconds: float) -> float:
+        """Let one phase step after the other; return windows a second of all models, as many of each."""
+        return sum(models for _, models in self._phases) / sum(models / team.rate(seconds) for team, models in self._phases)
+
+    def close(self) -> None:
+        """End the processes."""
+        for team, _ in self._phases:
+            team.close()
+
+
+def in_order(rows: Sequence[torch.Tensor], parts: int) -> list[Share]:
+    """Cut the models into parts that keep their order, so that losses compare one to one."""
+    edges = [round(part * len(rows) / parts) for part in range(parts + 1)]
+    return [Share(rows=rows[first:last], first=first) for first, last in zip(edges, edges[1:], strict=False)]
+
+
+def ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
+    """A worker as `trainer.train.worker` sets it up, with the job's strategy and slices."""
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    members = share.members()
+    pack = form_pack(members, job)
+    _serve(pipe, len(members) * job.batch, lambda step: pack.step([True] * len(members), batches(members, job, step)))
+
+
+def plain_as_ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
+    """The contender `plain` in a process that is set up as a worker's is."""
+    torch.set_num_threads(threads)
+    plain(pipe, job, share, True)
+
+
+def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
+    """Models as a user writes them: a stacked nn.LSTM, AdamW, a clipped norm, the whole batch at once."""
+    if allocator:
+        keep_freed_memory()
+    members = share.members()
+    nets = [PlainNet(member, job) for member in members]
+    optimizers = [_adamw(net, job) for net in nets]
+    steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
+
+    def step(number: int) -> torch.Tensor:
+        losses = []
+        for member, net, optimizer, starts in zip(members, nets, optimizers, batches(members, job, number), strict=True):
+            x_TBF = gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F)
+            loss = nn.functional.binary_cross_entropy_with_logits(net(x_TBF), member.labels_T[starts + job.lookback - 1])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(net.parameters(), job.clip_norm)
+            optimizer.step()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    _serve(pipe, len(members) * job.batch, step)
+
+
+def lightning(pipe: Connection, job: Job, share: Share) -> None:
+    """The same models under PyTorch Lightning, fitted one after another, with a Dataset of windows and its DataLoader.
+
+    Rates are those of the first model's fit: after each other, all of them are as fast as one.
+    """
+    import logging
+    import warnings
+
+    import pytorch_lightning
+
+    warnings.filterwarnings("ignore", module="pytorch_lightning")
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_T=member.labels_T.cpu()) for member in share.members()]
+
+    class Module(pytorch_lightning.LightningModule):
+        def __init__(self, member: Member) -> None:
+            super().__init__()
+            self.net, self.losses = PlainNet(member, job), list[float]()
+
+        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> torch.Tensor:
+            x_BTF, labels_B = batch
+            loss = nn.functional.binary_cross_entropy_with_logits(self.net(x_BTF.transpose(0, 1)), labels_B)
+            if not self.losses:
+                self.losses.append(float(loss.detach()))
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return _adamw(self.net, job)
+
+    class Serve(pytorch_lightning.Callback):
+        """Wait for the next order before the first step that is not in the present one."""
+
+        def __init__(self) -> None:
+            self.windows, self.until, self.began = 0, 0.0, 0.0
+
+        def on_train_batch_start(self, *_: Any) -> None:
+            if self.windows and time.perf_counter() >= self.until:
+                pipe.send((self.windows, time.perf_counter() - self.began))
+                self.windows = 0
+            if not self.windows:
+                seconds = pipe.recv()
+                self.began = time.perf_counter()
+                self.until = self.began + seconds
+            self.windows += job.batch
+
+    def fit(member: Member, *, steps: int, callbacks: list[Any]) -> list[float]:
+        module = Module(member)
+        trainer = pytorch_lightning.Trainer(
+            max_steps=steps,
+            max_epochs=-1,
+            gradient_clip_val=job.clip_norm,
+            precision="bf16-mixed" if job.precision == "bf16" else "32-true",
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        on_gpu = torch.cuda.is_available()
+        loader = torch.utils.data.DataLoader(
+            Windows(member, job),
+            batch_size=job.batch,
+            sampler=Draws(member, job),
+            num_workers=4 if on_gpu else 0,  # on a CPU its processes take from training what they give (all slower here)
+            pin_memory=on_gpu,
+        )
+        trainer.fit(module, loader)
+        return module.losses
+
+    pipe.send([fit(member, steps=1, callbacks=[])[0] for member in members])
+    fit(members[0], steps=-1, callbacks=[Serve()])
+
+
+class Windows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Windows of one model as a Dataset is usually written: rows scaled once, an item is a slice of them, and its label."""
+
+    def __init__(self, member: Member, job: Job) -> None:
+        self._rows_TF = scale_(member.rows_TF.clone(), member.mean_F.cpu(), member.std_F.cpu(), INPUT_LIMIT)
+        self._labels_T, self._lookback = member.labels_T, job.lookback
+
+    def __len__(self) -> int:
+        return len(self._rows_TF) - self._lookback
+
+    def __getitem__(self, start: int) -> tuple[torch.Tensor, torch.Tensor]:
+        end = start + self._lookback
+        return self._rows_TF[start:end], self._labels_T[end - 1]
+
+
+class Draws(torch.utils.data.Sampler[int]):
+    """The windows of `batches`, one by one, without an end."""
+
+    def __init__(self, member: Member, job: Job) -> None:
+        self._member, self._job = member, job
+
+    def __iter__(self) -> Iterator[int]:
+        step = 0
+        while True:
+            yield from batches([self._member], self._job, step)[0].tolist()
+            step += 1
+
+
+class PlainNet(nn.Module):
+    """The same function with the same first weights, as a user would write it."""
+
+    def __init__(self, member: Member, job: Job) -> None:
+        super().__init__()
+        model = new_model(member, job)
+        self.lstm = nn.LSTM(member.rows_TF.shape[1], job.hidden, job.layers).to(member.rows_TF)
+        self.head = nn.Linear(job.hidden, 1).to(member.rows_TF)
+        state = model.state_dict()
+        self.head.load_state_dict({"weight": state["head.weight"], "bias": state["head.bias"]})
+        names = [(layer, kind) for layer in range(job.layers) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        self.lstm.load_state_dict({f"{kind}_l{layer}": state[f"lstms.{layer}.{kind}_l0"] for layer, kind in names})
+
+    def forward(self, x_TBF: torch.Tensor) -> torch.Tensor:
+        """Return the logits (B,) of windows (T, B, F)."""
+        logits: torch.Tensor = self.head(self.lstm(x_TBF)[0][-1]).squeeze(-1)
+        return logits
+
+
+def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
+    """Return each model's windows, the same in whichever process the model lies."""
+    found = []
+    for member in members:
+        generator = torch.Generator().manual_seed(derive(step, member.name))
+        starts = torch.randint(WARMUP, len(member.rows_TF) - job.lookback, (job.batch,), generator=generator)
+        found.append(starts.to(member.rows_TF.device))
+    return found
+
+
+def _adamw(net: nn.Module, job: Job) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+
+
+def _serve(pipe: Connection, windows_a_step: int, step: Step) -> None:
+    """Send the first step's losses; then step for as long as is asked for, again and again, and say what that gave."""
+    pipe.send(step(0).tolist())
+    done = 1
+    while True:
+        seconds, windows, began = pipe.recv(), 0, time.perf_counter()
+        while not windows or time.perf_counter() - began < seconds:
+            step(done).sum().item()  # on a GPU: until it is really done
+            done, windows = done + 1, windows + windows_a_step
+        pipe.send((windows, time.perf_counter() - began))

@@ -1,0 +1,41 @@
+"""That contenders do the same work: what the others train on is, number by number, what ours trains on."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import torch
+
+from benchmarks.contenders import Draws, PlainNet, Share, Windows, batches, in_order
+from trainer.config import Job
+from trainer.data.features import WARMUP
+from trainer.train.pack import new_model
+from trainer.train.score import gather
+
+JOB = Job(hidden=8, batch=16, lookback=10, dropout=0.0)
+ROWS = [torch.randn(WARMUP + 300, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+
+
+def test_a_data_loader_of_windows_gives_the_batches_that_are_gathered_inside_our_step():
+    member = Share(rows=ROWS[:1], first=0).members()[0]
+    draws = iter(Draws(member, JOB))
+    steps_T1 = torch.arange(JOB.lookback)[:, None]
+    for step in range(3):
+        (starts,) = batches([member], JOB, step)
+        assert list(islice(draws, JOB.batch)) == starts.tolist()
+        x_BTF, labels_B = torch.utils.data.default_collate([Windows(member, JOB)[int(start)] for start in starts])
+        assert torch.equal(x_BTF.transpose(0, 1), gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F))
+        assert torch.equal(labels_B, member.labels_T[starts + JOB.lookback - 1])
+
+
+def test_the_model_that_a_user_would_write_starts_as_ours_and_computes_the_same():
+    member = Share(rows=ROWS[:1], first=0).members()[0]
+    x_TBF = torch.randn(JOB.lookback, 4, 5, generator=torch.Generator().manual_seed(9))
+    expected = new_model(member, JOB)(x_TBF)
+    torch.testing.assert_close(PlainNet(member, JOB)(x_TBF), expected)
+
+
+def test_a_model_draws_the_same_windows_in_whichever_process_it_lies():
+    together = batches(Share(rows=ROWS, first=0).members(), JOB, 4)
+    apart = [batches(share.members(), JOB, 4)[0] for share in in_order(ROWS, 3)]
+    assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
