@@ -166,28 +166,34 @@ def _put(path: Path, content: bytes) -> None:
 
 
 class CheckpointWriter:
-    """Write checkpoints on a thread of their own. The training pays for the copy of the state, not for the disk.
+    """Write checkpoints on a thread of their own, one at a time. The training pays for the copy of the state, not for the disk.
 
-    One is written at a time: where the disk is slower than the interval, training waits rather than memory growing.
+    A pack's models are due together; each may have one state waiting for the disk. Where the disk is slower than the interval,
+    training waits rather than memory growing. What all that cost is told with each checkpoint.
     """
 
     def __init__(self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None) -> None:
         self._folder, self._report, self._choice = folder, report, choice
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
-        self._writing: Future[None] | None = None
+        self._writing: dict[str, Future[None]] = {}  # by model
 
     def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
         """Write this state soon. `run` is a copy that nobody else changes."""
-        self.flush()
-        self._writing = self._thread.submit(self._write, run, state, mark, snapshot_seconds)
+        began = time.perf_counter()
+        self._finish(run.member.name)
+        training = {"snapshot_seconds": snapshot_seconds, "waited_seconds": time.perf_counter() - began}
+        self._writing[run.member.name] = self._thread.submit(self._write, run, state, mark, training)
 
     def flush(self) -> None:
         """Return when everything submitted is on disk. Raises what went wrong there, if it was not the disk."""
-        if self._writing is not None:
-            self._writing.result()
-            self._writing = None
+        for model in list(self._writing):
+            self._finish(model)
 
-    def _write(self, run: Run, state: ModelState, mark: str, snapshot_seconds: float) -> None:
+    def _finish(self, model: str) -> None:
+        if model in self._writing:
+            self._writing.pop(model).result()
+
+    def _write(self, run: Run, state: ModelState, mark: str, training: Mapping[str, float]) -> None:
         identity = {"model": run.member.name, "symbol": run.symbol}
         began = time.perf_counter()
         try:
@@ -196,5 +202,6 @@ class CheckpointWriter:
             # A full disk costs the checkpoint and not the model; the event says so.
             self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})
             return
-        seconds = {"snapshot_seconds": round(snapshot_seconds, 6), "write_seconds": round(time.perf_counter() - began, 6)}
+        cost = {**training, "write_seconds": time.perf_counter() - began}
+        seconds = {name: round(value, 6) for name, value in cost.items()}
         self._report({"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds})

@@ -131,6 +131,20 @@ def _started_line(event: dict[str, Any]) -> str:
     return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}"
 
 
+def _tuning_line(event: dict[str, Any]) -> str:
+    return f"looking for the fastest way on {event['profile']}, for {event['seconds']:.0f} s at most"
+
+
+def _tuned_line(event: dict[str, Any]) -> str:
+    excluded = "".join(f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"])
+    way = event["entry"]
+    if way is None:
+        return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): defaults are taken"
+    batch = f"batch {way['batch']:,}, " if way["batch"] else ""
+    slices = f"{batch}{way['strategy']}, {way['pack']} models at a time, slices of {way['micro_batch']:,}"
+    return f"found in {event['seconds']:.0f} s: {slices}, {way['windows_per_second']:,.0f} windows/s{excluded}"
+
+
 def _epoch_line(event: dict[str, Any]) -> str:
     return (
         f"{event['symbol']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
@@ -165,6 +179,13 @@ def _resumed_line(event: dict[str, Any]) -> str:
     return f"{event['symbol']}  resumed in epoch {event['epoch']} after {event['windows']:,} windows"
 
 
+def _checkpoint_line(event: dict[str, Any]) -> str:
+    held_up = event["snapshot_seconds"] + event["waited_seconds"]
+    return (
+        f"{event['symbol']}  checkpoint: training held up {held_up:.4f} s, written beside it in {event['write_seconds']:.3f} s"
+    )
+
+
 def _checkpoint_failed_line(event: dict[str, Any]) -> str:
     return f"{event['symbol']}  has no checkpoint: {event['reason']}"
 
@@ -179,11 +200,14 @@ def _failed_line(event: dict[str, Any]) -> str:
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "started": _started_line,
+    "tuning": _tuning_line,
+    "tuned": _tuned_line,
     "epoch": _epoch_line,
     "model_done": _done_line,
     "retry": _retry_line,
     "trace": _trace_line,
     "resumed": _resumed_line,
+    "checkpoint": _checkpoint_line,
     "checkpoint_failed": _checkpoint_failed_line,
     "model_failed": _failed_line,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +175,28 @@ def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tm
     assert (tmp_path / "checkpoints" / event["folder"] / "manifest.json").exists()
     forget(tmp_path / "checkpoints", "m0")
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_models_that_are_due_together_are_written_beside_the_training_and_one_twice_waits_for_its_first(tmp_path):
+    events: list[dict[str, Any]] = []
+    disk_is_free = threading.Event()
+
+    def report(event: dict[str, Any]) -> None:
+        assert disk_is_free.wait(60)
+        events.append(event)
+
+    runs = [_run(0), _run(1)]
+    pack = Lanes([run.member for run in runs], JOB)
+    writer = CheckpointWriter(tmp_path, report)
+    for number, run in enumerate(runs):  # returns at once for both, while the disk is busy with the first
+        writer.submit(run, pack.snapshot(number), MARK, snapshot_seconds=0.0)
+    assert not events
+    threading.Timer(0.01, disk_is_free.set).start()
+    writer.submit(runs[0], replace(pack.snapshot(0), batches=1), MARK, snapshot_seconds=0.0)
+    assert [event["model"] for event in events][:1] == ["m0"]  # memory holds one state of a model at most
+    writer.flush()
+    assert [event["model"] for event in events] == ["m0", "m1", "m0"]
+    assert all(event["waited_seconds"] >= 0 for event in events)
 
 
 def test_a_disk_that_refuses_costs_the_checkpoint_and_is_told(tmp_path):

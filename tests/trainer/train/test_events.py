@@ -47,6 +47,13 @@ def test_without_a_terminal_progress_is_a_line_now_and_then():
     ]
 
 
+def test_the_log_says_what_a_checkpoint_cost():
+    stream = io.StringIO()
+    cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
+    Story(stream)({"event": "checkpoint", "model": "BTC-USD", "symbol": "BTC-USD", "folder": "BTC-USD/1", **cost})
+    assert stream.getvalue() == "BTC-USD  checkpoint: training held up 0.0006 s, written beside it in 0.013 s\n"
+
+
 def test_on_a_terminal_there_is_one_bar_for_all_models():
     stream = Terminal()
     story = Story(stream)
