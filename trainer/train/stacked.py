@@ -76,9 +76,12 @@ class _Stacked:
             )
             if length:
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
+                self._batches[number] += 1
+            if 0 < length < self._job.batch:
                 # Places beyond a short batch repeat a window that is there: gathered, weighed with nothing.
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
-                self._batches[number] += 1
+        # The driver takes what lies in pageable memory before a call returns, so these need not outlive theirs:
+        # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html (2026-11-21).
         self._lengths_M.copy_(torch.tensor(lengths), non_blocking=True)
         self._rates_M.copy_(torch.tensor(self._rates, dtype=torch.float64), non_blocking=True)
         self._keys_LM2.copy_(torch.stack(keys, dim=1), non_blocking=True)
@@ -217,14 +220,16 @@ class _Stacked:
         """Record the step. The steps that warm up have no active model, so they change nothing."""
         lengths_M = self._lengths_M.clone()
         self._lengths_M.zero_()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(main)
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_STEPS):
                 self._run()
-        torch.cuda.current_stream().wait_stream(side)
+        main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # On the stream that warmed up, since AMD's libraries set themselves up once a stream, which a recording forbids. And
+        # of this thread alone: another one, such as that which writes checkpoints, may use the device meanwhile.
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self._run()
         self._lengths_M.copy_(lengths_M)
         return graph
