@@ -145,6 +145,11 @@ def _tuned_line(event: dict[str, Any]) -> str:
     return f"found in {event['seconds']:.0f} s: {slices}, {way['windows_per_second']:,.0f} windows/s{excluded}"
 
 
+def _worker_started_line(event: dict[str, Any]) -> str:
+    told = {"cores": "cores {}", "threads": "{} threads", "memory_fraction": "{:.0%} of the GPU's memory"}
+    return f"worker {event['worker']}  has {', '.join(text.format(event[key]) for key, text in told.items() if key in event)}"
+
+
 def _epoch_line(event: dict[str, Any]) -> str:
     return (
         f"{event['symbol']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
@@ -200,6 +205,7 @@ def _failed_line(event: dict[str, Any]) -> str:
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "started": _started_line,
+    "worker_started": _worker_started_line,
     "tuning": _tuning_line,
     "tuned": _tuned_line,
     "epoch": _epoch_line,

@@ -1,23 +1,30 @@
-"""A symbol's data on the device, made once for all models of that symbol: rows and labels, and each fold's scaler and windows.
+"""A symbol's data, made once for all models of that symbol: rows and labels, and each fold's scaler and windows.
 
-A worker that trains folds and seeds of one symbol together keeps its rows once.
+A worker that trains folds and seeds of one symbol together keeps its rows once. A source is always prepared on the CPU and
+moved to the device when its model joins: what is in it depends neither on the device nor on whether it was staged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from trainer.config import Job
 from trainer.data.candles import read_candles, time_text
+from trainer.data.feature_names import FEATURES
 from trainer.data.folds import prepare_folds
 from trainer.data.windows import SymbolData
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines, baselines
+
+GIB = 1 << 30
+_ROW_BYTES = 6 * 8  # of a file's row: time, four prices, volume
+_PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +47,24 @@ class Source:
         return self._baselines[fold]
 
 
-def read_source(symbol: str, timeframe: str, job: Job, *, folder: Path, device: str, code_sha256: str) -> Source:
-    """Read and prepare one symbol. Raises DataError when its bars can't be trained on."""
+def source_gib(*, bars: int, rows: int, folds: int) -> float:
+    """Return the host memory that reading and preparing a symbol takes at its peak, in GiB; an estimate.
+
+        48 MiB + rows x 48 B x 2 + bars x (features x 4 B x 2 + 48 B x 2 + folds x 24 B)
+
+    `rows` are those of the files that hold the symbol, which are read whole: a row is there as read and as numbers. Of the
+    symbol's own bars there are besides: features, and those of the training span again while the scaler is fitted; candles,
+    and their bytes for the checkpoints' fingerprint; and of each fold labels and window starts.
+    """
+    a_bar = 2 * len(FEATURES) * 4 + 2 * _ROW_BYTES + folds * 24
+    return (_PIECE_BYTES + 2 * rows * _ROW_BYTES + bars * a_bar) / GIB
+
+
+def read_source(symbol: str, timeframe: str, job: Job, *, folder: Path, code_sha256: str) -> Source:
+    """Read and prepare one symbol, on the CPU. Raises DataError when its bars can't be trained on."""
     candle_set = read_candles(folder, symbols=(symbol,), timeframe=timeframe, bars=job.bars)
     candles = candle_set.symbols[symbol]
-    folds = prepare_folds(candles, job, device=device)
+    folds = prepare_folds(candles, job)
     columns = {name: getattr(candles, name).tobytes() for name in ("timestamp", "open", "high", "low", "close", "volume")}
     return Source(
         symbol=symbol,
@@ -60,6 +80,27 @@ def read_source(symbol: str, timeframe: str, job: Job, *, folder: Path, device: 
         },
         mark=fingerprint(job, data=columns, code_sha256=code_sha256),
     )
+
+
+def on_device(source: Source, device: str) -> Source:
+    """Return the source with its tensors on a device, those that folds share once; the same one where they lie there."""
+    if device == "cpu":
+        return source
+    moved: dict[int, torch.Tensor] = {}
+
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in moved:
+                moved[id(value)] = value.to(device)
+            return moved[id(value)]
+        if isinstance(value, dict):
+            return {name: move(part) for name, part in value.items()}
+        return value
+
+    folds = tuple(
+        replace(data, **{item.name: move(getattr(data, item.name)) for item in fields(data)}) for data in source.folds
+    )
+    return replace(source, folds=folds)
 
 
 class Sources:

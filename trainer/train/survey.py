@@ -5,15 +5,17 @@ Candles are read and windows are counted, without features: bad data ends the jo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.config import Job
-from trainer.data.candles import Candles, read_candles
+from trainer.data.candles import Candles, CandleSet, read_candles
 from trainer.data.labels import WindowPlan
 from trainer.data.plans import horizon_of, plan_folds
+from trainer.train.source import source_gib
 from trainer.train.task import Task
 
 
@@ -30,9 +32,10 @@ def survey(job: Job, data: Path) -> Survey:
     candle_set = read_candles(data, symbols=job.symbols, timeframe=job.timeframe, bars=job.bars)
     tasks: list[Task] = []
     symbols = {}
+    rows = _rows_read(candle_set)
     for symbol, candles in candle_set.symbols.items():
         plans = plan_folds(candles, job)
-        tasks += _tasks(candles, plans, job)
+        tasks += _tasks(candles, plans, job, rows=rows[symbol])
         symbols[symbol] = _summary(candles, plans)
     return Survey(
         tasks=tuple(tasks),
@@ -47,9 +50,18 @@ def survey(job: Job, data: Path) -> Survey:
     )
 
 
-def _tasks(candles: Candles, plans: Sequence[WindowPlan], job: Job) -> list[Task]:
+def _rows_read(candle_set: CandleSet) -> Counter[str]:
+    """Return how many rows the files of each symbol have: a worker that wants the symbol reads them all."""
+    rows: Counter[str] = Counter()
+    for file in candle_set.files:
+        rows.update(dict.fromkeys(file.symbols, sum(held.bars for held in file.holds)))
+    return rows
+
+
+def _tasks(candles: Candles, plans: Sequence[WindowPlan], job: Job, *, rows: int) -> list[Task]:
     """Return a symbol's models: one for each fold and seed."""
     tasks = []
+    memory_gib = source_gib(bars=len(candles), rows=rows, folds=len(plans))
     for fold, plan in enumerate(plans, 1):
         windows = _windows(plan)
         # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
@@ -62,6 +74,7 @@ def _tasks(candles: Candles, plans: Sequence[WindowPlan], job: Job) -> list[Task
                 estimate=job.epochs * visits,
                 seed=seed,
                 fold=fold,
+                source_gib=memory_gib,
                 several=job.folds * job.seeds > 1,
             )
             tasks.append(task)

@@ -44,6 +44,7 @@ class Task:
     estimate: int
     seed: int
     fold: int = 1  # of the job's, oldest first
+    source_gib: float = 0.0  # of host memory that reading its symbol takes; `source.source_gib`
     several: bool = False  # whether the job makes other models of the symbol, so that the name tells fold and seed
 
     @property
@@ -77,9 +78,12 @@ class Opened:
         return self.source.folds[self.task.fold - 1]
 
 
-def source_of(task: Task, job: Job, *, data: Path, device: str) -> Source:
-    """Read and prepare what all models of the task's symbol share. Raises DataError when its bars can't be trained on."""
-    return read_source(task.symbol, task.timeframe, job, folder=data, device=device, code_sha256=code_sha256())
+def source_of(task: Task, job: Job, *, data: Path) -> Source:
+    """Read and prepare what all models of the task's symbol share, on the CPU.
+
+    Raises DataError when its bars can't be trained on.
+    """
+    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=code_sha256())
 
 
 def open_task(task: Task, job: Job, source: Source) -> Opened:
@@ -186,6 +190,7 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
             "device": device,
             "choice": dict(choice),
             "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         },
         data={**opened.source.data, "ties": symbol_data.ties},

@@ -1,17 +1,20 @@
 """A worker: the process that owns one device (or one core) and trains the models that the supervisor hands out.
 
 It ends when the supervisor does, however that ends: a thread waits for the supervisor's death and ends this process at once.
+Another thread listens to the supervisor, so that the next symbol is read (`staging.py`) while this one trains.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,10 +25,11 @@ import torch
 from trainer.config import Job
 from trainer.errors import TrainerError
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
-from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run, train
 from trainer.train.pack import Member, ModelState, Pack
-from trainer.train.source import Source, Sources
+from trainer.train.source import Source, Sources, on_device
+from trainer.train.staging import Staging
+from trainer.train.station import Station, settle
 from trainer.train.strategy import form_pack, places_of
 from trainer.train.task import Opened, Task, close_task, open_task, source_of
 
@@ -40,24 +44,30 @@ class WorkerSettings:
     choice: Mapping[str, Any] = field(default_factory=dict)  # how the job trains, and where that is from: for cards
 
 
-def work(number: int, device: str, settings: WorkerSettings, connection: Connection) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReadAhead:
+    """A message to a worker: what it will probably train next, and may prepare meanwhile; None: nothing."""
+
+    task: Task | None
+
+
+def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
     """Train the tasks that arrive on `connection` until the supervisor ends this process; send events.
 
-    The last event of a task is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
+    The first event is `worker_started`, where the worker was given cores, threads or memory of its own. The last event of a
+    task is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
     """
     _end_with_the_supervisor()
     # Ctrl-C reaches the whole terminal group; what it means is the supervisor's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    use_one_thread()
-    if device == "cpu":
-        keep_freed_memory()
-    else:
-        torch.cuda.set_device(device)
-    desk = _Desk(number, device, settings, connection)
+    placed = settle(station)
+    desk = _Desk(station, settings, connection)
+    if placed:
+        desk.report({"event": "worker_started", **placed})
     job = settings.job
     try:
-        train(desk, _former(number, settings, desk.report), job, desk.report, places=places_of(job, device))
+        train(desk, _former(station.number, settings, desk.report), job, desk.report, places=places_of(job, station.device))
     except BaseException as error:  # broad on purpose: the supervisor hears why, then this process ends as it would have
         traceback.print_exc(file=sys.stderr)
         desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
@@ -83,11 +93,15 @@ def _former(
 class _Desk:
     """The worker's end of the pipe: tasks come in as runs, models go out as files and events."""
 
-    def __init__(self, number: int, device: str, settings: WorkerSettings, connection: Connection) -> None:
-        self._device, self._settings, self._connection = device, settings, connection
-        self._identity = {"worker": number, "pid": os.getpid()}
+    def __init__(self, station: Station, settings: WorkerSettings, connection: Connection) -> None:
+        self._device, self._settings, self._connection = station.device, settings, connection
+        self._identity = {"worker": station.number, "pid": os.getpid()}
         self._opened: dict[str, Opened] = {}
         self._sources = Sources()
+        self._staging = Staging(self._read)
+        self._arrived: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._waiting: list[Task] = []  # arrived, in order, and not begun
+        threading.Thread(target=self._listen, name="supervisor-voice", daemon=True).start()
         self._sending = threading.Lock()
         self._checkpoints = settings.out / "checkpoints"
         self._writer = CheckpointWriter(self._checkpoints, self.report, choice=settings.choice)
@@ -98,10 +112,12 @@ class _Desk:
             self._connection.send({**event, **self._identity})
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        """See `loop.Roster`. The supervisor sends no more tasks than there are places."""
+        """See `loop.Roster`. The supervisor sends no more tasks than there are places.
+
+        While others train, a task whose symbol is being staged waits until that is ready, so that they need not.
+        """
         runs: list[Run] = []
-        while len(runs) < free and (self._connection.poll() or (wait and not runs)):
-            task = self._connection.recv()
+        while len(runs) < free and (task := self._next(wait=wait and not runs, may_block=wait)) is not None:
             self.report({"event": "model_started", **task.identity})
             try:
                 opened = open_task(task, self._settings.job, self._source(task))
@@ -132,10 +148,39 @@ class _Desk:
             forget(self._checkpoints, opened.task.model)
             self.report(done)
 
+    def _listen(self) -> None:
+        """Take what the supervisor sends, on a thread of its own: while a model trains, nobody else looks at the pipe."""
+        with suppress(EOFError, OSError):  # the supervisor is gone, and so will this process be
+            while True:
+                message = self._connection.recv()
+                if isinstance(message, ReadAhead):
+                    self._staging.stage(message.task)
+                else:
+                    self._arrived.put(message)
+
+    def _next(self, *, wait: bool, may_block: bool) -> Task | None:
+        """Return the first task that can begin; with `wait`, wait for one. Without `may_block`, none that is being staged."""
+        with suppress(queue.Empty):
+            while True:
+                self._waiting.append(self._arrived.get_nowait())
+        if wait and not self._waiting:
+            return self._arrived.get()
+        ready = (task for task in self._waiting if may_block or not self._staging.reading(task.symbol))
+        task = next(ready, None)
+        if task is not None:
+            self._waiting.remove(task)
+        return task
+
     def _source(self, task: Task) -> Source:
-        job, folder = self._settings.job, self._settings.data
         in_use = [opened.source for opened in self._opened.values()]
-        return self._sources.get(task.symbol, in_use, lambda: source_of(task, job, data=folder, device=self._device))
+
+        def read() -> Source:
+            return on_device(self._staging.take(task.symbol) or self._read(task), self._device)
+
+        return self._sources.get(task.symbol, in_use, read)
+
+    def _read(self, task: Task) -> Source:
+        return source_of(task, self._settings.job, data=self._settings.data)
 
     def _resume(self, opened: Opened) -> None:
         """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""

@@ -1,10 +1,12 @@
 """The one supervisor: a queue of models, a process for each worker, a second chance for models whose worker died.
 
-Work is handed out longest first, so that no worker sits idle long at the end. What a worker does is `worker.py`.
+Owns the processes: who trains what, what starts again, who is told what to read ahead. The order of work is `queue.py`, what a
+worker does is `worker.py`.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -14,9 +16,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from trainer.train.devices import device_of
+from trainer.train.cpu import num_cores
+from trainer.train.devices import default_workers, device_of
+from trainer.train.queue import TaskQueue
+from trainer.train.staging import stages
+from trainer.train.station import Station, let_threads_sleep, threads_of
 from trainer.train.task import Task
-from trainer.train.worker import WorkerSettings, work
+from trainer.train.worker import ReadAhead, WorkerSettings, work
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -38,6 +44,13 @@ class _Worker:
     tasks: dict[str, Task] = field(default_factory=dict)  # what it trains now, by model
     alone: bool = False  # it trains one model that must have no neighbours
     crash: str = ""
+    last: str = ""  # symbol of the task given last: its rows stay there
+    staged: str = ""  # symbol that it was told to read ahead
+
+    @property
+    def held(self) -> set[str]:
+        """Return the symbols whose rows lie there."""
+        return {self.last, *(task.symbol for task in self.tasks.values())} - {""}
 
 
 class Supervisor:
@@ -53,9 +66,13 @@ class Supervisor:
         # CUDA does not survive a fork. On a CPU, workers are forked from a server that has torch loaded already.
         self._context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "forkserver")
         if kind == "cpu":
-            self._context.set_forkserver_preload(["torch", "trainer.train.worker"])
+            # torch._dynamo is what the first optimizer loads: a second for each worker otherwise. It starts no thread.
+            self._context.set_forkserver_preload(["torch", "torch._dynamo", "trainer.train.worker"])
+            let_threads_sleep()
         self._workers: dict[int, _Worker] = {}
-        self._queue: deque[Task] = deque()
+        self._queue = TaskQueue(())
+        self._threads = 1
+        self._stages = stages(settings.job, kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Task, ...]] = deque()
         self._again_alone: deque[Task] = deque()
         self._deaths: Counter[str] = Counter()
@@ -70,9 +87,13 @@ class Supervisor:
 
     def run(self, tasks: Iterable[Task]) -> Outcome:
         """Train every task, longest first; return when each is done or has failed."""
-        self._queue.extend(sorted(tasks, key=lambda task: (-task.estimate, task.model)))
+        self._queue = TaskQueue(tasks)
+        if self._kind == "cpu":
+            counts = {"num_tasks": len(self._queue), "num_workers": self._num_workers, "cores": num_cores()}
+            self._threads = threads_of(self._settings.job, **counts)
         while True:
             self._hand_out()
+            self._send_ahead()
             if not any(worker.tasks for worker in self._workers.values()):
                 return self._outcome
             self._listen()
@@ -99,8 +120,38 @@ class Supervisor:
             for number in range(self._num_workers):
                 worker = self._workers.get(number)
                 training = len(worker.tasks) if worker else 0
-                if self._queue and training == occupied and not (worker and worker.alone):
-                    self._give(number, self._queue.popleft())
+                if len(self._queue) and training == occupied and not (worker and worker.alone):
+                    staged = worker.staged if worker else ""
+                    task = self._queue.take(
+                        held=worker.held if worker else (), staged=staged, elsewhere=self._elsewhere(number)
+                    )
+                    self._give(number, task)
+
+    def _elsewhere(self, number: int) -> set[str]:
+        """Return the symbols that other workers hold or read ahead."""
+        others = [worker for worker in self._workers.values() if worker.number != number]
+        return {symbol for worker in others for symbol in (*worker.held, worker.staged)}
+
+    def _send_ahead(self) -> None:
+        """Tell each worker that trains what to read meanwhile, where that has changed. It binds nobody."""
+        for worker in self._workers.values() if self._stages else ():
+            if worker.staged and self._queue.has(worker.staged):
+                continue
+            task = self._ahead_of(worker)
+            symbol = task.symbol if task is not None else ""
+            if symbol != worker.staged:
+                worker.staged = symbol
+                with suppress(OSError):  # it died: `_listen` sees that
+                    worker.connection.send(ReadAhead(task=task))
+
+    def _ahead_of(self, worker: _Worker) -> Task | None:
+        """Return what a worker would train next, if that is to be read: nobody holds it, and it is not too large."""
+        if not len(self._queue) or not worker.tasks:
+            return None
+        elsewhere = self._elsewhere(worker.number)
+        task = self._queue.peek(held=worker.held, elsewhere=elsewhere)
+        there = task.symbol in worker.held or task.symbol in elsewhere
+        return None if there or task.source_gib > self._settings.job.stage_gib else task
 
     def _idle(self, number: int) -> bool:
         return number not in self._workers or not self._workers[number].tasks
@@ -108,13 +159,19 @@ class Supervisor:
     def _give(self, number: int, task: Task) -> None:
         worker = self._workers.get(number) or self._start(number)
         worker.tasks[task.model] = task
+        worker.last = task.symbol
+        if worker.staged == task.symbol:
+            worker.staged = ""
         with suppress(OSError):  # it died while idle: `_listen` sees that and tries the task again
             worker.connection.send(task)
 
     def _start(self, number: int) -> _Worker:
         ours, theirs = self._context.Pipe()
-        arguments = (number, device_of(self._kind, number), self._settings, theirs)
-        process = self._context.Process(target=work, args=arguments, name=f"worker-{number}", daemon=True)
+        sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
+        station = Station(number=number, device=device_of(self._kind, number), threads=self._threads, sharing=sharing)
+        process = self._context.Process(
+            target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
+        )
         process.start()
         theirs.close()
         self._workers[number] = _Worker(number=number, process=process, connection=ours)

@@ -87,7 +87,7 @@ class OneTask:
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         if self._opened is not None:
             return []
-        source = source_of(self._task, self._job, data=self._data, device="cpu")
+        source = source_of(self._task, self._job, data=self._data)
         self._opened = open_task(self._task, self._job, source)
         return [self._opened.run]
 

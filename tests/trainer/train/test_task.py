@@ -74,7 +74,7 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
 
         def reading() -> Source:
             read.append(symbol)
-            return source_of(task, job, data=tmp_path, device="cpu")
+            return source_of(task, job, data=tmp_path)
 
         return sources.get(symbol, in_use, reading)
 

@@ -1,0 +1,100 @@
+"""Reading ahead: one symbol at a time, for whoever asks for it, and never for nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.errors import DataError
+from trainer.train.source import Source
+from trainer.train.staging import Staging, stages
+from trainer.train.task import Task, source_of
+
+JOB = Job(batch=64, lookback=20, folds=2)
+
+
+def _task(symbol: str) -> Task:
+    return Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=0)
+
+
+class Reader:
+    """Reads as a worker does, when it is let."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.read: list[str] = []
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.go.set()
+
+    def __call__(self, task: Task) -> Source:
+        self.begun.set()
+        self.go.wait()
+        self.read.append(task.symbol)
+        return source_of(task, JOB, data=self._folder)
+
+
+@pytest.fixture
+def reader(tmp_path: Path, write_candles: Any) -> Reader:
+    for symbol in ("A-USD", "B-USD"):
+        write_candles(tmp_path, symbol, bars=2000)
+    return Reader(tmp_path)
+
+
+def test_what_was_staged_is_read_once_and_handed_over_once(reader):
+    staging = Staging(reader)
+    staging.stage(_task("A-USD"))
+    staging.stage(_task("A-USD"))
+    source = staging.take("A-USD")
+    assert source is not None and source.symbol == "A-USD" and reader.read == ["A-USD"]
+    assert staging.take("A-USD") is None
+
+
+def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
+    staging = Staging(reader)
+    reader.go.clear()
+    staging.stage(_task("A-USD"))
+    reader.begun.wait()
+    staging.stage(_task("B-USD"))
+    assert staging.take("A-USD") is None and staging.reading("B-USD") and not staging.reading("A-USD")
+    reader.go.set()
+    source = staging.take("B-USD")
+    assert source is not None and source.symbol == "B-USD"
+    staging.stage(_task("A-USD"))
+    staging.stage(None)
+    assert staging.take("A-USD") is None and not staging.reading("A-USD")
+
+
+def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
+    staging = Staging(reader)
+    staging.stage(_task("A-USD"))
+    staged, plain = staging.take("A-USD"), source_of(_task("A-USD"), JOB, data=tmp_path)
+    assert staged is not None and staged.mark == plain.mark
+    for one, other in zip(staged.folds, plain.folds, strict=True):
+        for name in ("rows_TF", "mean_F", "std_F"):
+            assert torch.equal(getattr(one, name), getattr(other, name))
+        assert torch.equal(one.labels_T.nan_to_num(-1), other.labels_T.nan_to_num(-1))
+        assert all(torch.equal(one.starts[span], other.starts[span]) for span in one.starts)
+
+
+def test_bad_data_is_said_when_the_task_arrives_and_not_before(tmp_path):
+    def read(task: Task) -> Source:
+        raise DataError(f"{task.symbol} has 3 bars", do="Bring more.")
+
+    staging = Staging(read)
+    staging.stage(_task("A-USD"))
+    with pytest.raises(DataError, match="A-USD has 3 bars"):
+        staging.take("A-USD")
+    assert staging.take("A-USD") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_workers", "stage_gib", "expected"),
+    [("cuda", 8, 1.0, True), ("cuda", 8, 0.0, False), ("cpu", 8, 1.0, False), ("cpu", 7, 1.0, True)],
+)
+def test_workers_read_ahead_where_a_gpu_trains_or_a_core_is_free(kind, num_workers, stage_gib, expected):
+    assert stages(Job(stage_gib=stage_gib), kind=kind, num_workers=num_workers, cores=8) == expected

@@ -1,0 +1,78 @@
+"""On which cores a worker runs, where that matters: near its GPU, or with all its memory on one NUMA node.
+
+Memory lies on the node of the core that touches it first, so a worker is placed before it makes anything. On a machine with
+one node nothing is set: two runs there would fight over the same cores, and the kernel spreads them better. Linux only.
+Sources: https://docs.kernel.org/admin-guide/mm/numaperf.html, and local_cpulist in
+https://docs.kernel.org/PCI/sysfs-pci.html (read 2026-11-21). `root` is where sysfs lies: tests bring a tree of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+SYSFS = Path("/sys")
+
+
+def cores_near_gpu(pci_bus_id: str, allowed: Collection[int], *, root: Path = SYSFS) -> frozenset[int]:
+    """Return the allowed cores of the node that a GPU hangs on; none where that is no choice, or is not known.
+
+    `pci_bus_id` as sysfs writes it, such as 0000:17:00.0.
+    """
+    near = _cores(root / "bus" / "pci" / "devices" / pci_bus_id / "local_cpulist") & set(allowed)
+    return frozenset() if near == set(allowed) else frozenset(near)
+
+
+def cores_of_worker(number: int, allowed: Collection[int], *, root: Path = SYSFS) -> frozenset[int]:
+    """Return the allowed cores of the node that a CPU worker gets; none where there is one node, or nobody says.
+
+    Workers are dealt in turn, the next to the node with the most cores that have no worker yet.
+    """
+    nodes = _nodes(allowed, root)
+    if len(nodes) < 2:
+        return frozenset()
+    free = [len(cores) for cores in nodes]
+    for _ in range(number + 1):
+        chosen = free.index(max(free))
+        free[chosen] -= 1
+    return nodes[chosen]
+
+
+def allowed_cores() -> frozenset[int]:
+    """Return the cores that this process may use; none where the system has no such notion."""
+    return frozenset(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
+
+
+def stay_on(cores: Collection[int]) -> None:
+    """Keep this thread, and those that it starts, to these cores. None: nothing is set."""
+    if cores and sys.platform == "linux":
+        os.sched_setaffinity(0, cores)
+
+
+def core_list(cores: Collection[int]) -> str:
+    """Write cores as the kernel does, such as 0-3,8."""
+    ranges: list[list[int]] = []
+    for core in sorted(cores):
+        if ranges and core == ranges[-1][1] + 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ranges)
+
+
+def _nodes(allowed: Collection[int], root: Path) -> list[frozenset[int]]:
+    """Return the allowed cores of each node that has some, in the order of the nodes' numbers."""
+    folders = [path for path in (root / "devices" / "system" / "node").glob("node*") if path.name[4:].isdigit()]
+    nodes = [_cores(folder / "cpulist") & set(allowed) for folder in sorted(folders, key=lambda path: int(path.name[4:]))]
+    return [frozenset(cores) for cores in nodes if cores]
+
+
+def _cores(path: Path) -> set[int]:
+    """Read a list of cores, such as 0-3,8; none where the file is missing or says something else."""
+    try:
+        parts = [part.split("-") for part in path.read_text(encoding="ascii").strip().split(",") if part]
+        return {core for part in parts for core in range(int(part[0]), int(part[-1]) + 1)}
+    except (OSError, ValueError):
+        return set()

@@ -1,0 +1,61 @@
+"""What a worker reads while it trains: the symbol that it will probably train next, prepared on a thread beside the training.
+
+Owns the thread, the one source that waits there, and how much memory one may take. It never touches a GPU: a call there from
+another thread would spoil the recording of a CUDA graph, and memory is pinned by such a call, too. What is staged lies in
+ordinary memory and goes to the device when its model joins, some 100 ms for a million rows.
+
+On a GPU, and where there are more cores than workers, reading so costs the training nothing. A CPU worker on each core would
+only read on its own core's time: there nothing is staged (`stages`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from trainer.config import Job
+from trainer.train.source import Source
+from trainer.train.task import Task
+
+
+def stages(job: Job, *, kind: str, num_workers: int, cores: int) -> bool:
+    """Tell whether workers read ahead: the job lets them, and there is a GPU or a core that the reading may have."""
+    return job.stage_gib > 0 and (kind == "cuda" or num_workers < cores)
+
+
+class Staging:
+    """One source at most, read ahead on a thread. Any thread may call it."""
+
+    def __init__(self, read: Callable[[Task], Source]) -> None:
+        self._read = read
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="staging")
+        self._lock = threading.Lock()
+        self._symbol = ""
+        self._source: Future[Source] | None = None
+
+    def stage(self, task: Task | None) -> None:
+        """Begin to read the task's symbol, and drop what was staged before; with None, only drop that."""
+        with self._lock:
+            if task is not None and task.symbol == self._symbol:
+                return
+            if self._source is not None:
+                self._source.cancel()  # what is being read already is read to its end, and dropped
+            self._symbol = task.symbol if task is not None else ""
+            self._source = self._thread.submit(self._read, task) if task is not None else None
+
+    def reading(self, symbol: str) -> bool:
+        """Tell whether the symbol is staged but not ready."""
+        with self._lock:
+            return self._symbol == symbol and self._source is not None and not self._source.done()
+
+    def take(self, symbol: str) -> Source | None:
+        """Hand the symbol's source over, waiting if it is being read; None when another one or none is staged.
+
+        Raises what went wrong when it was read.
+        """
+        with self._lock:
+            if self._symbol != symbol or self._source is None:
+                return None
+            source, self._symbol, self._source = self._source, "", None
+        return source.result()
