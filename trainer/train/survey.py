@@ -1,6 +1,7 @@
 """The look at the data before any worker starts: what is there, what each symbol offers, and what is wrong with it.
 
-Candles are read and windows are counted, without features: bad data ends the job here, before a minute is spent on it.
+Candles are read and windows are counted, without features. Where no symbol can be trained on, the job ends here, before a
+minute is spent on it. Where some can, the others stay in the list, and the worker that gets one of them says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from trainer.config import Job
 from trainer.data.candles import Candles, CandleSet, read_candles
 from trainer.data.labels import WindowPlan
 from trainer.data.plans import horizon_of, plan_folds
+from trainer.errors import DataError
 from trainer.train.source import source_gib
 from trainer.train.task import Task
 
@@ -28,15 +30,23 @@ class Survey:
 
 
 def survey(job: Job, data: Path) -> Survey:
-    """Read every candle of the job once and plan its models. Raises DataError for the first thing that is wrong."""
+    """Read every candle of the job once and plan its models. Raises DataError where no symbol can be trained on."""
     candle_set = read_candles(data, symbols=job.symbols, timeframe=job.timeframe, bars=job.bars)
     tasks: list[Task] = []
-    symbols = {}
+    symbols, refused = {}, list[DataError]()
     rows = _rows_read(candle_set)
     for symbol, candles in candle_set.symbols.items():
-        plans = plan_folds(candles, job)
-        tasks += _tasks(candles, plans, job, rows=rows[symbol])
-        symbols[symbol] = _summary(candles, plans)
+        try:
+            plans = plan_folds(candles, job)
+        except DataError as error:
+            refused.append(error)
+            visits = [0] * job.folds
+        else:
+            symbols[symbol] = _summary(candles, plans)
+            visits = [_visits(plan, job) for plan in plans]
+        tasks += _tasks(candles, visits, job, rows=rows[symbol])
+    if not symbols:
+        raise refused[0]
     return Survey(
         tasks=tuple(tasks),
         data={
@@ -46,6 +56,7 @@ def survey(job: Job, data: Path) -> Survey:
             "holes": sum(summary["holes"] for summary in symbols.values()),
             "synthetic": candle_set.synthetic,
             "symbols": symbols,
+            "refused": [str(error) for error in refused],
         },
     )
 
@@ -58,20 +69,17 @@ def _rows_read(candle_set: CandleSet) -> Counter[str]:
     return rows
 
 
-def _tasks(candles: Candles, plans: Sequence[WindowPlan], job: Job, *, rows: int) -> list[Task]:
-    """Return a symbol's models: one for each fold and seed."""
+def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, rows: int) -> list[Task]:
+    """Return a symbol's models: one for each fold and seed. `visits` are those of an epoch, by fold."""
     tasks = []
-    memory_gib = source_gib(bars=len(candles), rows=rows, folds=len(plans))
-    for fold, plan in enumerate(plans, 1):
-        windows = _windows(plan)
-        # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
-        visits = windows["train"] + (windows["validation"] + windows["test"] // job.epochs) // 4
+    memory_gib = source_gib(bars=len(candles), rows=rows, folds=len(visits))
+    for fold, visits_of_fold in enumerate(visits, 1):
         for seed in range(job.seed, job.seed + job.seeds):
             task = Task(
                 symbol=candles.symbol,
                 family=job.model,
                 timeframe=candles.timeframe,
-                estimate=job.epochs * visits,
+                estimate=job.epochs * visits_of_fold,
                 seed=seed,
                 fold=fold,
                 source_gib=memory_gib,
@@ -79,6 +87,13 @@ def _tasks(candles: Candles, plans: Sequence[WindowPlan], job: Job, *, rows: int
             )
             tasks.append(task)
     return tasks
+
+
+def _visits(plan: WindowPlan, job: Job) -> int:
+    """Return how many windows an epoch visits, as an estimate of its time."""
+    windows = _windows(plan)
+    # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
+    return windows["train"] + (windows["validation"] + windows["test"] // job.epochs) // 4
 
 
 def _summary(candles: Candles, plans: Sequence[WindowPlan]) -> dict[str, Any]:
