@@ -26,7 +26,8 @@ from trainer.config import Job
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.pack import Member
 from trainer.train.strategy import form_pack
-from trainer.train.tune import GPU_PACKS, Candidate, batches, candidates, make_members, tune
+from trainer.train.timing import Candidate, batches, make_members
+from trainer.train.tune import GPU_PACKS, candidates, tune
 
 FINE_SLICES = (32, 64, 96, 128, 192, 256, 512)
 CPU_PACKS = (2, 4)

@@ -28,6 +28,8 @@ HEADER = [
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print the table and what to read in it."""
     settings = parse_assignments(arguments.settings)
+    if arguments.gpu_profile is not None:
+        settings["gpu_profile"] = arguments.gpu_profile
     _check(arguments, settings)
     import torch
 

@@ -102,12 +102,19 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
 def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
     tune = verbs.add_parser("tune", help="measure how this machine trains a job's models fastest; its next runs do that")
     tune.add_argument("--job", metavar="FILE", help="job file (TOML)")
-    tune.add_argument("--seconds", type=float, default=20.0, metavar="N", help="time for all of it (default: 20, 60 at most)")
+    tune.add_argument("--data", metavar="PATH", help="candles of the run that this is for (default: the job's)")
+    tune.add_argument(
+        "--seconds",
+        type=float,
+        metavar="N",
+        help="time for all of it, 60 at most (default: 2 %% of the run, or 20 without --data)",
+    )
     bench = verbs.add_parser("bench", help="measure what a TCN costs on this machine: chunks a second, memory, dollars")
     bench.add_argument("--price", type=float, metavar="USD", help="an hour of this GPU (default: AWS's cheapest; 0 on a CPU)")
     bench.add_argument("--bars", type=int, default=0, metavar="N", help="bars to train on (default: seven years of minutes)")
     bench.add_argument("--quick", action="store_true", help="fewer batches, less time for each")
     for parser in (tune, bench):
+        parser.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: by the GPU that is there)")
         parser.add_argument(
             "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job"
         )

@@ -19,13 +19,8 @@ from trainer.cost.instances import InstanceType
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
 from trainer.gpu_profiles.memory import Figure, figures
+from trainer.gpu_profiles.rates import window_costs
 
-REFERENCE_STEPS = 60 * 2  # bars x layers of the model that the profiles' rates are for
-REFERENCE_HIDDEN = 64
-REFERENCE_MFLOP = 20.8  # of a window of that model, forward and backward, 50 features
-# A convolution's multiplications cost less than a recurrence's: measured at full size on an AMD EPYC core on 2026-11-21, and
-# an estimate of the same day for GPUs, where the reference model waits for its own steps.
-CONVOLUTION_CPU, CONVOLUTION_GPU = 0.2, 0.03
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
 # Seconds around the training, P50: boot, install and fetch; upload and shutdown. AWS figures are estimates of 2026-11-20.
@@ -65,7 +60,7 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
                 name = label(symbol, fold=fold, seed=seed, models_per_symbol=job.folds * job.seeds)
                 windows[name] = max(0, int(count * training_share) - job.bars_seen)
                 scored[name] = int(count * job.validation_fraction)
-    cost_cpu, cost_gpu = _window_costs(job)
+    cost_cpu, cost_gpu = window_costs(job)
     return Workload(
         windows=windows,
         scored=scored,
@@ -73,27 +68,6 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
         window_cost_gpu=cost_gpu,
         window_cost_cpu=cost_cpu,
     )
-
-
-def _window_costs(job: Job) -> tuple[float, float]:
-    """Return what a window costs against the reference model's, on a CPU and on a GPU."""
-    if job.model == "tcn":
-        mflop = _tcn_mflop(job)
-        return CONVOLUTION_CPU * mflop / REFERENCE_MFLOP, CONVOLUTION_GPU * mflop / REFERENCE_MFLOP
-    # A GPU is bound by the number of dependent steps until the matrices are large; a CPU by the multiplications.
-    steps = job.lookback * job.layers / REFERENCE_STEPS
-    width = job.hidden / REFERENCE_HIDDEN
-    return steps * width**1.5, steps * max(1.0, width / 4)
-
-
-def _tcn_mflop(job: Job) -> float:
-    """Return the million multiplications and additions, forward and backward, that one bar of a chunk takes in a TCN.
-
-    A block computes the chunk and what the blocks after it look back on; 2 a weight forward, 4 backward.
-    """
-    reaches = [4 * dilation for dilation in job.dilations]
-    bars = sum(1 + sum(reaches[block + 1 :]) / job.chunk for block in range(job.blocks))
-    return bars * 2 * 3 * job.width**2 * 6 / 1e6
 
 
 def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: int | None = None) -> Estimate:

@@ -1,7 +1,8 @@
 """The profiles: facts of each chip from trainer/gpu_profiles.toml, changed by the user's file, with what was measured of them.
 
 Two files are the user's. Profiles stand in $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml, in the same form as the
-package's, and there a figure may be set too. Beside it the tuner writes gpu_measured.json. Standard library only.
+package's, and there a figure may be set too; a node, which gets them from its manifest, has them as JSON. Beside it the tuner
+writes gpu_measured.json. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_secon
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProfile:
-    """One chip: the facts, and figures of the user's or the tuner's that win over estimates. `bf16` means natively."""
+    """One chip: the facts, and figures of the user's or the tuner's that win over estimates. `bf16` means natively.
+
+    `share` is how much of the chip there is: below 1 for a slice of a divided one.
+    """
 
     name: str
     chip: str
@@ -39,6 +43,7 @@ class GpuProfile:
     peak_source: str = ""
     yours: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 1.0
 
 
 def profiles() -> dict[str, GpuProfile]:
@@ -48,12 +53,17 @@ def profiles() -> dict[str, GpuProfile]:
     """
     found = dict(packaged())
     path = user_file()
-    for name, values in _read_user_file(path).items():
+    for name, values in user_tables().items():
         found[name] = _changed(found.get(name), name, values, path)
     for name, values in read_measured(path.with_name(MEASURED)).items():
         if name in found:
             found[name] = replace(found[name], measured=values)
     return found
+
+
+def user_tables() -> dict[str, dict[str, Any]]:
+    """Return what stands in the user's file, by profile, unchecked. Raises UsageError for a file that can't be read."""
+    return _read_user_file(user_file())
 
 
 def user_file() -> Path:
@@ -108,7 +118,8 @@ def _profile(name: str, values: Mapping[str, Any]) -> GpuProfile:
 
 def _read_user_file(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        found: dict[str, dict[str, Any]] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:  # TOML's and UTF-8's errors are ValueErrors
@@ -121,7 +132,7 @@ def _read_user_file(path: Path) -> dict[str, dict[str, Any]]:
 
 def _changed(old: GpuProfile | None, name: str, values: dict[str, Any], path: Path) -> GpuProfile:
     """Return a profile with the user's words in it: facts replaced, figures kept as the user's."""
-    facts = [item.name for item in fields(GpuProfile) if item.name not in ("name", "yours", "measured")]
+    facts = [item.name for item in fields(GpuProfile) if item.name not in ("name", "yours", "measured", "share")]
     for key, value in values.items():
         if key not in (*facts, *FIGURES):
             raise UsageError(f"GPU profiles {path}: [{name}] has a key '{key}'", do=nearest(key, (*facts, *FIGURES)))

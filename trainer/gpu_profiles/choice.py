@@ -59,6 +59,7 @@ def _share(whole: GpuProfile, device: Device) -> GpuProfile:
         windows_per_second=whole.windows_per_second * share if whole.windows_per_second else None,
         peak_tflops={},
         measured={},
+        share=share,
     )
 
 

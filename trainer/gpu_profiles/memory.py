@@ -97,6 +97,20 @@ def batch_ceiling(room: float, shape: Shape, *, bars: int) -> int:
     return batch
 
 
+def batch_limit(
+    profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars: int, windows: int, timeframe: str
+) -> int:
+    """Return the largest power of two that `batch = "auto"` may become.
+
+    That is the ceiling which the user or a tuner set for the timeframe (such as 5m), else what fits `memory_gib` of
+    free memory as one slice; never more than leaves 100 steps in an epoch of `windows` training windows.
+    """
+    set_by_hand = {**profile.measured.get("batch", {}), **profile.yours.get("batch", {})}.get(timeframe)
+    shape = Shape(features=features, hidden=job.hidden, layers=job.layers, lookback=job.lookback)
+    ceiling = set_by_hand or batch_ceiling(room_gib(memory_gib), shape, bars=bars)
+    return 1 << (max(1, min(int(ceiling), windows // FEWEST_STEPS)).bit_length() - 1)
+
+
 def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str, Figure]:
     """Return the figures of chips.FIGURES, each with its basis, for the reference model on seven years of bars.
 
@@ -141,7 +155,8 @@ def fit(profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars
     shape = Shape(features=features, hidden=job.hidden, layers=job.layers, lookback=job.lookback)
     room = room_gib(memory_gib)
     best = tuned or job
-    micro_batch = min(best.micro_batch or job.batch, job.batch)
+    batch = best.batch or REFERENCE_BATCH
+    micro_batch = min(best.micro_batch or batch, batch)
     while not job.micro_batch and micro_batch > 1 and model_gib(shape, bars=bars, windows=micro_batch) > room:
         micro_batch = (micro_batch + 1) // 2
     needed = model_gib(shape, bars=bars, windows=micro_batch)

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Job, job_from, load_job, parse_assignments, with_settings
+from trainer.config import Job, job_from, load_job, parse_assignments
 from trainer.errors import Stopped, TrainerError, UsageError
 
 if TYPE_CHECKING:
@@ -76,25 +76,22 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
     import torch
 
+    from trainer.train.chosen import Site, choose_way
     from trainer.train.devices import default_workers
     from trainer.train.gpu_watch import GpuWatch
     from trainer.train.observe import Observed
-    from trainer.train.placement import choose_device, placed
+    from trainer.train.placement import choose_device
     from trainer.train.precision import matmul_dtype
     from trainer.train.strategy import places_of
     from trainer.train.survey import survey
-    from trainer.train.tune import tuned
     from trainer.train.worker import WorkerSettings
     from trainer.train.workers import Supervisor
 
     kind, choice = choose_device(job, options.device)
-    given, job = job, tuned(job, choice.profile.name)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
     found = survey(job, options.data)
     num_workers = min(options.workers or default_workers(kind), len(found.tasks))
-    if kind == "cuda":
-        sharing = math.ceil(num_workers / default_workers(kind))
-        job = placed(given, choice, tuned=job, workers_per_gpu=sharing, symbols=found.data["symbols"])
+    sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     options.out.mkdir(parents=True, exist_ok=True)
     observed = Observed(options.out / "observed")
 
@@ -102,11 +99,14 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
         log.emit(event)
         observed(event)
 
+    site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing)
+    chosen = choose_way(job, site=site, found=found, out=options.out, emit=emit)
+    job = chosen.job
     models = [task.identity for task in found.tasks]
     profile = {"name": choice.profile.name, "why": choice.why}
-    started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "data": found.data}
-    emit({"event": "started", **started})
-    settings = WorkerSettings(job=job, data=options.data, out=options.out)
+    started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
+    emit({"event": "started", **started, "data": found.data})
+    settings = WorkerSettings(job=job, data=options.data, out=options.out, choice=chosen.choice)
     places = places_of(job, kind)
     with (
         GpuWatch(emit) if kind == "cuda" else nullcontext(),
@@ -128,9 +128,7 @@ def _job(options: argparse.Namespace) -> Job:
     if options.job is not None:
         file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)
     present = {key: value for key, value in given.items() if value is not None}
-    job = job_from(file, present, parse_assignments(options.settings))
-    # From here on, what a step takes is chunks: the loop need not know which family counts in what.
-    return with_settings(job, batch=job.batch_chunks) if job.model == "tcn" else job
+    return job_from(file, present, parse_assignments(options.settings))
 
 
 def _json_job(path: Path) -> dict[str, Any]:

@@ -11,7 +11,9 @@ import torch
 
 from trainer.cli.main import main
 from trainer.config import Job
-from trainer.train import tune as tuning
+from trainer.errors import UsageError
+from trainer.gpu_profiles.tuned import known_here
+from trainer.train import timing as timing_of
 
 TINY = ["--device", "cpu", "--seconds", "0.2", "--set", "hidden=4", "--set", "lookback=6", "--set", "batch=32"]
 
@@ -19,37 +21,74 @@ TINY = ["--device", "cpu", "--seconds", "0.2", "--set", "hidden=4", "--set", "lo
 @pytest.fixture(autouse=True)
 def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "gpu_profiles.toml"))
-    monkeypatch.setattr(tuning, "ROWS", 500)
+    monkeypatch.setattr(timing_of, "ROWS", 500)
 
 
 def test_it_prints_the_candidates_and_the_next_run_takes_the_first(capsys, tmp_path):
     assert main(["tune", *TINY]) == 0
-    said = capsys.readouterr().out
-    assert "windows/s" in said and "mislead" in said and str(tmp_path / "tuned.json") in said
-    assert tuning.tuned(Job(hidden=4, lookback=6, batch=32), "cpu").micro_batch == 32
+    said = capsys.readouterr()
+    assert "windows/s" in said.out and "mislead" in said.out and str(tmp_path / "tuned.json") in said.out
+    assert "the run's length is not known" not in said.err and "--seconds" in said.err
+    entry = known_here("cpu", Job(hidden=4, lookback=6, batch=32), torch=torch.__version__)
+    assert entry is not None and entry["micro_batch"] == 32
 
 
-def test_json_holds_every_timing(capsys):
+def test_json_holds_every_timing_and_the_time_that_it_might_take(capsys):
     assert main(["tune", "--json", *TINY]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["profile"] == "cpu"
-    assert found["timings"][0]["candidate"] == {"strategy": "lanes", "pack": 1, "micro_batch": 32}
+    assert found["profile"] == "cpu" and found["seconds"] == {"most": 0.2, "why": "--seconds"}
+    way = {"strategy": "lanes", "pack": 1, "micro_batch": 32, "activation_checkpointing": False, "batch": 0}
+    assert found["timings"][0]["candidate"] == way
+
+
+def test_with_candles_a_run_too_short_to_tune_for_is_said_and_the_batch_may_be_auto(capsys, candles):
+    assert main(["tune", "--device", "cpu", "--data", str(candles), "--set", "epochs=1"]) == 2
+    assert "not worth tuning for: a run of about" in capsys.readouterr().err
+    auto = ["--set", "hidden=4", "--set", "lookback=6", "--set", "batch=auto"]
+    assert main(["tune", "--device", "cpu", "--json", "--data", str(candles), "--seconds", "0.3", *auto]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["timings"][0]["candidate"]["batch"] == 16  # a hundred steps in an epoch of some 2,000 windows
+
+
+def test_with_candles_it_takes_two_percent_of_the_run_and_a_minute_at_most(monkeypatch, capsys, candles):
+    took: list[float] = []
+
+    def tune_here(job, *, device, seconds, say, batch_limit):
+        took.append(seconds)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("trainer.train.tune.tune_here", tune_here)
+    for epochs in (1200, 10**9):
+        assert main(["tune", "--device", "cpu", "--data", str(candles), "--set", f"epochs={epochs}"]) == 2
+    assert 12 <= took[0] < took[1] == 60.0
+    assert "2 % of a run of about" in capsys.readouterr().err
 
 
 def test_nothing_is_kept_where_nothing_fits(capsys, tmp_path, monkeypatch):
     def form(members, job):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(tuning, "form_pack", form)
+    monkeypatch.setattr(timing_of, "form_pack", form)
     assert main(["tune", *TINY]) == 2
     assert "out of memory" in capsys.readouterr().err
     assert not (tmp_path / "tuned.json").exists()
 
 
-def test_bad_input_is_one_line(capsys):
-    assert main(["tune", "--set", "model=tcn"]) == 2
-    assert main(["tune", "--seconds", "0"]) == 2
-    assert [line[:7] for line in capsys.readouterr().err.splitlines()] == ["error: ", "error: "]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seconds", "0"], "--seconds 0"),
+        (["--set", "batch=auto"], "batch = auto, but no candles"),
+        (["--set", "batch=auto", "--set", "model=tcn"], "batch = auto is for lstm jobs"),
+        (["--gpu-profile", "h20"], "unknown GPU profile 'h20'. Did you mean h200"),
+        (["--gpu-profile", "h200"], "GPU profile h200 is for a GPU"),
+        (["--data", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, said):
+    assert main(["tune", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and said in line
 
 
 def test_a_wrong_setting_waits_for_no_torch():

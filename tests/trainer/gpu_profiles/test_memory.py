@@ -10,7 +10,7 @@ from trainer.config import Job
 from trainer.data.features import FEATURES
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import named_profile, packaged
-from trainer.gpu_profiles.memory import FEWEST_STEPS, GIB, REFERENCE, figures, filling_models, fit, model_gib
+from trainer.gpu_profiles.memory import FEWEST_STEPS, GIB, REFERENCE, batch_limit, figures, filling_models, fit, model_gib
 from trainer.models.families import architecture_of, build
 
 
@@ -97,3 +97,20 @@ def test_what_was_measured_or_said_of_models_is_the_limit():
 def test_rows_that_do_not_fit_are_refused_with_the_two_numbers():
     with pytest.raises(UsageError, match=r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"):
         fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000)
+
+
+def test_an_auto_batch_has_the_timeframes_ceiling_and_leaves_a_hundred_steps():
+    known = {"memory_gib": 140.0, "features": 37, "bars": 3_679_200, "timeframe": "1m"}
+    h200 = named_profile("h200")
+    assert batch_limit(h200, Job(batch=0), windows=2_500_000, **known) == 16_384
+    assert batch_limit(h200, Job(batch=0), windows=30_000, **known) == 256
+    assert batch_limit(h200, Job(batch=0), windows=50, **known) == 1
+    assert batch_limit(h200, Job(batch=0), windows=2_500_000, **{**known, "memory_gib": 4.0}) < 16_384
+    mine = replace(h200, yours={"batch": {"1m": 1000}})
+    assert batch_limit(mine, Job(batch=0), windows=2_500_000, **known) == 512
+    assert batch_limit(mine, Job(batch=0), windows=2_500_000, **{**known, "timeframe": "5m"}) == 16_384
+
+
+def test_a_job_whose_batch_is_not_settled_yet_is_placed_as_the_reference():
+    found = fit(named_profile("l4"), Job(batch=0), memory_gib=22.0, features=37, bars=500_000)
+    assert found == fit(named_profile("l4"), Job(), memory_gib=22.0, features=37, bars=500_000)

@@ -1,0 +1,115 @@
+"""What tuners found: kept by chip and shape, taken where the job leaves it open, and read with care."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from trainer.config import Job
+from trainer.errors import UsageError
+from trainer.gpu_profiles.chips import named_profile
+from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.gpu_profiles.tuned import (
+    Entry,
+    from_memory,
+    keep_here,
+    key_of,
+    known_here,
+    shape_of,
+    sound,
+    to_memory,
+    with_entry,
+)
+
+JOB = Job(hidden=4)
+ENTRY: Entry = {
+    "strategy": "fused",
+    "pack": 8,
+    "micro_batch": 16,
+    "activation_checkpointing": False,
+    "batch": 0,
+    "windows_per_second": 1234.5,
+    "memory_per_model_gib": 0.1,
+    "torch": "2.13",
+    "date": "2026-11-21",
+}
+
+
+def test_the_next_run_of_this_shape_takes_what_was_found_and_no_other_does(user_file):
+    keep_here("h200", shape_of(JOB), ENTRY)
+    assert known_here("h200", JOB, torch="2.13") == ENTRY
+    assert known_here("t4", JOB, torch="2.13") is None
+    assert known_here("h200", Job(hidden=8), torch="2.13") is None
+    assert known_here("h200", JOB, torch="2.14") is None  # a strategy has to agree with plain modules there first
+    assert known_here("h200", replace(JOB, learning_rate=0.5, epochs=3), torch="2.13") == ENTRY
+    keep_here("h200", shape_of(Job(hidden=8)), {**ENTRY, "pack": 4})
+    assert known_here("h200", JOB, torch="2.13") == ENTRY
+
+
+def test_what_was_found_under_a_jobs_own_word_is_not_taken_where_the_word_is_missing(user_file):
+    keep_here("h200", shape_of(replace(JOB, pack=2)), ENTRY)
+    assert known_here("h200", JOB, torch="2.13") is None
+    assert known_here("h200", replace(JOB, pack=2), torch="2.13") == ENTRY
+
+
+def test_what_the_job_names_itself_stands():
+    found = with_entry(JOB, {**ENTRY, "activation_checkpointing": True})
+    assert (found.strategy, found.pack, found.micro_batch, found.activation_checkpointing) == ("fused", 8, 16, True)
+    assert found.batch == JOB.batch
+    own = Job(hidden=4, strategy="lanes", micro_batch=4, pack=2, activation_checkpointing=True)
+    assert with_entry(own, ENTRY) == own
+    assert with_entry(Job(batch=0), {**ENTRY, "batch": 512}).batch == 512
+
+
+def test_a_tcns_shape_is_its_own():
+    assert shape_of(Job(model="tcn", hidden=4)) == shape_of(Job(model="tcn", hidden=8))
+    assert shape_of(Job(model="tcn", batch_chunks=8)) != shape_of(Job(model="tcn"))
+
+
+def test_a_share_of_a_chip_and_an_unknown_chip_are_kept_apart():
+    assert key_of(named_profile("l4")) == "l4"
+    assert key_of(profile_of(Device(name="NVIDIA H200", memory_gib=70, free_gib=70))) == "h200_1of2"
+    assert key_of(profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9))) == "unknown_nvidia_z1__2027_"
+
+
+def test_memory_is_written_and_read():
+    assert from_memory(to_memory("h200", {shape_of(JOB): ENTRY})) == {shape_of(JOB): ENTRY}
+    assert from_memory(b"{") == from_memory(b"[]") == from_memory(b'{"format": 2, "entries": {"a": {}}}') == {}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"strategy": "auto"},
+        {"strategy": ["lanes"]},
+        {"pack": 0},
+        {"pack": True},
+        {"micro_batch": 1 << 30},
+        {"batch": -1},
+        {"activation_checkpointing": 1},
+        {"windows_per_second": float("nan")},
+        {"windows_per_second": "fast"},
+        {"torch": "x" * 1000},
+        {"date": None},
+    ],
+)
+def test_of_values_from_somewhere_else_only_what_is_well_formed_is_taken(spoilt):
+    assert sound({"good": {**ENTRY, "more": "left out"}, "bad": {**ENTRY, **spoilt}, "x" * 1000: ENTRY}) == {"good": ENTRY}
+    assert sound({"bad": 3, 4: ENTRY}) == sound(None) == {}
+
+
+def test_a_spoilt_file_of_this_machine_is_named_with_its_remedy(user_file):
+    file = user_file.with_name("tuned.json")
+    for text in ("{", "[]"):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=r"tuned\.json.*Delete the file"):
+            known_here("cpu", JOB, torch="2.13")
+
+
+def test_a_file_of_the_version_before_is_read(user_file):
+    old = {"strategy": "lanes", "pack": 1, "micro_batch": 64, "windows_per_second": 5, "date": "2026-11-21"}
+    user_file.with_name("tuned.json").write_text(json.dumps({"cpu": {shape_of(JOB): old}}))
+    found = known_here("cpu", JOB, torch="")
+    assert found is not None and found["micro_batch"] == 64
