@@ -111,13 +111,13 @@ def train(
             for run in (run for run in runs if run.active):
                 report(_progress(run, job, pace.windows_per_second))
         for number, run in enumerate(runs):
-            if run.active and run.skipped > MAX_SKIPPED_STEPS:
-                _lower(pack, number, run, job)
-            elif run.active and run.position >= run.num_windows:
-                _end_epoch(pack, number, run, job, report)
-            else:
-                continue
             if not run.active:
+                continue
+            if run.skipped > MAX_SKIPPED_STEPS:
+                _lower(pack, number, run, job)
+            elif run.position >= run.num_windows:
+                _end_epoch(pack, number, run, job, report)
+            if not run.active:  # it has just stopped
                 model = pack.model(number)
                 model.load_state_dict(run.best_weights)
                 roster.finished(run, model)

@@ -20,7 +20,8 @@ from trainer.train.loop import Run, train
 from trainer.train.pack import Lanes, Member, ModelState, Pack
 from trainer.train.stacked import Fused, Streams
 
-JOB = Job(hidden=6, lookback=8, batch=16, epochs=4, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
+# Sixty steps of the shorter model.
+JOB = Job(hidden=6, lookback=8, batch=10, epochs=5, patience=5, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
 MARK = "the same job, data and code"
 
 

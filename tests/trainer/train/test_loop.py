@@ -14,7 +14,8 @@ from torch import nn
 from trainer.config import Job
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
-from trainer.train.pack import Lanes, Member, ModelState
+from trainer.train.pack import Lanes, Member, ModelState, Pack
+from trainer.train.schedule import rate_factor
 from trainer.train.stacked import Fused, Streams
 
 WINDOWS = 40
@@ -207,6 +208,58 @@ def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_
     told = [(event["train_loss"], event["validation_loss"]) for event in events if event["event"] == "epoch"]
     assert [losses[0] for losses in told] == [event["train_loss"] for event in plain["m2"]]
     assert all(losses[1] != event["validation_loss"] for losses, event in zip(told, plain["m2"], strict=True))
+
+
+def _broken(run: Run, first: int, last: int) -> Run:
+    """Make rows of a run NaN, as no data check would let them pass."""
+    run.member.rows_TF[first:last] = torch.nan
+    return run
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_stopped_and_its_neighbours_train_on(strategy):
+    job = replace(REAL_JOB, batch=8, ema=0.9)
+    runs = [_real_run(0, job), _broken(_real_run(1, job), 0, 100), _broken(_real_run(2, job), 50, 51), _real_run(3, job)]
+    roster = Listed(*runs)
+    packs = list[Pack]()
+
+    def form(members: Sequence[Member]) -> Pack:
+        packs.append(strategy(members, job))
+        return packs[-1]
+
+    train(roster, form, job, lambda event: None, places=4)
+    by_name = {run.member.name: run for run in roster.done}
+    stopped, scarred = by_name["m1"], by_name["m2"]
+    assert "not finite" in stopped.failure and stopped.lowered == MAX_LOWERED and not stopped.history
+    fresh = strategy([stopped.member], job).snapshot(0).weights
+    assert all(torch.equal(weight, fresh[name]) for name, weight in stopped.best_weights.items())
+    # One row that is NaN breaks the few steps whose windows hold it, and no more.
+    assert (scarred.failure, scarred.lowered, scarred.epoch) == ("", 0, job.epochs)
+    assert 0 < scarred.skipped <= MAX_SKIPPED_STEPS
+    assert all(math.isfinite(losses[kind]) for losses in scarred.history for kind in ("train_loss", "validation_loss"))
+    alone, _ = _histories(Lanes, places=1, job=job)
+    for name in ("m0", "m3"):
+        if strategy is Lanes:
+            assert by_name[name].history == alone[name]
+        for found, expected in zip(by_name[name].history, alone[name], strict=True):
+            assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
+    job = Job(lookback=2, batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
+    pack = Scripted([1, 2, 3])
+    member = Member(name="m", rows_TF=torch.zeros(200, 1), labels_T=torch.ones(200), mean_F=torch.zeros(1), std_F=torch.ones(1))
+    starts = {"train": torch.arange(WINDOWS), "validation": torch.arange(50, 60)}
+    train(
+        Listed(Run(member=member, symbol="S", starts=starts, learning_rate=job.learning_rate)),
+        lambda members: pack,
+        job,
+        lambda event: None,
+    )
+    steps = 2 * math.ceil(WINDOWS / job.batch)
+    expected = [0.8 * rate_factor(job, step=step, steps=steps) for step in range(steps)]
+    assert pack.learning_rates == expected and expected[:3] == pytest.approx([0.8 / 3, 1.6 / 3, 0.8])
+    assert 0 < expected[-1] < 0.1
 
 
 def test_losses_that_are_read_later_are_counted_the_same(monkeypatch):

@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
 from trainer.config import Job
-from trainer.train.pack import Lanes, Member
+from trainer.train.pack import Lanes, Member, new_model
 
-STEPS = 20
+STEPS = 60
 
 
-def _member(name: str, seed: int) -> Member:
+def _member(name: str, seed: int, dtype: torch.dtype = torch.float32) -> Member:
     generator = torch.Generator().manual_seed(seed)
-    rows_TF = torch.randn(400, 5, generator=generator)
-    labels_T = (rows_TF[:, 0] > 0).float()
-    return Member(name=name, rows_TF=rows_TF, labels_T=labels_T, mean_F=torch.zeros(5), std_F=torch.ones(5))
+    rows_TF = torch.randn(400, 5, generator=generator).to(dtype)
+    labels_T = (rows_TF[:, 0] > 0).to(dtype)
+    mean_F, std_F = torch.full((5,), 0.1, dtype=dtype), torch.full((5,), 0.9, dtype=dtype)
+    return Member(name=name, rows_TF=rows_TF, labels_T=labels_T, mean_F=mean_F, std_F=std_F)
 
 
 def _job(**settings: object) -> Job:
     return Job(hidden=8, lookback=12, batch=64, dropout=0.2, learning_rate=1e-2, **settings)
 
 
-def _losses(pack: Lanes, number: int, members: int) -> list[float]:
+def _batches() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(9)
-    found = []
-    for _ in range(STEPS):
-        starts = [torch.randint(0, 380, (64,), generator=generator)] * members
-        found.append(pack.step([True] * members, starts)[number].item())
-    return found
+    return [torch.randint(0, 380, (64,), generator=generator) for _ in range(STEPS)]
 
 
-def test_slices_of_a_batch_give_the_losses_of_the_whole_batch():
-    whole = _losses(Lanes([_member("a", 0)], _job(), micro_batch=64), 0, 1)
-    sliced = _losses(Lanes([_member("a", 0)], _job(), micro_batch=17), 0, 1)
-    assert sliced == pytest.approx(whole, rel=1e-4)
+def _losses(pack: Lanes, number: int, members: int) -> list[float]:
+    return [pack.step([True] * members, [starts] * members)[number].item() for starts in _batches()]
+
+
+def test_sixty_steps_are_those_of_plain_torch():
+    job, member = replace(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
+    model = new_model(member, job)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    scaled_TF, expected, clipped = (member.rows_TF - member.mean_F) / member.std_F, [], 0
+    for starts in _batches():
+        windows = torch.stack([scaled_TF[start : start + job.lookback] for start in starts.tolist()], dim=1)
+        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), member.labels_T[starts + job.lookback - 1])
+        optimizer.zero_grad()
+        loss.backward()
+        clipped += int(nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm) > job.clip_norm)
+        optimizer.step()
+        expected.append(loss.item())
+    assert _losses(Lanes([member], job, micro_batch=17), 0, 1) == pytest.approx(expected, rel=1e-9)
+    assert 0 < clipped < STEPS
+
+
+@pytest.mark.parametrize(("dtype", "relative"), [(torch.float32, 1e-3), (torch.float64, 1e-9)], ids=["fp32", "float64"])
+def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
+    whole = _losses(Lanes([_member("a", 0, dtype)], _job(), micro_batch=64), 0, 1)
+    sliced = _losses(Lanes([_member("a", 0, dtype)], _job(), micro_batch=17), 0, 1)
+    assert sliced == pytest.approx(whole, rel=relative)
     assert sum(whole[-5:]) < sum(whole[:5])
 
 
