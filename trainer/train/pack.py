@@ -22,7 +22,7 @@ from torch import nn
 
 from trainer.config import Job
 from trainer.models.families import architecture_of, build
-from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, matmul_dtype
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
 from trainer.train.score import gather
 from trainer.train.seeds import derive, dropout_keys
 
@@ -105,7 +105,7 @@ class Lanes:
             for model in self._models
         ]
         self._batches = [0] * len(members)
-        self._dtype = matmul_dtype(job, members[0].rows_TF.device)
+        self._dtype = settle_precision(job, members[0].rows_TF.device)
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
         self._num_dropouts = job.layers

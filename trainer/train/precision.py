@@ -32,6 +32,16 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
+def settle_precision(job: Job, device: torch.device) -> torch.dtype:
+    """Return `matmul_dtype`, and hold this process to it: left alone, cuDNN takes an LSTM's or convolution's fp32 for TF32.
+
+    TF32 keeps three digits, and strategies would not agree (https://docs.pytorch.org/docs/stable/notes/cuda.html, 2026-11-21).
+    """
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    return matmul_dtype(job, device)
+
+
 def autocast(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[object]:
     """Run matrix products in `dtype`. Casts are not cached, so that a recorded graph holds them all."""
     if dtype == torch.float32:

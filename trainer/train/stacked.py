@@ -22,7 +22,7 @@ from trainer.config import Job
 from trainer.models.families import architecture_of
 from trainer.models.stacked_lstm import StackedLstm
 from trainer.train.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, new_model
-from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, matmul_dtype
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
 from trainer.train.score import scale_
 from trainer.train.seeds import dropout_keys
 
@@ -38,7 +38,7 @@ class _Stacked:
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
         self._models = [new_model(member, job) for member in members]  # for evaluation: filled when one is asked for
-        self._matmul_dtype = matmul_dtype(job, self._device)
+        self._matmul_dtype = settle_precision(job, self._device)
         self._layout = StackedLstm(
             **architecture_of(job, num_features=members[0].rows_TF.shape[1]),
             recompute=job.activation_checkpointing,

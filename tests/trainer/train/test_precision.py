@@ -1,0 +1,44 @@
+"""The numbers that a model is multiplied in: by the job's word, else by the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.errors import UsageError
+from trainer.train.precision import FIRST_SCALE, first_scale, matmul_dtype, settle_precision
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def _cudnn_as_it_was() -> Iterator[None]:
+    kept = torch.backends.cudnn.allow_tf32
+    yield
+    torch.backends.cudnn.allow_tf32 = kept
+
+
+def test_a_cpu_multiplies_in_full_precision_unless_bf16_is_asked_for():
+    assert matmul_dtype(Job(), CPU) == torch.float32
+    assert matmul_dtype(Job(precision="bf16"), CPU) == torch.bfloat16
+    with pytest.raises(UsageError, match="precision fp16 on a CPU"):
+        matmul_dtype(Job(precision="fp16"), CPU)
+
+
+@pytest.mark.parametrize(("native", "expected"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_a_gpu_multiplies_in_bf16_where_it_has_it_and_does_not_emulate_it(monkeypatch, native, expected):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    assert matmul_dtype(Job(), CUDA) == expected
+
+
+def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
+    torch.backends.cudnn.allow_tf32 = True
+    assert settle_precision(Job(), CPU) == torch.float32 and torch.backends.cudnn.allow_tf32
+    assert settle_precision(Job(precision="fp32"), CUDA) == torch.float32 and not torch.backends.cudnn.allow_tf32
+
+
+def test_only_the_losses_of_fp16_are_scaled():
+    assert [first_scale(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)] == [1.0, 1.0, FIRST_SCALE]
