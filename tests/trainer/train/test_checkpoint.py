@@ -74,14 +74,22 @@ def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places
 
 
 @pytest.mark.parametrize(
-    ("dies_after", "places", "ema"), [(1, 1, 0.0), (7, 1, 0.95), (23, 1, 0.0), (23, 1, 0.95), (40, 2, 0.0), (40, 2, 0.95)]
+    ("strategy", "dies_after", "places", "ema"),
+    [
+        (Lanes, 1, 1, 0.0),
+        (Lanes, 23, 1, 0.95),
+        (Lanes, 40, 2, 0.0),
+        (Lanes, 41, 2, 0.95),
+        (Fused, 41, 2, 0.95),
+        (Streams, 41, 2, 0.0),
+    ],
 )
-def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_path, dies_after, places, ema):
+def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_path, strategy, dies_after, places, ema):
     job = replace(JOB, ema=ema)
-    whole = _train(Worker(tmp_path / "whole"), Lanes, places, job)
+    whole = _train(Worker(tmp_path / "whole"), strategy, places, job)
     with pytest.raises(Killed):
-        _train(Worker(tmp_path / "cut", dies_after=dies_after), Lanes, places, job)
-    resumed = _train(Worker(tmp_path / "cut"), Lanes, places, job)
+        _train(Worker(tmp_path / "cut", dies_after=dies_after), strategy, places, job)
+    resumed = _train(Worker(tmp_path / "cut"), strategy, places, job)
     assert resumed.resumed
     for name, run in whole.done.items():
         assert resumed.done[name].history == run.history
