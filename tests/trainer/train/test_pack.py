@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from trainer.artifacts.card import read_card
+from trainer.artifacts.weights import load
 from trainer.config import Job
 from trainer.train.pack import Lanes, Member, new_model
 
@@ -94,3 +98,34 @@ def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
     weight = [pack.model(0).state_dict()["head.weight"] for pack in (first, again, other_name)]
     assert torch.equal(weight[0], weight[1])
     assert not torch.equal(weight[0], weight[2])
+
+
+def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path, write_candles, train):
+    write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
+    settings = {"hidden": 4, "lookback": 20, "batch": 64, "epochs": 3, "learning_rate": 1e-2, "ema": 0.9}
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.train",
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+    ]
+    assignments = [f"--set={name}={value}" for name, value in settings.items()]
+    subprocess.run([*command, *assignments], check=True, timeout=120, capture_output=True)
+    file = tmp_path / "out" / "lstm_SIG-USD_1m.safetensors"
+    card = read_card(file)
+    assert card.training["ema"] == 0.9
+    here, plain = (
+        train(tmp_path, tmp_path / name, **{**settings, "ema": ema}) for name, ema in (("here", 0.9), ("plain", 0.0))
+    )
+    weights, same, others = (load(found)[0] for found in (file, here.file, plain.file))
+    assert all(torch.equal(weight, same[name]) and not torch.equal(weight, others[name]) for name, weight in weights.items())
+    assert card.metrics == read_card(here.file).metrics != read_card(plain.file).metrics
+    # The same steps, judged otherwise: only the validation sees the average.
+    histories = [item.training["history"] for item in (card, read_card(plain.file))]
+    assert [item["train_loss"] for item in histories[0]] == [item["train_loss"] for item in histories[1]]
+    assert card.metrics["validation"]["log_loss"] == pytest.approx(min(item["validation_loss"] for item in histories[0]))
