@@ -7,7 +7,7 @@ are an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,14 +67,17 @@ class CandleSet:
         return sum(len(candles) for candles in self.symbols.values())
 
 
-def read_candles(path: Path, *, symbols: Sequence[str] = (), timeframe: str = "", bars: int = 0) -> CandleSet:
+def read_candles(
+    path: Path, *, symbols: Sequence[str] = (), timeframe: str = "", bars: int = 0, files: Collection[str] = ()
+) -> CandleSet:
     """Read the candles of `symbols` (none: all) from a folder or a file, the last `bars` of each (0: all). Raises DataError.
 
-    A file whose name or header shows that it can't matter is not read.
+    A file whose name or header shows that it can't matter is not read. `files` are the names of those that hold the symbols,
+    where an earlier look has told: no other is opened.
     """
     wanted = tuple(dict.fromkeys(symbols))
     chosen = canonical(timeframe) if timeframe else ""
-    sources = _open_sources(Path(path), wanted, chosen)
+    sources = _open_sources(Path(path), wanted, chosen, files)
     frames = {source.path: timeframe_of(source) for source in sources}
     found = {source.path: symbols_in(source) for source in sources}
     if chosen:
@@ -91,9 +94,9 @@ def read_candles(path: Path, *, symbols: Sequence[str] = (), timeframe: str = ""
     return _join(sources, wanted, several[0], bars)
 
 
-def _open_sources(path: Path, wanted: tuple[str, ...], chosen: str) -> list[Source]:
+def _open_sources(path: Path, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[Source]:
     """Open the headers of the files that may hold what is wanted."""
-    files = candle_files(path)
+    files = [file for file in candle_files(path) if not known or file.name in known]
     named = {file: parse_name(file.name.split(".")[0])[1] for file in files}
     possible = [file for file in files if not chosen or named[file] in ("", chosen)]
     if not possible:

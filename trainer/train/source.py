@@ -6,7 +6,7 @@ moved to the device when its model joins: what is in it depends neither on the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,14 @@ def source_gib(*, bars: int, rows: int, folds: int) -> float:
     return (_PIECE_BYTES + 2 * rows * _ROW_BYTES + bars * a_bar) / GIB
 
 
-def read_source(symbol: str, timeframe: str, job: Job, *, folder: Path, code_sha256: str) -> Source:
-    """Read and prepare one symbol, on the CPU. Raises DataError when its bars can't be trained on."""
-    candle_set = read_candles(folder, symbols=(symbol,), timeframe=timeframe, bars=job.bars)
+def read_source(
+    symbol: str, timeframe: str, job: Job, *, folder: Path, code_sha256: str, files: Collection[str] = ()
+) -> Source:
+    """Read and prepare one symbol, on the CPU. Raises DataError when its bars can't be trained on.
+
+    `files` are the names of the folder's files that hold it, where they are known: of hundreds, the others stay unopened.
+    """
+    candle_set = read_candles(folder, symbols=(symbol,), timeframe=timeframe, bars=job.bars, files=files)
     candles = candle_set.symbols[symbol]
     folds = prepare_folds(candles, job)
     columns = {name: getattr(candles, name).tobytes() for name in ("timestamp", "open", "high", "low", "close", "volume")}

@@ -44,6 +44,11 @@ class Staging:
             self._symbol = task.symbol if task is not None else ""
             self._source = self._thread.submit(self._read, task) if task is not None else None
 
+    def has(self, symbol: str) -> bool:
+        """Tell whether the symbol is staged, ready or not."""
+        with self._lock:
+            return self._symbol == symbol
+
     def reading(self, symbol: str) -> bool:
         """Tell whether the symbol is staged but not ready."""
         with self._lock:

@@ -6,14 +6,13 @@ minute is spent on it. Where some can, the others stay in the list, and the work
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.config import Job
-from trainer.data.candles import Candles, CandleSet, read_candles
+from trainer.data.candles import Candles, FileRead, read_candles
 from trainer.data.labels import WindowPlan
 from trainer.data.plans import horizon_of, plan_folds
 from trainer.errors import DataError
@@ -34,7 +33,6 @@ def survey(job: Job, data: Path) -> Survey:
     candle_set = read_candles(data, symbols=job.symbols, timeframe=job.timeframe, bars=job.bars)
     tasks: list[Task] = []
     symbols, refused = {}, list[DataError]()
-    rows = _rows_read(candle_set)
     for symbol, candles in candle_set.symbols.items():
         try:
             plans = plan_folds(candles, job)
@@ -44,7 +42,7 @@ def survey(job: Job, data: Path) -> Survey:
         else:
             symbols[symbol] = _summary(candles, plans)
             visits = [_visits(plan, job) for plan in plans]
-        tasks += _tasks(candles, visits, job, rows=rows[symbol])
+        tasks += _tasks(candles, visits, job, files=[file for file in candle_set.files if symbol in file.symbols])
     if not symbols:
         raise refused[0]
     return Survey(
@@ -61,17 +59,10 @@ def survey(job: Job, data: Path) -> Survey:
     )
 
 
-def _rows_read(candle_set: CandleSet) -> Counter[str]:
-    """Return how many rows the files of each symbol have: a worker that wants the symbol reads them all."""
-    rows: Counter[str] = Counter()
-    for file in candle_set.files:
-        rows.update(dict.fromkeys(file.symbols, sum(held.bars for held in file.holds)))
-    return rows
-
-
-def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, rows: int) -> list[Task]:
+def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, files: Sequence[FileRead]) -> list[Task]:
     """Return a symbol's models: one for each fold and seed. `visits` are those of an epoch, by fold."""
     tasks = []
+    rows = sum(held.bars for file in files for held in file.holds)  # a worker reads these files whole
     memory_gib = source_gib(bars=len(candles), rows=rows, folds=len(visits))
     for fold, visits_of_fold in enumerate(visits, 1):
         for seed in range(job.seed, job.seed + job.seeds):
@@ -82,6 +73,7 @@ def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, rows: int) -> l
                 estimate=job.epochs * visits_of_fold,
                 seed=seed,
                 fold=fold,
+                files=tuple(file.file for file in files),
                 source_gib=memory_gib,
                 several=job.folds * job.seeds > 1,
             )

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 import trainer
-from trainer.artifacts.card import Card
+from trainer.artifacts.card import Card, read_card
 from trainer.artifacts.names import ModelName
 from trainer.artifacts.weights import save
 from trainer.config import Job
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.streams import StreamData
 from trainer.data.windows import SymbolData
-from trainer.errors import TrainingFailed
+from trainer.errors import DataError, TrainingFailed
 from trainer.models.families import architecture_of
 from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, labels_at
@@ -44,6 +44,7 @@ class Task:
     estimate: int
     seed: int
     fold: int = 1  # of the job's, oldest first
+    files: tuple[str, ...] = ()  # that hold the symbol's candles, if that is known
     source_gib: float = 0.0  # of host memory that reading its symbol takes; `source.source_gib`
     several: bool = False  # whether the job makes other models of the symbol, so that the name tells fold and seed
 
@@ -83,7 +84,7 @@ def source_of(task: Task, job: Job, *, data: Path) -> Source:
 
     Raises DataError when its bars can't be trained on.
     """
-    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=code_sha256())
+    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=code_sha256(), files=task.files)
 
 
 def open_task(task: Task, job: Job, source: Source) -> Opened:
@@ -106,6 +107,18 @@ def open_task(task: Task, job: Job, source: Source) -> Opened:
     return Opened(task=task, run=run, source=source)
 
 
+def kept(opened: Opened, *, out: Path) -> dict[str, Any] | None:
+    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`; else None."""
+    file = out / f"{opened.task.model}.safetensors"
+    try:
+        card = read_card(file)
+    except DataError:  # none there, or a spoilt one
+        return None
+    if card.data.get("fingerprint") != opened.source.mark:
+        return None
+    return _done(opened.task, file.name, hashlib.sha256(file.read_bytes()).hexdigest(), card.metrics)
+
+
 def close_task(
     opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -120,14 +133,12 @@ def close_task(
     scores = stream_scores(model, data, job) if isinstance(data, StreamData) else _scores(model, opened, job)
     file = f"{task.model}.safetensors"
     sha256 = save(out / file, run.best_weights, _card(opened, job, scores, device, choice or {}))
-    return {
-        "event": "model_done",
-        **task.identity,
-        "family": task.family,
-        "file": file,
-        "sha256": sha256,
-        "metrics": scores,
-    }
+    return _done(task, file, sha256, scores)
+
+
+def _done(task: Task, file: str, sha256: str, scores: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    found = {"family": task.family, "file": file, "sha256": sha256, "metrics": scores}
+    return {"event": "model_done", **task.identity, **found}
 
 
 def _scores(model: torch.nn.Module, opened: Opened, job: Job) -> dict[str, dict[str, Any]]:
@@ -193,7 +204,7 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         },
-        data={**opened.source.data, "ties": symbol_data.ties},
+        data={**opened.source.data, "ties": symbol_data.ties, "fingerprint": opened.source.mark},
         code_sha256=code_sha256(),
         seed=task.seed,
         fold=task.fold,

@@ -31,7 +31,7 @@ from trainer.train.source import Source, Sources, on_device
 from trainer.train.staging import Staging
 from trainer.train.station import Station, settle
 from trainer.train.strategy import form_pack, places_of
-from trainer.train.task import Opened, Task, close_task, open_task, source_of
+from trainer.train.task import Opened, Task, close_task, kept, open_task, source_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +118,16 @@ class _Desk:
         """
         runs: list[Run] = []
         while len(runs) < free and (task := self._next(wait=wait and not runs, may_block=wait)) is not None:
-            self.report({"event": "model_started", **task.identity})
+            self.report({"event": "model_started", **task.identity, "staged": self._staging.has(task.symbol)})
             try:
                 opened = open_task(task, self._settings.job, self._source(task))
             except TrainerError as error:
                 self._fail(task, error)
+                continue
+            done = kept(opened, out=self._settings.out)
+            if done is not None:
+                forget(self._checkpoints, task.model)
+                self.report({**done, "kept": True})
                 continue
             self._opened[task.model] = opened
             self._resume(opened)

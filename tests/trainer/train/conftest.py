@@ -1,8 +1,12 @@
-"""Candles with and without a signal in them, and one small model trained on the former, shared by the tests of training."""
+"""Shared by the tests of training: candles with and without a signal, one small model trained on the former, the command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,8 @@ from trainer.train.task import Opened, Task, close_task, open_task, source_of
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
+SMALL = ("--device", "cpu", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
+SECONDS = 60.0
 
 
 def _candles(*, bars: int, seed: int, signal: float) -> dict[str, np.ndarray]:
@@ -134,3 +140,49 @@ def planted(tmp_path_factory: pytest.TempPathFactory, write_candles: WriteCandle
     data.mkdir()
     write_candles(data, "SIG-USD", bars=12000, signal=1.0)
     return train(data, folder / "out", hidden=16, batch=128, epochs=4, learning_rate=1e-2, horizon=1)
+
+
+class Training:
+    """`python -m trainer.train` as the node runs it, and what it says in its events file."""
+
+    def __init__(self, data: Path, folder: Path, *arguments: str) -> None:
+        self.out, self.events_file = folder / "out", folder / "events" / "events.jsonl"
+        command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(self.out)]
+        command += ["--events", str(folder / "events"), *SMALL, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        if not self.events_file.exists():
+            return []
+        whole = self.events_file.read_text().splitlines(keepends=True)
+        found = [json.loads(line) for line in whole if line.endswith("\n")]
+        return [event for event in found if event["event"] == name] if name else found
+
+    def await_event(self, name: str, *, symbol: str = "", count: int = 1) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            found = [event for event in self.events(name) if symbol in ("", event["symbol"])]
+            if len(found) >= count:
+                return found[count - 1]
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.02)
+        raise AssertionError(f"no {name} of {symbol} within {SECONDS} s: {self.events()}")
+
+    def end(self) -> int:
+        self.process.communicate(timeout=SECONDS)
+        return self.process.returncode
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    """Return a function that starts the command on a folder of candles; what still runs is killed at the end."""
+    started: list[Training] = []
+
+    def begin(data: Path, *arguments: str, name: str = "training") -> Training:
+        started.append(Training(data, tmp_path / name, *arguments))
+        return started[-1]
+
+    yield begin
+    for training in started:
+        training.process.kill()
+        training.process.communicate()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,53 +16,7 @@ from trainer.artifacts.card import read_card
 from trainer.train.__main__ import main
 
 ENDLESS = ("--set", "epochs=100000", "--set", "patience=100000")
-SMALL = ("--device", "cpu", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
 SECONDS = 60.0
-
-
-class Training:
-    """`python -m trainer.train` as the node runs it, and what it says in its events file."""
-
-    def __init__(self, data: Path, folder: Path, *arguments: str) -> None:
-        self.out, self.events_file = folder / "out", folder / "events" / "events.jsonl"
-        command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(self.out)]
-        command += ["--events", str(folder / "events"), *SMALL, *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def events(self, name: str = "") -> list[dict[str, Any]]:
-        if not self.events_file.exists():
-            return []
-        whole = self.events_file.read_text().splitlines(keepends=True)
-        found = [json.loads(line) for line in whole if line.endswith("\n")]
-        return [event for event in found if event["event"] == name] if name else found
-
-    def await_event(self, name: str, *, symbol: str = "", count: int = 1) -> dict[str, Any]:
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            found = [event for event in self.events(name) if symbol in ("", event["symbol"])]
-            if len(found) >= count:
-                return found[count - 1]
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.02)
-        raise AssertionError(f"no {name} of {symbol} within {SECONDS} s: {self.events()}")
-
-    def end(self) -> int:
-        self.process.communicate(timeout=SECONDS)
-        return self.process.returncode
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
-    started: list[Training] = []
-
-    def begin(data: Path, *arguments: str) -> Training:
-        started.append(Training(data, tmp_path / "training", *arguments))
-        return started[-1]
-
-    yield begin
-    for training in started:
-        training.process.kill()
-        training.process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +86,7 @@ def test_a_worker_killed_after_a_checkpoint_loses_the_steps_since_and_ends_as_if
     assert sorted(set(epochs)) == list(range(1, 25)) and epochs.count(1) == 1  # the first was not trained again
     assert not (training.out / "checkpoints").exists()
     interrupted = {event["epoch"]: event["validation_loss"] for event in training.events("epoch")}
-    training.events_file.unlink()
-    whole = start(data, *settings)
+    whole = start(data, *settings, name="whole")
     assert whole.end() == 0
     assert {event["epoch"]: event["validation_loss"] for event in whole.events("epoch")} == interrupted
 
@@ -167,20 +118,6 @@ def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_
     assert training.end() == 100
     assert [event["symbol"] for event in training.events("model_failed")] == ["BIG-USD", "LOW-USD"]
     assert training.events("ended")[0]["retries"] == 4
-
-
-def test_many_symbols_on_many_workers_are_all_trained_once(start, tmp_path, write_candles):
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(40):
-        write_candles(folder, f"C{number:02d}-USD", bars=600 + 10 * number, seed=number)
-    training = start(folder, "--workers", "4", "--set", "epochs=1", "--set", "pack=3", "--set", "strategy=lanes")
-    assert training.end() == 0
-    done = [event["symbol"] for event in training.events("model_done")]
-    assert sorted(done) == [f"C{number:02d}-USD" for number in range(40)]
-    assert {event["worker"] for event in training.events("model_started")} == {0, 1, 2, 3}
-    started = [event["symbol"] for event in training.events("model_started")]
-    assert set(started[:4]) <= {f"C{number:02d}-USD" for number in range(28, 40)}  # the longest are in the first hands
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")

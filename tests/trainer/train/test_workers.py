@@ -1,0 +1,145 @@
+"""Many models on many workers, workers that die at any moment, and a command that is stopped and given again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer.artifacts.weights import load
+
+BATCH = 64
+TINY = ("--set", "hidden=2", "--set", "layers=1", "--set", "lookback=5", "--epochs", "1")
+LONG = ("--workers", "2", "--set", "epochs=24", "--set", "patience=24", "--set", "checkpoint_seconds=1", "--set", "retries=9")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
+    folder = tmp_path_factory.mktemp("candles")
+    write_candles(folder, "LONG-USD", bars=6000)
+    write_candles(folder, "SHORT-USD", bars=2000, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    """Return the models of the training that nothing disturbs."""
+    out = tmp_path_factory.mktemp("whole")
+    small = ("--device", "cpu", "--set", "hidden=4", "--set", f"batch={BATCH}", "--set", "lookback=20")  # conftest's
+    command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
+    subprocess.run(command, check=True, capture_output=True)
+    return out
+
+
+def _of(training: Any, name: str, *, symbol: str = "LONG-USD") -> list[dict[str, Any]]:
+    return [event for event in training.events(name) if event["symbol"] == symbol]
+
+
+def _same_models(one: Path, other: Path) -> bool:
+    files = sorted(path.name for path in one.glob("*.safetensors"))
+    assert files == sorted(path.name for path in other.glob("*.safetensors")) and len(files) == 2
+    for name in files:
+        (weights, card), (others, other_card) = load(one / name), load(other / name)
+        assert card.metrics == other_card.metrics
+        assert all(np.array_equal(weights[key], others[key]) for key in weights)
+    return True
+
+
+def _steps(training: Any, event: dict[str, Any]) -> int:
+    """Return the optimizer steps that a `checkpoint` or `resumed` event is about."""
+    if event["event"] == "checkpoint":
+        return int(event["folder"].rpartition("/")[2])
+    windows = training.events("started")[0]["data"]["symbols"][event["symbol"]]["windows"]["train"]
+    return int((event["epoch"] - 1) * ceil(windows / BATCH) + ceil(event["windows"] / BATCH))
+
+
+@pytest.mark.slow
+def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(
+    start, tmp_path, write_candles
+):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    names = [f"C{number:03d}-USD" for number in range(500)]
+    for number, name in enumerate(names):
+        write_candles(folder, name, bars=420 + number % 100, seed=number)
+    training = start(folder, "--workers", "8", *TINY)
+    assert training.end() == 0
+    begun, ended = training.events("model_started"), training.events("model_done")
+    assert sorted(event["symbol"] for event in ended) == sorted(event["symbol"] for event in begun) == names
+    assert {event["worker"] for event in ended} == set(range(8))
+    longest = {name for number, name in enumerate(names) if number % 100 >= 90}
+    assert {event["symbol"] for event in begun[:8]} <= longest
+    # Nobody starves: a worker's models come one after another, and when the first has no more, each other one finishes what
+    # it has in hand and no more.
+    order = [event["worker"] for event in ended]
+    last = {worker: max(place for place, other in enumerate(order) if other == worker) for worker in range(8)}
+    after = Counter(order[min(last.values()) + 1 :])
+    assert max(after.values(), default=0) <= 1
+    assert min(Counter(order).values()) > 500 // 8 // 4
+
+
+@pytest.mark.slow
+def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_and_disturb_no_other(start, data, whole):
+    chance = random.Random(20)
+    training = start(data, *LONG)
+    for kill in range(3):
+        if kill:  # the first comes before there is a checkpoint
+            training.await_event("checkpoint", symbol="LONG-USD", count=len(_of(training, "checkpoint")) + 1)
+        training.await_event("epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + chance.randrange(1, 4))
+        started = _of(training, "model_started")
+        os.kill(started[-1]["pid"], signal.SIGKILL)
+        training.await_event("model_started", symbol="LONG-USD", count=len(started) + 1)
+    assert training.end() == 0
+    saved: dict[str, int] = {}
+    retried: Counter[str] = Counter()
+    for event in training.events():
+        if event["event"] == "checkpoint":
+            saved[event["symbol"]] = _steps(training, event)
+        elif event["event"] == "retry":
+            retried[event["symbol"]] += 1
+        elif event["event"] == "resumed":
+            assert _steps(training, event) >= saved[event["symbol"]]
+    assert retried == {"LONG-USD": 3} and len(training.events("resumed")) == 2
+    assert [event["epoch"] for event in _of(training, "epoch", symbol="SHORT-USD")] == list(range(1, 25))
+    assert _same_models(training.out, whole)
+
+
+@pytest.mark.slow
+def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_had_not_been(start, data, whole):
+    stopped = start(data, *LONG)
+    stopped.await_event("model_done", symbol="SHORT-USD")
+    stopped.await_event("checkpoint", symbol="LONG-USD")
+    stopped.process.terminate()
+    assert stopped.end() == 130
+    stopped.events_file.unlink()
+    again = start(data, *LONG)
+    assert again.end() == 0
+    kept = {event["symbol"]: event.get("kept", False) for event in again.events("model_done")}
+    assert kept == {"SHORT-USD": True, "LONG-USD": False}
+    assert [event["symbol"] for event in again.events("resumed")] == ["LONG-USD"]
+    epochs = [event["epoch"] for event in again.events("epoch")]
+    assert epochs == list(range(epochs[0], 25)) and epochs[0] > 1
+    assert not (again.out / "checkpoints").exists()
+    assert _same_models(again.out, whole)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a worker on every core reads nothing ahead")
+def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_without(start, data):
+    settings = ("--workers", "1", "--epochs", "2")
+    ahead, plain = start(data, *settings), start(data, *settings, "--set", "stage_gib=0", name="plain")
+    assert (ahead.end(), plain.end()) == (0, 0)
+    assert {event["symbol"]: event["staged"] for event in ahead.events("model_started")} == {
+        "LONG-USD": False,
+        "SHORT-USD": True,
+    }
+    assert not any(event["staged"] for event in plain.events("model_started"))
+    assert _same_models(ahead.out, plain.out)
