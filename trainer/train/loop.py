@@ -22,8 +22,8 @@ from trainer.train.schedule import rate_factor
 from trainer.train.score import Evaluator, loss_of
 from trainer.train.seeds import batch_order
 
-# The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, and the model goes back to
-# its best weights with half the learning rate, three times at most; then it has failed.
+# The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them, and the model
+# goes back to its best weights with half the learning rate, three times at most; then it has failed.
 MAX_SKIPPED_STEPS = 10
 MAX_LOWERED = 3
 PROGRESS_SECONDS = 1.0
@@ -62,6 +62,16 @@ class Run:
         """Return how many windows an epoch has."""
         return len(self.starts["train"])
 
+    @property
+    def epoch_is_over(self) -> bool:
+        """Tell whether every window of the present epoch was visited."""
+        return self.position >= self.num_windows
+
+    @property
+    def is_broken(self) -> bool:
+        """Tell whether too many steps of the present epoch were skipped."""
+        return self.skipped > MAX_SKIPPED_STEPS or (self.epoch_is_over and not self.loss_windows)
+
 
 class Roster(Protocol):
     """Where runs come from, and where they go when they have stopped."""
@@ -95,29 +105,32 @@ def train(
     pack: Pack | None = None
     pace, unread = _Pace(clock), list[_Losses]()
     while True:
+        # Who trains in the next step.
         training = sum(run.active for run in runs)
         arrived = roster.arrivals(places - training, wait=not training) if training < places else ()
         if arrived or (training and training <= len(runs) // 2):
-            _read(runs, unread)
+            _count_losses(runs, unread)
             pack, runs = _reform(pack, runs, arrived, form, job)
         if pack is None or not any(run.active for run in runs):
             return
+        # The step. What it gave stays on the device until it is needed.
         unread.append(_step(pack, runs, job))
         pace.count(sum(unread[-1].windows))
         due = pace.due()
-        if due or len(unread) >= _unread_steps(runs) or any(run.active and run.position >= run.num_windows for run in runs):
-            _read(runs, unread)
+        if due or len(unread) >= _unread_steps(runs) or any(run.active and run.epoch_is_over for run in runs):
+            _count_losses(runs, unread)
         if due:
             for run in (run for run in runs if run.active):
                 report(_progress(run, job, pace.windows_per_second))
+        # Whose epoch is over or broken, and who stops with that.
         for number, run in enumerate(runs):
             if not run.active:
                 continue
-            if run.skipped > MAX_SKIPPED_STEPS:
+            if run.is_broken:
                 _lower(pack, number, run, job)
-            elif run.position >= run.num_windows:
+            elif run.epoch_is_over:
                 _end_epoch(pack, number, run, job, report)
-            if not run.active:  # it has just stopped
+            if not run.active:
                 model = pack.model(number)
                 model.load_state_dict(run.best_weights)
                 roster.finished(run, model)
@@ -145,17 +158,23 @@ def _reform(
     return formed, together
 
 
+def _begin_epoch(run: Run) -> None:
+    run.order = _order(run)
+    run.position, run.loss_sum, run.loss_windows, run.skipped = 0, 0.0, 0, 0
+
+
+def _order(run: Run) -> torch.Tensor:
+    """Return the starts of the epoch's windows in the order of its visits, on the device: a step sends nothing there."""
+    order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
+    return run.starts["train"][order.to(run.starts["train"].device)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Losses:
     """What one step gave, still on the device: the loss of each model, over so many windows (0: it was not active)."""
 
     losses_M: torch.Tensor
     windows: list[int]
-
-
-def _unread_steps(runs: Sequence[Run]) -> int:
-    """Return for how many steps losses may stay unread: reading them makes the host wait for a GPU."""
-    return 1 if runs[0].member.rows_TF.device.type == "cpu" else UNREAD_STEPS
 
 
 def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
@@ -171,8 +190,25 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
     return _Losses(losses_M=losses_M, windows=[len(batch) for batch in batches])
 
 
-def _read(runs: Sequence[Run], unread: list[_Losses]) -> None:
-    """Count the losses that are still on the device, and forget them there."""
+def _next_batch(run: Run, job: Job) -> torch.Tensor:
+    if not run.active:
+        return run.order[:0]
+    return run.order[run.position : run.position + job.batch]
+
+
+def _rate(run: Run, job: Job) -> float:
+    steps_of_epoch = math.ceil(run.num_windows / job.batch)
+    step = run.epoch * steps_of_epoch + run.position // job.batch
+    return run.learning_rate * rate_factor(job, step=step, steps=job.epochs * steps_of_epoch)
+
+
+def _unread_steps(runs: Sequence[Run]) -> int:
+    """Return for how many steps losses may stay unread: reading them makes the host wait for a GPU."""
+    return 1 if runs[0].member.rows_TF.device.type == "cpu" else UNREAD_STEPS
+
+
+def _count_losses(runs: Sequence[Run], unread: list[_Losses]) -> None:
+    """Bring the losses that are still on the device to their runs."""
     if not unread:
         return
     for step, losses in zip(unread, torch.stack([step.losses_M for step in unread]).tolist(), strict=True):
@@ -185,44 +221,8 @@ def _read(runs: Sequence[Run], unread: list[_Losses]) -> None:
     unread.clear()
 
 
-def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: list[_Losses]) -> None:
-    """Give the roster a copy of every active run whose last checkpoint is old enough, counted from when it joined."""
-    for number, run in enumerate(runs):
-        if run.saved_at == -math.inf:
-            run.saved_at = now
-        elif run.active and now - run.saved_at >= job.checkpoint_seconds:
-            _read(runs, unread)
-            run.saved_at = now
-            began = time.perf_counter()
-            state = pack.snapshot(number)
-            copied = replace(run, history=list(run.history))
-            roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
-
-
-def _order(run: Run) -> torch.Tensor:
-    """Return the starts of the epoch's windows in the order of its visits, on the device: a step sends nothing there."""
-    order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
-    return run.starts["train"][order.to(run.starts["train"].device)]
-
-
-def _begin_epoch(run: Run) -> None:
-    run.order = _order(run)
-    run.position, run.loss_sum, run.loss_windows, run.skipped = 0, 0.0, 0, 0
-
-
-def _rate(run: Run, job: Job) -> float:
-    steps_of_epoch = math.ceil(run.num_windows / job.batch)
-    step = run.epoch * steps_of_epoch + run.position // job.batch
-    return run.learning_rate * rate_factor(job, step=step, steps=job.epochs * steps_of_epoch)
-
-
-def _next_batch(run: Run, job: Job) -> torch.Tensor:
-    if not run.active:
-        return run.order[:0]
-    return run.order[run.position : run.position + job.batch]
-
-
 def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
+    """Begin a broken epoch again from the best weights with half the learning rate, or stop where that was done before."""
     if run.lowered == MAX_LOWERED:
         run.active = False
         run.failure = (
@@ -236,9 +236,10 @@ def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
 
 
 def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
+    """Validate, keep the weights if they are the best, and begin the next epoch or stop."""
     model, member = pack.model(number), run.member
     validation_loss = run.validate(model) if run.validate else _validation_loss(model, run, job)
-    train_loss = run.loss_sum / run.loss_windows if run.loss_windows else math.nan
+    train_loss = run.loss_sum / run.loss_windows
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validation_loss}
     run.history.append(losses)
@@ -262,6 +263,20 @@ def _validation_loss(model: nn.Module, run: Run, job: Job) -> float:
 def labels_at(labels_T: torch.Tensor, starts: torch.Tensor, lookback: int) -> np.ndarray:
     """Return the labels (N,) float64 of windows: the label of a window is that of its last bar."""
     return labels_T[starts.to(labels_T.device) + (lookback - 1)].double().cpu().numpy()
+
+
+def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: list[_Losses]) -> None:
+    """Give the roster a copy of every active run whose last checkpoint is old enough, counted from when it joined."""
+    for number, run in enumerate(runs):
+        if run.saved_at == -math.inf:
+            run.saved_at = now
+        elif run.active and now - run.saved_at >= job.checkpoint_seconds:
+            _count_losses(runs, unread)
+            run.saved_at = now
+            began = time.perf_counter()
+            state = pack.snapshot(number)
+            copied = replace(run, history=list(run.history))
+            roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
 
 
 def _copy(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -109,16 +109,20 @@ def test_every_epoch_visits_every_training_window_once_in_another_order():
 
 
 def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model():
-    pack = Scripted([], broken=True)
-    run, _ = _train(pack, epochs=MAX_SKIPPED_STEPS * 10, patience=100, learning_rate=0.8)
-    # One step an epoch here, so no epoch has more than ten broken ones: the validation loss decides.
-    assert not run.failure
+    run, _ = _train(Scripted([]), epochs=1)
     job = Job(lookback=2, batch=1, learning_rate=0.8)
     run = Run(member=run.member, symbol="S", starts=run.starts, learning_rate=0.8)
     pack = Scripted([], broken=True)
     train(Listed(run), lambda members: pack, job, lambda event: None)
     assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1] and MAX_LOWERED == 3
     assert "not finite" in run.failure and len(pack.visited) == (MAX_SKIPPED_STEPS + 1) * (MAX_LOWERED + 1)
+
+
+def test_a_model_that_takes_no_step_in_an_epoch_however_short_is_lowered_and_not_called_done():
+    pack = Scripted([], broken=True)
+    run, events = _train(pack, epochs=100, patience=100, learning_rate=0.8)  # one step an epoch
+    assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1] and len(pack.visited) == MAX_LOWERED + 1
+    assert "not finite" in run.failure and not run.history and not [event for event in events if event["event"] == "epoch"]
 
 
 def test_progress_is_reported_about_once_a_second():
