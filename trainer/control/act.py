@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainer.control.cloud import Cloud
+from trainer.control.learn import learn
 from trainer.errors import ConnectionFailed, TrainerError
 from trainer.launch import fleet
 from trainer.launch.requests import create_fleet_request
@@ -195,13 +196,18 @@ def _store_launch(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) ->
 
 
 def _close(cloud: Cloud, record: RunRecord, etag: str, world: World) -> None:
-    """Write the receipt, once, then the closed record; a receipt that is there already was written by another caller."""
+    """Write the receipt, once, keep what the node learned, then close the record.
+
+    A receipt that is there already was written by another caller.
+    """
     body = json.dumps(make_receipt(record, world), indent=1).encode()
     try:
         cloud.objects.put(key=receipt_key(record.run_id), body=body, create=True)
     except Conflict:
         if cloud.objects.head(key=receipt_key(record.run_id)) is None:
             raise  # S3 saw a race that nobody won yet
+    if world.result is not None:
+        learn(cloud.objects, world.result.tuned)
     swap_record(cloud.objects, record, etag)
 
 

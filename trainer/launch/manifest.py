@@ -1,12 +1,13 @@
 """manifest.json pins what a run depends on: code, lock, job, inputs by version and hash, image, seeds. Written before launch.
 
+Besides it carries what makes a training fast and changes no model: what tuners found on the planned chips, the user's profiles.
 The node reads nothing else about its run. Two runs of one manifest are comparable.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +31,8 @@ def build_manifest(
     image_id: str,
     inputs: Sequence[dict[str, Any]],
     machines: Iterable[InstanceType],
+    tuned: Mapping[str, Any],
+    gpu_profiles: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the manifest. `job` has its symbols and timeframe filled in; its `data` is a path of the desk and left out."""
     return {
@@ -54,6 +57,8 @@ def build_manifest(
             }
             for machine in machines
         },
+        "tuned": dict(tuned),
+        "gpu_profiles": dict(gpu_profiles),
     }
 
 

@@ -12,6 +12,7 @@ from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.launch.bundle import Bundle, upload_bundle
 from trainer.launch.inputs import Candles
+from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
@@ -47,6 +48,8 @@ def new_record(
 def register(record: RunRecord, job: Job, bundle: Bundle, candles: Candles, offers: Offers, objects: Objects) -> None:
     """Write code, manifest and record, in this order: a record that can be read has everything that it names."""
     upload_bundle(bundle, objects)
+    machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
+    profiles = profiles_of(job, machines, rehearsal=record.rehearsal)
     manifest = build_manifest(
         run_id=record.run_id,
         created_at=record.created_at,
@@ -56,7 +59,9 @@ def register(record: RunRecord, job: Job, bundle: Bundle, candles: Candles, offe
         image_line=offers.image_line,
         image_id=offers.image_id,
         inputs=[item.pinned() for item in candles.inputs],
-        machines=[instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)],
+        machines=machines,
+        tuned=known_ways(job, profiles, objects),
+        gpu_profiles=own_profiles(job, profiles),
     )
     write_manifest(manifest, objects)
     create_record(objects, record)

@@ -129,12 +129,12 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     assert node.status.devices is not None
     job_file = node.work / "job.json"
     job_file.write_text(json.dumps(manifest["job"]))
+    profiles = lay_out_profiles(node.work / "profiles", manifest)
     node.enter("train")
     node.status.message = ""
     models = ModelUploads(node)
-    with TrainerProcess(
-        work=node.work, job=job_file, workers=node.status.devices.found, device=node.status.devices.kind
-    ) as trainer:
+    devices = node.status.devices
+    with TrainerProcess(work=node.work, job=job_file, workers=devices.found, device=devices.kind, profiles=profiles) as trainer:
         while trainer.poll() is None:
             if node.stopping.is_set():
                 trainer.stop()
@@ -147,6 +147,15 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     models.finish()
     send_traces(node)
     return exit_code
+
+
+def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
+    """Write the user's profiles and what tuners found before as files of a desk; return the profiles' file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tuned.json").write_text(json.dumps(manifest.get("tuned") or {}))
+    profiles = folder / "gpu_profiles.json"
+    profiles.write_text(json.dumps(manifest.get("gpu_profiles") or {}))
+    return profiles
 
 
 def send_traces(node: Node) -> None:

@@ -23,6 +23,8 @@ class Progress:
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> what its tuner found
+    looking: bool = False  # for the fastest way to train
 
     @property
     def windows_per_second(self) -> float | None:
@@ -38,6 +40,12 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         called = _called(models)
         waiting = {name: {"state": "waiting"} for name in called.values()}
         return replace(progress, models=models, called=called, symbols=waiting, data=event.get("data", {}))
+    if kind == "tuning":
+        return replace(progress, looking=True)
+    if kind == "tuned":
+        shapes = {**progress.tuned.get(event["profile"], {}), event["shape"]: event["entry"]}
+        tuned = {**progress.tuned, event["profile"]: shapes} if event["entry"] else progress.tuned
+        return replace(progress, looking=False, tuned=tuned)
     if kind == "error":
         return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
     if kind == "ended":

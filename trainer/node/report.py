@@ -51,7 +51,7 @@ def heartbeat(status: Status, now: datetime) -> dict[str, Any]:
         "models_total": len(progress.models),
         "models_done": len(status.models),
         "windows_per_second": progress.windows_per_second,
-        "message": status.message,
+        "message": "looking for the fastest way to train" if progress.looking else status.message,
     }
 
 
@@ -100,6 +100,7 @@ def result(
         "data": dict(status.progress.data),
         "devices": asdict(status.devices) if status.devices else {},
         "python_packages": python_packages,
+        "tuned": {profile: dict(shapes) for profile, shapes in status.progress.tuned.items()},
     }
 
 

@@ -16,9 +16,12 @@ STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL
 
 
 class TrainerProcess:
-    """`python -m trainer.train`, in a process group of its own, its output at the end of the node's log."""
+    """`python -m trainer.train`, in a process group of its own, its output at the end of the node's log.
 
-    def __init__(self, *, work: Path, job: Path, workers: int, device: str) -> None:
+    `profiles` is the file that stands for a user's own, with what is known of this chip beside it.
+    """
+
+    def __init__(self, *, work: Path, job: Path, workers: int, device: str, profiles: Path) -> None:
         self._events = work / "events" / "events.jsonl"
         self._events.parent.mkdir(parents=True, exist_ok=True)
         self._offset = 0
@@ -29,12 +32,14 @@ class TrainerProcess:
             *("--workers", str(workers), "--device", device),
         ]
         self._work = work
+        self._environment = {**os.environ, "MAYFLY_PROFILES": str(profiles)}
 
     def __enter__(self) -> TrainerProcess:
         with (self._work / "node.log").open("ab") as output:
             self._child = subprocess.Popen(
                 self._command,
                 cwd=self._work,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -44,6 +44,7 @@ class NodeResult:
     data: Mapping[str, Any] = field(default_factory=dict)
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
+    tuned: Mapping[str, Any] = field(default_factory=dict)  # what its tuner found, as the node says it: unchecked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ def read_result(values: Mapping[str, Any]) -> NodeResult:
     state = str(values["state"])
     if state not in NODE_STATES:
         raise ValueError(f"a node's state is '{state}'")
+    tuned = values.get("tuned")
     models = tuple(dict(model) for model in values.get("models") or ())
     for model in models:
         for name in ("symbol", "family", "key", "version_id", "sha256"):
@@ -94,4 +96,5 @@ def read_result(values: Mapping[str, Any]) -> NodeResult:
         data=dict(values.get("data") or {}),
         devices=dict(values.get("devices") or {}),
         python_packages=str(values.get("python_packages") or ""),
+        tuned=tuned if isinstance(tuned, dict) else {},
     )

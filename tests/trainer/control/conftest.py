@@ -75,6 +75,7 @@ class MemoryCloud:
         self.answers: list[FleetOutcome] = []  # what CreateFleet says next, instead of the truth
         self.work = timedelta(minutes=3)
         self.node_works = self.node_beats = self.node_stops = True
+        self.tuned: dict[str, Any] = {}  # what a node's result says of its tuner
         self.calls: list[str] = []
         self.kill_at: int | None = None
         self.requests: dict[str, Mapping[str, Any]] = {}
@@ -211,6 +212,7 @@ class MemoryCloud:
             "models": models,
             "phases": {name: iso(instant) for name, instant in phases.items()},
             "data": {"files": [{"file": "raw/a.parquet", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},
+            "tuned": self.tuned,
         }
         self.objects.write(result_key(run_id, machine.attempt), json.dumps(result).encode())
 

@@ -23,6 +23,8 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
         ],
         machines=[instance_type("p3.8xlarge")],
+        tuned={"cpu": {"a shape": {"pack": 1}}},
+        gpu_profiles={"mine": {"memory_gib": 20}},
     )
     assert manifest == {
         "format": 1,
@@ -39,4 +41,6 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2},
         ],
         "instance_types": {"p3.8xlarge": {"gpu_count": 4, "gpu_model": "NVIDIA V100 16GB", "gpu_memory_gib": 16.0}},
+        "tuned": {"cpu": {"a shape": {"pack": 1}}},
+        "gpu_profiles": {"mine": {"memory_gib": 20}},
     }

@@ -128,7 +128,7 @@ def test_a_profile_leaves_the_default_types_that_are_large_enough():
         (Job(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")), r"h200 is larger than the chip .*Take l4"),
         (Job(gpu_profile="b300"), "b300 is larger than the chip"),
         (Job(gpu_profile="h20"), r"unknown GPU profile 'h20'\. Did you mean h200"),
-        (Job(gpu_profile="cpu"), "holds at this desk only"),
+        (Job(gpu_profile="cpu"), "cpu holds at a desk only"),
     ],
 )
 def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
@@ -136,11 +136,13 @@ def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
         machines_of(job)
 
 
-def test_a_profile_of_the_users_own_is_not_sent_to_an_instance(tmp_path, monkeypatch):
-    (tmp_path / "mine.toml").write_text("[l4]\nmodels_per_gpu = 3\n")
+def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text("[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[huge]\nmemory_gib = 90\n")
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "mine.toml"))
-    with pytest.raises(UsageError, match="l4 holds at this desk only"):
-        machines_of(Job(gpu_profile="l4", instance=("g6.xlarge",)))
+    for name in ("l4", "my_a10g"):
+        assert [machine.name for machine in machines_of(Job(gpu_profile=name, instance=("g6.xlarge",)))] == ["g6.xlarge"]
+    with pytest.raises(UsageError, match="huge is larger than the chip"):
+        machines_of(Job(gpu_profile="huge", instance=("g6.xlarge",)))
 
 
 def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypatch):

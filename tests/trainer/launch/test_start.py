@@ -13,7 +13,7 @@ from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.start import new_record, register
 from trainer.runs.record import from_iso, record_from_json
-from trainer.runs.store import Conflict, manifest_key, record_key
+from trainer.runs.store import Conflict, Stored, manifest_key, record_key
 from trainer.stack_outputs import StackOutputs
 
 NOW = from_iso("2026-11-20T12:00:00Z")
@@ -42,6 +42,10 @@ class Memory:
 
     def __init__(self) -> None:
         self.written: dict[str, bytes] = {}
+
+    def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
+        body = self.written.get(key)
+        return None if body is None else Stored(key=key, etag="etag", modified_at=NOW, body=body)
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
         if create and key in self.written:

@@ -83,6 +83,7 @@ class Machine:
     )
     input_sha256: str = ""
     script: dict[str, Any] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)  # more of the manifest
     node: NodeProcess | None = None
     server: ThreadingHTTPServer | None = None
 
@@ -112,6 +113,7 @@ class Machine:
             "job": Job(symbols=("A", "B")).to_dict(),
             "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
             "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus}},
+            **self.known,
         }
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())
         tags = {"project": "mayfly", "run_id": RUN, "attempt": "1", "node": "0", "deadline": iso(self.deadline)}

@@ -54,6 +54,24 @@ def test_traces_are_sent_beside_the_metrics(machine: Any) -> None:
     assert machine.read(f"{NODE}trace/worker-0.json.gz") == b"steps"
 
 
+def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tunes_is_reported(machine: Any) -> None:
+    machine.known = {"tuned": {"cpu": {"a shape": {"pack": 1}}}, "gpu_profiles": {"mine": {"memory_gib": 20}}}
+    look = "import os; path = pathlib.Path(os.environ['MAYFLY_PROFILES']); print('profiles:', path.read_text(), flush=True)\n"
+    look += "print('tuned:', path.with_name('tuned.json').read_text(), flush=True)\n"
+    machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
+    entry = {"strategy": "lanes", "pack": 1, "micro_batch": 64}
+    found = {"event": "tuned", "profile": "cpu", "shape": "another", "entry": entry}
+    nothing = {"event": "tuned", "profile": "cpu", "shape": "a third", "entry": None}
+    machine.script["events"][:0] = [{"event": "tuning", "profile": "cpu", "seconds": 12}, found, nothing]
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert result["state"] == "done" and result["tuned"] == {"cpu": {"another": entry}}
+    log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
+    assert f"profiles: {json.dumps(machine.known['gpu_profiles'])}" in log
+    assert f"tuned: {json.dumps(machine.known['tuned'])}" in log
+
+
 def test_too_few_devices_end_the_run_before_anything_is_fetched(machine: Any) -> None:
     machine.gpus, machine.expected_gpus = 1, 8
     machine.start()

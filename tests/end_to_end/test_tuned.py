@@ -1,0 +1,54 @@
+"""A first run finds its way, the bucket remembers it, the second takes it unseen; and the user's profiles go along."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.artifacts.card import read_card
+from trainer.gpu_profiles.tuned import from_memory
+
+TUNED = ("--epochs", "1", "--symbols", "AAA", "--set", "tune=always", "--gpu-profile", "my_v100")
+PROFILES = "[cpu]\nwindows_per_second = 1234\n\n[my_v100]\nmemory_gib = 15.5\n\n[workshop]\nmemory_gib = 48\n"
+
+
+def launched(desk: Any, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a rehearsal to its end; return its receipt and how its model's card says that it was trained."""
+    run = desk.launch(*words)
+    out, err = run.communicate(timeout=150)
+    assert run.returncode == 0, err
+    receipt = json.loads(out)
+    pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", receipt["run_id"])
+    assert pulled.returncode == 0, pulled.stderr
+    (model,) = (desk.folder / receipt["run_id"]).rglob("*.safetensors")
+    return receipt, read_card(model).training["choice"]
+
+
+def stored(desk: Any, text: str) -> list[bytes]:
+    """Return the embedded S3's objects that hold a text."""
+    files = (path.read_bytes() for path in Path(desk.home).rglob("*") if path.is_file() and "sandbox" not in path.parts)
+    return [body for body in files if text.encode() in body]
+
+
+@pytest.mark.slow
+def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(desk, candles):
+    mine = desk.folder / ".config" / "mayfly" / "gpu_profiles.toml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text(PROFILES)
+    first, choice = launched(desk, *TUNED, "--data", str(candles))
+    assert choice["from"]["micro_batch"] == "tuned here"
+    (event,) = desk.events("tuned")
+    assert event["seconds"] < event["limit_seconds"] + 5 and event["profile"] == "cpu"
+    memories = [from_memory(body) for body in stored(desk, '"profile": "cpu"')]
+    assert {event["shape"]: event["entry"]} in memories
+
+    second, again = launched(desk, *TUNED)  # raw/ holds the candles by now
+    assert second["run_id"] != first["run_id"] and len(desk.events("tuned")) == 1
+    assert again["micro_batch"] == choice["micro_batch"] and again["from"]["micro_batch"] == "remembered"
+    manifests = (json.loads(body) for body in stored(desk, second["run_id"]) if b'"lock_sha256"' in body)
+    (manifest,) = (item for item in manifests if item["run_id"] == second["run_id"])
+    assert manifest["tuned"] == {"cpu": {event["shape"]: event["entry"]}}
+    assert manifest["gpu_profiles"] == {"cpu": {"windows_per_second": 1234}, "my_v100": {"memory_gib": 15.5}}

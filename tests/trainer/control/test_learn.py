@@ -1,0 +1,84 @@
+"""What a node's tuner found goes into the bucket's memory when its run closes, and no trouble with that reaches the run."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.control.drive import drive_to_receipt
+from trainer.control.learn import learn
+from trainer.errors import PermissionDenied
+from trainer.gpu_profiles.tuned import from_memory, memory_key
+from trainer.runs.store import Conflict
+
+SHAPE = "model=lstm hidden=64"
+ENTRY = {
+    "strategy": "fused", "pack": 8, "micro_batch": 256, "activation_checkpointing": False, "batch": 0,
+    "windows_per_second": 9e5, "memory_per_model_gib": 0.5, "torch": "2.13", "date": "2026-11-21",
+}
+
+
+def memory(cloud, profile: str = "l4"):
+    stored = cloud.objects.get(key=memory_key(profile))
+    return from_memory(stored.body) if stored else None
+
+
+def drive(cloud, record):
+    return drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+
+
+def test_a_run_that_closes_leaves_what_its_tuner_found_and_keeps_what_was_known(make_cloud):
+    cloud, record = make_cloud()
+    learn(cloud.objects, {"l4": {"older": ENTRY}})
+    cloud.tuned = {"l4": {SHAPE: {**ENTRY, "pack": 4}}}
+    assert drive(cloud, record)["state"] == "done"
+    assert memory(cloud) == {"older": ENTRY, SHAPE: {**ENTRY, "pack": 4}}
+    writes = [name for name in cloud.done() if "memory/" in name]
+    learn(cloud.objects, cloud.tuned)  # whoever closes it too writes nothing
+    assert [name for name in cloud.done() if "memory/" in name] == writes
+
+
+def test_a_lost_race_is_tried_again(make_cloud, monkeypatch):
+    cloud, _ = make_cloud()
+    write, lost = cloud.objects.put, []
+
+    def put(*, key, body, **condition):
+        if not lost:
+            lost.append(key)
+            learn(cloud.objects, {"l4": {"theirs": ENTRY}})
+            raise Conflict(key)
+        return write(key=key, body=body, **condition)
+
+    monkeypatch.setattr(cloud.objects, "put", put)
+    learn(cloud.objects, {"l4": {SHAPE: ENTRY}})
+    assert memory(cloud) == {"theirs": ENTRY, SHAPE: ENTRY}
+
+
+@pytest.mark.parametrize("trouble", [PermissionDenied("not allowed to write", why="AccessDenied"), Conflict("always lost")])
+def test_trouble_with_the_memory_harms_neither_run_nor_receipt(make_cloud, monkeypatch, trouble):
+    cloud, record = make_cloud()
+    cloud.tuned = {"l4": {SHAPE: ENTRY}}
+    write = cloud.objects.put
+
+    def put(*, key, body, **condition):
+        if key.startswith("memory/"):
+            raise trouble
+        return write(key=key, body=body, **condition)
+
+    monkeypatch.setattr(cloud.objects, "put", put)
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"]) == ("done", 0) and cloud.alive() == []
+    assert memory(cloud) is None
+
+
+@pytest.mark.parametrize("said", [{"../run": {SHAPE: ENTRY}}, {"l4": {SHAPE: {"strategy": "rm"}}}, {"l4": 3}, {"": {}}])
+def test_what_a_node_must_not_say_is_not_kept(make_cloud, said):
+    cloud, record = make_cloud()
+    cloud.tuned = said
+    assert drive(cloud, record)["state"] == "done"
+    assert not cloud.objects.list(prefix="memory/")
+
+
+def test_a_run_without_a_tuner_writes_no_memory(make_cloud):
+    cloud, record = make_cloud()
+    drive(cloud, record)
+    assert not cloud.objects.list(prefix="memory/")

@@ -1,0 +1,56 @@
+"""What a launch tells its node: ways found before, for the planned chips and this job only, and the user's profiles."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from trainer.config import Job
+from trainer.cost.instances import instance_type
+from trainer.errors import PermissionDenied
+from trainer.gpu_profiles.tuned import memory_key, shape_of, to_memory
+from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
+from trainer.runs.store import Stored
+
+ENTRY = {
+    "strategy": "fused", "pack": 8, "micro_batch": 256, "activation_checkpointing": False, "batch": 0,
+    "windows_per_second": 9e5, "memory_per_model_gib": 0.5, "torch": "2.13", "date": "2026-11-21",
+}
+MACHINES = [instance_type(name) for name in ("g6.xlarge", "g6.12xlarge", "g5.xlarge")]
+
+
+class Bucket:
+    def __init__(self, **bodies: bytes) -> None:
+        self.bodies = {memory_key(profile): body for profile, body in bodies.items()}
+
+    def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
+        if key == memory_key("a10g"):
+            raise PermissionDenied("not allowed to read", why="AccessDenied")
+        body = self.bodies.get(key)
+        return Stored(key=key, etag="e", modified_at=datetime.now(timezone.utc), body=body) if body else None
+
+
+def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
+    assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=False)] == ["l4", "a10g"]
+    assert [profile.name for profile in profiles_of(Job(gpu_profile="t4"), MACHINES, rehearsal=False)] == ["t4"]
+    assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=True)] == ["cpu"]
+
+
+def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
+    body = to_memory("l4", {shape_of(Job()): ENTRY, shape_of(Job(hidden=128)): ENTRY})
+    profiles = profiles_of(Job(), MACHINES, rehearsal=False)
+    assert known_ways(Job(), profiles, Bucket(l4=body)) == {"l4": {shape_of(Job()): ENTRY}}
+    assert known_ways(Job(hidden=256), profiles, Bucket(l4=body)) == {}
+    assert known_ways(Job(), profiles, Bucket(l4=b"{")) == {}
+
+
+def test_of_the_users_profiles_those_go_along_that_may_be_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "mine.toml"
+    file.write_text("[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[workshop]\nmemory_gib = 48\n")
+    monkeypatch.setenv("MAYFLY_PROFILES", str(file))
+    profiles = profiles_of(Job(), MACHINES, rehearsal=False)
+    assert own_profiles(Job(), profiles) == {"l4": {"models_per_gpu": 3}}
+    named = Job(gpu_profile="my_a10g")
+    assert own_profiles(named, profiles_of(named, MACHINES, rehearsal=True)) == {"my_a10g": {"memory_gib": 20}}

@@ -1,0 +1,55 @@
+"""What a launch tells its node beyond the job: what tuners found on the planned chips before, and profiles of the user's own.
+
+Reads `memory/tuned/` of the bucket and the user's file at this desk. Writes nothing: `control.learn` adds to the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from trainer.config import Job
+from trainer.cost.instances import InstanceType
+from trainer.errors import TrainerError
+from trainer.gpu_profiles.chips import GpuProfile, named_profile, user_tables
+from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.gpu_profiles.tuned import Entry, from_memory, key_of, memory_key, shape_of
+from trainer.runs.store import Objects
+
+_PARALLEL = 5
+
+
+def profiles_of(job: Job, machines: Iterable[InstanceType], *, rehearsal: bool) -> tuple[GpuProfile, ...]:
+    """Return the profile that will hold on each machine: in a rehearsal the CPU's, whatever GPUs the machine would have."""
+    if rehearsal:
+        return (named_profile("cpu"),)
+    if job.gpu_profile:
+        return (named_profile(job.gpu_profile),)
+    gpus = ((machine.gpu_model, machine.gpu_memory_gib) for machine in machines)
+    found = (profile_of(Device(name=name, memory_gib=gib, free_gib=gib)) for name, gib in gpus)
+    return tuple({key_of(profile): profile for profile in found}.values())
+
+
+def known_ways(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> dict[str, dict[str, Entry]]:
+    """Return profile -> shape -> entry of what is remembered of the job's shape; nothing where the memory can't be read."""
+    shape = shape_of(job)
+    keys = [key_of(profile) for profile in profiles]
+    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+        remembered = dict(zip(keys, pool.map(lambda key: _remembered(key, objects), keys), strict=True))
+    return {key: {shape: entries[shape]} for key, entries in remembered.items() if shape in entries}
+
+
+def own_profiles(job: Job, profiles: Sequence[GpuProfile]) -> dict[str, dict[str, Any]]:
+    """Return what the user's file says of the profiles that this launch may need, in the file's own form."""
+    tables = user_tables()
+    needed = {profile.name for profile in profiles} | {job.gpu_profile}
+    return {name: table for name, table in tables.items() if name in needed}
+
+
+def _remembered(key: str, objects: Objects) -> dict[str, Entry]:
+    try:
+        stored = objects.get(key=memory_key(key))
+    except TrainerError:  # it saves a minute of tuning: no reason to stop a launch
+        return {}
+    return from_memory(stored.body) if stored else {}
