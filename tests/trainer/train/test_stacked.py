@@ -63,13 +63,14 @@ def test_sixty_steps_give_the_losses_of_models_trained_one_after_another(strateg
     assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy) -> None:
-    members = _members(torch.float64)
+def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy, dtype: torch.dtype) -> None:
+    members = _members(dtype)
     together = _train(strategy(members, JOB), members)
     alone = strategy(members[1:2], JOB)
     losses = torch.stack([alone.step([True], _batches(members, step)[1:2])[0] for step in range(STEPS)])
-    torch.testing.assert_close(losses, together[:, 1], rtol=1e-9, atol=0)
+    torch.testing.assert_close(losses, together[:, 1], rtol=RELATIVE[dtype], atol=0)
 
 
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
@@ -154,11 +155,12 @@ def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> 
     assert torch.equal(_train(strategy(members, JOB), members), _train(strategy(members, again), members))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable[..., Pack]) -> None:
-    members = _members(torch.float64)
+def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable[..., Pack], dtype: torch.dtype) -> None:
+    members = _members(dtype)
     whole = _train(strategy(members, JOB), members)
-    torch.testing.assert_close(_train(strategy(members, JOB, micro_batch=9), members), whole, rtol=1e-9, atol=0)
+    torch.testing.assert_close(_train(strategy(members, JOB, micro_batch=9), members), whole, rtol=RELATIVE[dtype], atol=0)
 
 
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
