@@ -44,23 +44,13 @@ class Staging:
             self._symbol = task.symbol if task is not None else ""
             self._source = self._thread.submit(self._read, task) if task is not None else None
 
-    def has(self, symbol: str) -> bool:
-        """Tell whether the symbol is staged, ready or not."""
-        with self._lock:
-            return self._symbol == symbol
+    def claim(self, symbol: str) -> Future[Source] | None:
+        """Hand the symbol's source over, read or still being read; None when another one or none is staged.
 
-    def reading(self, symbol: str) -> bool:
-        """Tell whether the symbol is staged but not ready."""
-        with self._lock:
-            return self._symbol == symbol and self._source is not None and not self._source.done()
-
-    def take(self, symbol: str) -> Source | None:
-        """Hand the symbol's source over, waiting if it is being read; None when another one or none is staged.
-
-        Raises what went wrong when it was read.
+        It raises what went wrong when it was read, and is no longer staged: the next `stage` does not drop it.
         """
         with self._lock:
-            if self._symbol != symbol or self._source is None:
+            if self._symbol != symbol:
                 return None
             source, self._symbol, self._source = self._source, "", None
-        return source.result()
+            return source

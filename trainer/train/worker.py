@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -90,6 +91,14 @@ def _former(
     return traced(form, steps=settings.job.trace_steps, file=file, report=report)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Arrival:
+    """A task, and its symbol's source where that was staged."""
+
+    task: Task
+    staged: Future[Source] | None
+
+
 class _Desk:
     """The worker's end of the pipe: tasks come in as runs, models go out as files and events."""
 
@@ -99,8 +108,8 @@ class _Desk:
         self._opened: dict[str, Opened] = {}
         self._sources = Sources()
         self._staging = Staging(self._read)
-        self._arrived: queue.SimpleQueue[Task] = queue.SimpleQueue()
-        self._waiting: list[Task] = []  # arrived, in order, and not begun
+        self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
+        self._waiting: list[_Arrival] = []  # in order, and not begun
         threading.Thread(target=self._listen, name="supervisor-voice", daemon=True).start()
         self._sending = threading.Lock()
         self._checkpoints = settings.out / "checkpoints"
@@ -117,10 +126,11 @@ class _Desk:
         While others train, a task whose symbol is being staged waits until that is ready, so that they need not.
         """
         runs: list[Run] = []
-        while len(runs) < free and (task := self._next(wait=wait and not runs, may_block=wait)) is not None:
-            self.report({"event": "model_started", **task.identity, "staged": self._staging.has(task.symbol)})
+        while len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None:
+            task = arrival.task
+            self.report({"event": "model_started", **task.identity, "staged": arrival.staged is not None})
             try:
-                opened = open_task(task, self._settings.job, self._source(task))
+                opened = open_task(task, self._settings.job, self._source(arrival))
             except TrainerError as error:
                 self._fail(task, error)
                 continue
@@ -161,28 +171,31 @@ class _Desk:
                 if isinstance(message, ReadAhead):
                     self._staging.stage(message.task)
                 else:
-                    self._arrived.put(message)
+                    # Here and not later: the next message may name what to stage in its place.
+                    self._arrived.put(_Arrival(task=message, staged=self._staging.claim(message.symbol)))
 
-    def _next(self, *, wait: bool, may_block: bool) -> Task | None:
-        """Return the first task that can begin; with `wait`, wait for one. Without `may_block`, none that is being staged."""
+    def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
+        """Return the first task that can begin, waiting with `wait`; without `may_block`, none whose symbol is being read."""
         with suppress(queue.Empty):
             while True:
                 self._waiting.append(self._arrived.get_nowait())
         if wait and not self._waiting:
             return self._arrived.get()
-        ready = (task for task in self._waiting if may_block or not self._staging.reading(task.symbol))
-        task = next(ready, None)
-        if task is not None:
-            self._waiting.remove(task)
-        return task
+        unread = {arrival.task.symbol for arrival in self._waiting if arrival.staged is not None and not arrival.staged.done()}
+        ready = (arrival for arrival in self._waiting if may_block or arrival.task.symbol not in unread)
+        found = next(ready, None)
+        if found is not None:
+            self._waiting.remove(found)
+        return found
 
-    def _source(self, task: Task) -> Source:
+    def _source(self, arrival: _Arrival) -> Source:
         in_use = [opened.source for opened in self._opened.values()]
 
         def read() -> Source:
-            return on_device(self._staging.take(task.symbol) or self._read(task), self._device)
+            found = arrival.staged.result() if arrival.staged is not None else self._read(arrival.task)
+            return on_device(found, self._device)
 
-        return self._sources.get(task.symbol, in_use, read)
+        return self._sources.get(arrival.task.symbol, in_use, read)
 
     def _read(self, task: Task) -> Source:
         return source_of(task, self._settings.job, data=self._settings.data)

@@ -22,6 +22,12 @@ def _task(symbol: str) -> Task:
     return Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=0)
 
 
+def _taken(staging: Staging, symbol: str) -> Source:
+    claimed = staging.claim(symbol)
+    assert claimed is not None
+    return claimed.result()
+
+
 class Reader:
     """Reads as a worker does, when it is let."""
 
@@ -49,9 +55,19 @@ def test_what_was_staged_is_read_once_and_handed_over_once(reader):
     staging = Staging(reader)
     staging.stage(_task("A-USD"))
     staging.stage(_task("A-USD"))
-    source = staging.take("A-USD")
-    assert source is not None and source.symbol == "A-USD" and reader.read == ["A-USD"]
-    assert staging.take("A-USD") is None
+    assert _taken(staging, "A-USD").symbol == "A-USD" and reader.read == ["A-USD"]
+    assert staging.claim("A-USD") is None and staging.claim("") is None
+
+
+def test_what_was_claimed_is_not_dropped_when_the_next_is_staged(reader):
+    staging = Staging(reader)
+    reader.go.clear()
+    staging.stage(_task("A-USD"))
+    claimed = staging.claim("A-USD")
+    staging.stage(_task("B-USD"))
+    reader.go.set()
+    assert claimed is not None and claimed.result().symbol == "A-USD"
+    assert _taken(staging, "B-USD").symbol == "B-USD" and reader.read == ["A-USD", "B-USD"]
 
 
 def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
@@ -60,20 +76,19 @@ def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
     staging.stage(_task("A-USD"))
     reader.begun.wait()
     staging.stage(_task("B-USD"))
-    assert staging.take("A-USD") is None and staging.reading("B-USD") and not staging.reading("A-USD")
+    assert staging.claim("A-USD") is None
     reader.go.set()
-    source = staging.take("B-USD")
-    assert source is not None and source.symbol == "B-USD"
+    assert _taken(staging, "B-USD").symbol == "B-USD"
     staging.stage(_task("A-USD"))
     staging.stage(None)
-    assert staging.take("A-USD") is None and not staging.reading("A-USD")
+    assert staging.claim("A-USD") is None
 
 
 def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
     staging = Staging(reader)
     staging.stage(_task("A-USD"))
-    staged, plain = staging.take("A-USD"), source_of(_task("A-USD"), JOB, data=tmp_path)
-    assert staged is not None and staged.mark == plain.mark
+    staged, plain = _taken(staging, "A-USD"), source_of(_task("A-USD"), JOB, data=tmp_path)
+    assert staged.mark == plain.mark
     for one, other in zip(staged.folds, plain.folds, strict=True):
         for name in ("rows_TF", "mean_F", "std_F"):
             assert torch.equal(getattr(one, name), getattr(other, name))
@@ -88,8 +103,8 @@ def test_bad_data_is_said_when_the_task_arrives_and_not_before(tmp_path):
     staging = Staging(read)
     staging.stage(_task("A-USD"))
     with pytest.raises(DataError, match="A-USD has 3 bars"):
-        staging.take("A-USD")
-    assert staging.take("A-USD") is None
+        _taken(staging, "A-USD")
+    assert staging.claim("A-USD") is None
 
 
 @pytest.mark.parametrize(
