@@ -261,12 +261,21 @@ def test_members_that_share_rows_share_their_place() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_recorded_graph_gives_the_losses_of_plain_modules(strategy: Strategy) -> None:
+    job = replace(JOB, ema=0.9, precision="fp32")
     members = [
         Member(**{key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in member.__dict__.items()})
         for member in _members()
     ]
     batches = [[starts.cuda() for starts in _batches(members, step)] for step in range(STEPS)]
-    plain, recorded = Lanes(members, JOB), strategy(members, JOB)
-    for starts in batches:
-        expected = plain.step([True] * MODELS, starts)
-        torch.testing.assert_close(recorded.step([True] * MODELS, starts), expected, rtol=1e-3, atol=0)
+    plain, recorded = Lanes(members, job), strategy(members, job)
+    before = recorded.snapshot(0)
+    recorded.step([False] * MODELS, batches[0])  # records, which moves nobody
+    after = recorded.snapshot(0)
+    assert after.updates == after.batches == 0
+    for part in ("weights", "average", "exp_avg", "exp_avg_sq"):
+        assert torch.equal(_row(getattr(after, part)), _row(getattr(before, part)))
+    told = [[pack.step([True] * MODELS, starts) for starts in batches] for pack in (plain, recorded)]
+    torch.testing.assert_close(torch.stack(told[1]), torch.stack(told[0]), rtol=1e-3, atol=0)
+    for number in range(MODELS):
+        ours, theirs = (_row(pack.model(number).state_dict()) for pack in (recorded, plain))
+        assert float((ours - theirs).norm() / theirs.norm()) < 1e-3
