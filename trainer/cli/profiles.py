@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.output import table
+from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import MEASURED, GpuProfile, profiles, user_file
 from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here
 from trainer.gpu_profiles.memory import Figure, figures
+from trainer.gpu_profiles.tuned import TUNED
 
 HEADER = [
     "",
@@ -30,25 +32,36 @@ HEADER = [
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List every profile, and say which one holds here and why."""
+    """List every profile, and say which one holds here and why.
+
+    Where $GPU_PROFILE names one that can't hold, the list is printed all the same, and then that is the error.
+    """
     gpus = gpus_here() or _amd_gpus()
-    here = choose("", min(gpus, key=lambda gpu: gpu.free_gib) if gpus else None)
     known = {**profiles(), "cpu": choose("cpu", None).profile}
+    try:
+        here = choose("", min(gpus, key=lambda gpu: gpu.free_gib) if gpus else None)
+    except UsageError:
+        if not arguments.json:
+            print("\n".join(_lines(known, holds="")))
+        raise
     listed = {**known, here.profile.name: here.profile}  # an unknown chip, or a share of one, has a row of its own
     if arguments.json:
         print(json.dumps(_document(here, gpus, list(listed.values())), indent=2))
         return 0
-    rows = [_row(profile, figures(profile), holds=name == here.profile.name) for name, profile in listed.items()]
-    print("\n".join(table([HEADER, *rows], right=(2, 5, 6, 7, 8, 9, 10, 11))))
-    print(
-        "models: LSTMs (2 layers, hidden 64, 60 bars, 7 years of 1m bars) that a GPU trains at a time; batch: the largest then"
-    )
-    print(
-        "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory formula's, until measured"
-    )
+    print("\n".join(_lines(listed, holds=here.profile.name)))
     print(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
-    print(f"yours: {_state(user_file())}    measured: {_state(user_file().with_name(MEASURED))}")
+    files = {"yours": user_file(), "measured": user_file().with_name(MEASURED), "tuned": user_file().with_name(TUNED)}
+    print("    ".join(f"{name}: {_state(path)}" for name, path in files.items()))
     return 0
+
+
+def _lines(listed: dict[str, GpuProfile], *, holds: str) -> list[str]:
+    rows = [_row(profile, figures(profile), holds=name == holds) for name, profile in listed.items()]
+    return [
+        *table([HEADER, *rows], right=(2, 5, 6, 7, 8, 9, 10, 11)),
+        "models: LSTMs (2 layers, hidden 64, 60 bars, 7 years of 1m bars) that a GPU trains at a time; batch: the largest then",
+        "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory formula's, until measured",
+    ]
 
 
 def _row(profile: GpuProfile, found: dict[str, Figure], *, holds: bool) -> list[str]:
@@ -79,7 +92,11 @@ def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) 
             "gpus": [vars(gpu) for gpu in gpus],
         },
         "profiles": [_as_dict(profile) for profile in listed],
-        "files": {"yours": str(user_file()), "measured": str(user_file().with_name(MEASURED))},
+        "files": {
+            "yours": str(user_file()),
+            "measured": str(user_file().with_name(MEASURED)),
+            "tuned": str(user_file().with_name(TUNED)),
+        },
     }
 
 

@@ -44,10 +44,16 @@ def test_json_holds_what_was_found_and_where_each_figure_comes_from(gpus, capsys
     assert l4["bf16"] is True and l4["peak_source"]
 
 
-def test_a_wish_that_cannot_hold_is_one_line(gpus, capsys, monkeypatch):
-    monkeypatch.setenv("GPU_PROFILE", "h200")
+@pytest.mark.parametrize(("wish", "said"), [("h200", "h200 is larger than the chip"), ("h2", "unknown GPU profile 'h2'")])
+def test_a_wish_that_cannot_hold_is_one_line_under_the_list_that_has_the_names(gpus, capsys, monkeypatch, wish, said):
+    monkeypatch.setenv("GPU_PROFILE", wish)
     assert main(["profiles"]) == 2
-    assert capsys.readouterr().err.startswith("error: GPU profile h200 is larger than the chip")
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: ") and said in line
+    assert "  h100 " in printed.out and "holds here" not in printed.out
+    assert main(["profiles", "--json"]) == 2
+    assert said in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
 def test_it_needs_no_torch():
