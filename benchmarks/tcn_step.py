@@ -8,9 +8,11 @@ Contenders train the same model on the same chunks, fp32, and begin with the sam
     plain loop           default threads and allocator; chunks with their context materialized, DataLoader, AdamW; convolutions
                          that pad and cut off (locuslab/TCN's way)
     plain, our set-up    the same with one thread and our allocator's thresholds
-    ours                 one thread, allocator, chunks gathered in the step, convolutions that never pad
+    ours                 one model alone as a worker trains it: all cores where it is wide enough to gain from them, allocator,
+                         chunks gathered in the step, convolutions that never pad
+    ours, one thread     the same on one core
     ours, a core each    as many models as cores, a process each: what a job of several symbols does
-    ours, recomputed     ours with activation checkpointing: what the memory costs in time
+    ours, recomputed     ours, one thread, with activation checkpointing: what the memory costs in time
 
 Prints chunks a second and ratios; and for ours the same by batch, beside steps a second, which say nothing about speed: a step
 of a hundred chunks is no slower than a hundred steps of one. Writes benchmarks/results/tcn_step.json. Run it on a machine that
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,9 +42,11 @@ from trainer.models.tcn import Block, Tcn
 from trainer.train.chunks import Chunks, cpu_micro_batch
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.pack import Member, new_model
+from trainer.train.station import let_threads_sleep, threads_of
 
 FEATURES = 37
-PLAIN, SET_UP, OURS, EACH, RECOMPUTED = "plain loop", "plain, our set-up", "ours", "ours, a core each", "ours, recomputed"
+PLAIN, SET_UP, OURS, ONE = "plain loop", "plain, our set-up", "ours", "ours, one thread"
+EACH, RECOMPUTED = "ours, a core each", "ours, recomputed"
 SIZES = {
     "small": Job(model="tcn", blocks=4, width=32, chunk=256, batch_chunks=8, batch=8, dropout=0.0),
     "middle": Job(model="tcn", blocks=8, width=128, chunk=512, batch_chunks=4, batch=4, dropout=0.0),
@@ -90,8 +95,9 @@ def main() -> None:
 
 def _table(size: str, *, rounds: int) -> dict[str, Any]:
     job, steps = SIZES[size], STEPS[size]
-    teams = {PLAIN: _Team(_plain, job, 1), SET_UP: _Team(_plain_set_up, job, 1), OURS: _Team(_ours, job, 1)}
+    teams = {PLAIN: _Team(_plain, job, 1), SET_UP: _Team(_plain_set_up, job, 1), OURS: _Team(_ours_alone, job, 1)}
     if DEVICE == "cpu":
+        teams[ONE] = _Team(_ours, job, 1)
         teams[EACH] = _Team(_ours, job, num_cores())
     teams[RECOMPUTED] = _Team(_ours, replace(job, activation_checkpointing=True), 1)
     try:
@@ -146,12 +152,17 @@ class _Team:
         context = multiprocessing.get_context("spawn")
         self._job, self._ends = job, []
         self._processes = []
+        environment = dict(os.environ)
+        if begin is _ours_alone:
+            let_threads_sleep()  # read when the process loads torch
         for _ in range(processes):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(begin, job, theirs), daemon=True)
             process.start()
             self._ends.append(ours)
             self._processes.append(process)
+        os.environ.clear()
+        os.environ.update(environment)
 
     def first_loss(self) -> float:
         """Return the first step's loss, which begins from the same weights and chunks for every contender."""
@@ -201,8 +212,12 @@ def _starts(job: Job) -> torch.Tensor:
     return torch.arange(CHUNKS) * job.chunk
 
 
-def _ours(job: Job) -> Iterator[float]:
-    use_one_thread()
+def _ours_alone(job: Job) -> Iterator[float]:
+    return _ours(job, threads_of(job, num_tasks=1, num_workers=1, cores=num_cores()))
+
+
+def _ours(job: Job, threads: int = 1) -> Iterator[float]:
+    torch.set_num_threads(threads)
     keep_freed_memory()
     micro_batch = cpu_micro_batch(job) if DEVICE == "cpu" else job.batch_chunks
     pack = Chunks([_member(job)], job, micro_batch=micro_batch)
