@@ -39,7 +39,7 @@ def main() -> int:
     """Tune and measure every shape, print the table, write the file; return 1 where a choice is poor."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
-    parse.add_argument("--seconds", type=float, default=0.0, help="of each tuning (default: 20, in --quick 1)")
+    parse.add_argument("--seconds", type=float, default=0.0, help="of each tuning (default: 20, in --quick 3)")
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
     if DEVICE.type == "cpu":
@@ -47,7 +47,7 @@ def main() -> int:
         keep_freed_memory()
     shapes = [(16, 128)] if options.quick else [(hidden, batch) for hidden in (64, 128) for batch in (256, 1024)]
     jobs = [Job(hidden=hidden, batch=batch, lookback=20 if options.quick else 60) for hidden, batch in shapes]
-    seconds = options.seconds or (1.0 if options.quick else 20.0)
+    seconds = options.seconds or (3.0 if options.quick else 20.0)
     tables = [_table(job, seconds=seconds, rounds=3 if options.quick else 5) for job in jobs]
     print("wrote", write("tuner", {"machine": machine(), "tables": tables}, options.out))
     worst = min(table["ratio"] for table in tables)

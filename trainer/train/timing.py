@@ -6,6 +6,7 @@ candidates there are, and which wins, belongs to `trainer.train.tune`.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from trainer.train.strategy import form_pack
 ROWS = 20_000  # of each model: enough that windows do not sit in a cache
 CHUNKS = 64  # of a tcn's rows, at least
 PREPARED = 4  # batches made before the clock runs
+FEWEST_STEPS = 2  # that are timed
 GATE_STEPS = 10
 OUT_OF_MEMORY = "out of memory"
 _CPU_REFUSES = "can't allocate memory"  # what torch's allocator on a CPU says, in a plain RuntimeError
@@ -54,7 +56,7 @@ class Timing:
 
 
 def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float) -> Timing:
-    """Train the members this way for about `seconds`, three steps at least. Out of memory is an answer."""
+    """Train the members this way for about `seconds`, two steps at least. Out of memory is an answer."""
     cuda = members[0].rows_TF.device.type == "cuda"
     if cuda:
         torch.cuda.empty_cache()
@@ -74,22 +76,32 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
     )
 
 
+def warm_up(device: torch.device) -> None:
+    """Take two steps of nearly nothing: what torch loads for its first ones (two seconds) is no candidate's."""
+    job = Job(hidden=1, layers=1, lookback=1, batch=1)
+    measure(Candidate(strategy="lanes", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
+
+
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Say whether torch raised this for want of memory."""
     return isinstance(error, torch.OutOfMemoryError) or _CPU_REFUSES in str(error)
 
 
 def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
+    """Return the median seconds of a step: on a machine with others at work a mean tells of them."""
     pack = form_pack(members, job)
     active = [True] * len(members)
     prepared = [batches(members, job, step) for step in range(PREPARED)]
-    for starts in prepared[:2]:  # warm-up: caches, and the recording of a graph
-        pack.step(active, starts).sum().item()
-    steps, began = 0, time.perf_counter()
-    while steps < 3 or time.perf_counter() - began < seconds:
-        pack.step(active, prepared[steps % PREPARED]).sum().item()  # waits for the device
-        steps += 1
-    return (time.perf_counter() - began) / steps
+    warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph
+    found: list[float] = []
+    began = time.perf_counter()
+    while len(found) < warm_up + FEWEST_STEPS or time.perf_counter() - began < seconds:
+        before = time.perf_counter()
+        pack.step(active, prepared[len(found) % PREPARED]).sum().item()  # waits for the device
+        found.append(time.perf_counter() - before)
+        if len(found) == warm_up:
+            began = time.perf_counter()
+    return statistics.median(found[warm_up:])
 
 
 def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:

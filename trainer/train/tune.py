@@ -32,12 +32,22 @@ from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.pack import Member
 from trainer.train.placement import choose_device
 from trainer.train.strategy import form_pack, in_steps
-from trainer.train.timing import OUT_OF_MEMORY, ROWS, Candidate, Timing, disagreement, is_out_of_memory, make_members, measure
+from trainer.train.timing import (
+    OUT_OF_MEMORY,
+    ROWS,
+    Candidate,
+    Timing,
+    disagreement,
+    is_out_of_memory,
+    make_members,
+    measure,
+    warm_up,
+)
 
 MOST_SECONDS = 60.0  # for all candidates together
 DEFAULT_SECONDS = 20.0
-MOST_SECONDS_EACH = 1.5  # of one turn of one candidate: more tells nothing new
-ROUNDS = 2  # in turn, the better counts: a disturbed moment hits one
+MOST_SECONDS_EACH = 1.0  # of one turn of one candidate: more tells nothing new
+ROUNDS = 3  # in turn, the best counts: a disturbed moment hits one
 SETUP_SHARE = 0.3  # of a turn: forming the pack, warming it up
 CPU_SLICES = (64, 128, 256)
 GPU_PACKS = (1, 4, 8, 16, 32)
@@ -105,12 +115,13 @@ def tune(
     the batch; the smallest within 3 % of the fastest is chosen.
     """
     ends = clock() + seconds
+    warm_up(device)
     if job.batch:
         return _ordered(_timed(candidates(job, device.type), job, device, ends=ends, say=say, measured=measured, clock=clock))
     batch = max(1, min(batch_limit, REFERENCE_BATCH))
     given, job = job, replace(job, batch=batch)
     search = partial(_timed, device=device, say=say, measured=measured, clock=clock)
-    first = _ordered(search(candidates(job, device.type), job, ends=clock() + seconds / 2))
+    first = _ordered(search(candidates(job, device.type), job, ends=(clock() + ends) / 2))
     best = first[0]
     if best.excluded:
         return first
@@ -142,6 +153,7 @@ def _timed(
     members = make_members(max(option.pack for option in options), job, device)
     refused = _refused(options, members, job, say)
     found: dict[Candidate, Timing] = {}
+    longest = 0.0  # that a turn took so far, setup and all
     for number in range(ROUNDS):
         for place, option in enumerate(options):
             before = found.get(option)
@@ -151,14 +163,16 @@ def _timed(
             if before is not None and before.excluded:
                 continue
             left = ends - clock()
-            if left <= 0 and found:
+            if left <= longest and found:
                 found.setdefault(option, Timing(candidate=option, excluded=NO_TIME))
                 continue
+            began = clock()
             turns = (ROUNDS - number) * len(options) - place
             timing = measured(
                 option, members[: option.pack], job, min(MOST_SECONDS_EACH, max(0.0, left / turns) * (1 - SETUP_SHARE))
             )
             found[option] = max(before or timing, timing, key=lambda one: one.windows_per_second)
+            longest = max(longest, clock() - began)
     if all(timing.excluded for timing in found.values()):
         for option in smaller(job):
             if clock() >= ends:

@@ -91,15 +91,15 @@ def test_the_most_windows_a_second_win_and_the_time_is_kept():
     device = Device(lambda option: 1000 / abs(option.micro_batch - 120))
     first, *others = device.tune(Job(hidden=4, lookback=6, batch=1024), seconds=4.0)
     assert first.candidate.micro_batch == 128 and [timing.excluded for timing in others] == ["", "", ""]
-    assert device.now <= 4.0 and len(device.measured) == 8  # twice in turn
+    assert device.now <= 4.0 and len(device.measured) >= 8  # in turn
 
 
-def test_what_there_is_no_time_for_is_said_so():
+def test_what_there_is_no_time_for_is_not_begun_and_said_so():
     device = Device(lambda option: 100.0)
     device.measure = lambda option, members, job, seconds: (  # type: ignore[method-assign]
         setattr(device, "now", device.now + 3.0) or Timing(candidate=option, windows_per_second=1.0)
     )
-    timings = device.tune(Job(hidden=4, lookback=6, batch=1024), seconds=5.0)
+    timings = device.tune(Job(hidden=4, lookback=6, batch=1024), seconds=8.0)
     assert [timing.excluded for timing in timings] == ["", "", "no time left", "no time left"]
 
 
