@@ -50,6 +50,7 @@ MOST_SECONDS_EACH = 1.0  # of one turn of one candidate: more tells nothing new
 ROUNDS = 3  # in turn, the best counts: a disturbed moment hits one
 SETUP_SHARE = 0.3  # of a turn: forming the pack, warming it up
 CPU_SLICES = (64, 128, 256)
+MOST_CPU_SLICE = 512  # 1,024 are half as fast (hidden 128, AMD EPYC, 2026-11-21): beyond the cache
 GPU_PACKS = (1, 4, 8, 16, 32)
 SMALLEST_AUTO_BATCH = 64
 AS_FAST = 0.97  # of the fastest: a batch that reaches this is as good, and the smallest of those learns best
@@ -85,7 +86,9 @@ def _slices(job: Job, kind: str) -> list[int]:
     if job.model == "tcn":
         base = cpu_micro_batch(job) if kind == "cpu" else job.batch
         return sorted({max(1, min(job.batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True)
-    return sorted({min(size, job.batch) for size in (*CPU_SLICES, job.batch)}) if kind == "cpu" else [job.batch]
+    if kind == "cuda":
+        return [job.batch]
+    return sorted({min(size, job.batch) for size in (*CPU_SLICES, min(job.batch, MOST_CPU_SLICE))})
 
 
 def smaller(job: Job) -> list[Candidate]:

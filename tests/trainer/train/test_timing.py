@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trainer.config import Job
+from trainer.train import strategy as strategy_of
 from trainer.train import timing as timing_of
 from trainer.train.stacked import Fused
 from trainer.train.strategy import in_steps
@@ -28,6 +29,19 @@ def test_windows_a_second_are_steps_a_second_times_what_a_step_takes():
     assert found.windows_per_second == pytest.approx(found.steps_per_second * 32)
     auto = measure(Candidate(strategy="lanes", pack=1, micro_batch=16, batch=64), make_members(1, JOB, CPU), JOB, 0.01)
     assert auto.windows_per_second == pytest.approx(auto.steps_per_second * 64)
+
+
+def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
+    taken: list[int] = []
+
+    def form(members, job):
+        taken.append(job.batch)
+        return strategy_of.form_pack(members, job)
+
+    monkeypatch.setattr(timing_of, "form_pack", form)
+    large = Job(hidden=4, lookback=6, batch=4096)
+    found = measure(Candidate(strategy="lanes", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01)
+    assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
 
 
 def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_its_rows():

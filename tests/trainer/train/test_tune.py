@@ -65,7 +65,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_on_a_cpu_one_models_slices_are_timed_and_none_is_larger_than_the_batch():
-    assert [option.micro_batch for option in candidates(Job(batch=1024), "cpu")] == [64, 128, 256, 1024]
+    assert [option.micro_batch for option in candidates(Job(batch=1024), "cpu")] == [64, 128, 256, 512]
     assert [option.micro_batch for option in candidates(Job(batch=100), "cpu")] == [64, 100]
     assert {(option.strategy, option.pack) for option in candidates(Job(), "cpu")} == {("lanes", 1)}
 
