@@ -85,10 +85,11 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     from trainer.train.strategy import places_of
     from trainer.train.survey import survey
     from trainer.train.worker import WorkerSettings
-    from trainer.train.workers import Supervisor
+    from trainer.train.workers import Supervisor, worker_context
 
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
+    worker_context(kind)  # it begins to load torch for the workers while the data is looked at
     found = survey(job, options.data)
     num_workers = min(options.workers or default_workers(kind), len(found.tasks))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -53,6 +54,20 @@ class _Worker:
         return {self.last, *(task.symbol for task in self.tasks.values())} - {""}
 
 
+def worker_context(kind: str) -> Any:
+    """Return how workers are started, and begin what that needs: called early, it loads torch beside whatever comes next.
+
+    CUDA does not survive a fork. On a CPU, workers are forked from a server that has torch loaded already.
+    """
+    if kind == "cuda":
+        return multiprocessing.get_context("spawn")
+    let_threads_sleep()
+    # torch._dynamo is what the first optimizer loads: a second for each worker otherwise. It starts no thread.
+    multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "trainer.train.worker"])
+    forkserver.ensure_running()
+    return multiprocessing.get_context("forkserver")
+
+
 class Supervisor:
     """Train tasks on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every worker at once.
 
@@ -63,12 +78,7 @@ class Supervisor:
     def __init__(self, *, kind: str, num_workers: int, places: int, settings: WorkerSettings, emit: Emit) -> None:
         self._kind, self._num_workers, self._places = kind, num_workers, places
         self._settings, self._emit = settings, emit
-        # CUDA does not survive a fork. On a CPU, workers are forked from a server that has torch loaded already.
-        self._context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "forkserver")
-        if kind == "cpu":
-            # torch._dynamo is what the first optimizer loads: a second for each worker otherwise. It starts no thread.
-            self._context.set_forkserver_preload(["torch", "torch._dynamo", "trainer.train.worker"])
-            let_threads_sleep()
+        self._context = worker_context(kind)
         self._workers: dict[int, _Worker] = {}
         self._queue = TaskQueue(())
         self._threads = 1
