@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from trainer.artifacts.card import read_card
 from trainer.config import Job
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Choice, choose
@@ -167,6 +171,23 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert (elsewhere.job.batch, elsewhere.job.strategy, elsewhere.job.pack) == (1024, "fused", 16)
     other = Choosing(tmp_path, SLICES)
     assert other(Job(hidden=32, batch=128)).job.micro_batch == 64 and other.asked
+
+
+def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles):
+    write_candles(tmp_path, "SIG-USD", bars=4000)
+    settings = ("batch=auto", "tune=never", "hidden=4", "lookback=6")
+    command = [sys.executable, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    command += ["--events", str(tmp_path / "events"), "--device", "cpu", "--epochs", "1"]
+    done = subprocess.run(
+        [*command, *(word for setting in settings for word in ("--set", setting))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "events" / "events.jsonl").read_text().splitlines()
+    (choice,) = [event["choice"] for event in map(json.loads, lines) if event["event"] == "started"]
+    training = read_card(tmp_path / "out" / "lstm_SIG-USD_1m.safetensors").training
+    assert training["batch"] == choice["batch"] == training["choice"]["batch"] == 16
+    assert choice["from"]["batch"] == "default" and training["choice"]["micro_batch"] == 16
+    assert (training["strategy"], training["pack"], training["micro_batch"]) == ("lanes", 1, 16)
 
 
 def test_a_torn_checkpoint_says_nothing(tmp_path):
