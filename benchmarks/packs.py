@@ -47,7 +47,8 @@ from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.score import gather
 from trainer.train.seeds import dropout_keys
 from trainer.train.strategy import form_pack
-from trainer.train.tune import Candidate, tune
+from trainer.train.timing import Candidate
+from trainer.train.tune import tune
 
 SERIES = ("BTC-USD", "ETH-USD", "SOL-USD", "SPY")
 HALF_YEAR = 6 * 30 * 24 * 60
@@ -119,8 +120,7 @@ def _table(
 
 def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[str, Team | Phases]:
     whole, alone = in_order(rows, 1), in_order(rows, len(rows))
-    choice = _tuned(job)
-    tuned = replace(job, strategy=choice.strategy, micro_batch=choice.micro_batch, pack=choice.pack)
+    tuned = _tuned(job).of(job)
     found: dict[str, Team | Phases] = {
         BASE: Team(plain, job, whole, False),
         "plain + allocator": Team(plain, job, whole, True),
