@@ -102,7 +102,7 @@ def choose_way(
     resumed = _of_checkpoints(out / "checkpoints", shape_of(job))
     entry: Entry | None = None
     sources: Mapping[str, str] = {}
-    if resumed is not None and resumed["profile"] == key:
+    if resumed is not None and (resumed["profile"], resumed.get("torch")) == (key, torch.__version__):
         entry, sources = sound({"": resumed})[""], resumed["from"]
     elif (entry := known_here(key, job, torch=torch.__version__)) is not None:
         sources = _from(job, "remembered")

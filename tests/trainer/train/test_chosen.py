@@ -169,6 +169,9 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     # On another chip the batch, which is the model's, stands; the rest is that chip's.
     elsewhere = Choosing(tmp_path, FUSED)(Job(batch=0, tune="always"), H200)
     assert (elsewhere.job.batch, elsewhere.job.strategy, elsewhere.job.pack) == (1024, "fused", 16)
+    checkpoint(tmp_path, Chosen(job=first.job, choice={**first.choice, "strategy": "fused", "torch": "1.0"}))
+    newer = Choosing(tmp_path, failure="no time")  # of another torch nobody knows whether it agrees with plain modules
+    assert newer(Job(batch=0, tune="always"), CPU).job.strategy == "lanes" and newer.asked
     other = Choosing(tmp_path, SLICES)
     assert other(Job(hidden=32, batch=128)).job.micro_batch == 64 and other.asked
 
