@@ -7,8 +7,10 @@ steps for as long as it is told, again and again.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -22,6 +24,7 @@ from trainer.train.cpu import keep_freed_memory
 from trainer.train.pack import Member, new_model
 from trainer.train.score import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
+from trainer.train.station import let_threads_sleep
 from trainer.train.strategy import form_pack
 
 Step = Callable[[int], torch.Tensor]  # the number of a step to the loss of each model
@@ -84,7 +87,7 @@ class Team:
 class Phases:
     """A contender that trains as many models at a time as there are cores, and what is left over after them, on all cores.
 
-    So do the workers (`trainer.train.workers`): when the queue is empty, who still trains gets the idle cores as threads.
+    So do the workers (`trainer.train.station.threads_of`).
     """
 
     def __init__(self, work: Callable[..., None], job: Job, rows: Sequence[torch.Tensor], *, cores: int) -> None:
@@ -95,7 +98,8 @@ class Phases:
             self._phases.append((Team(work, job, in_order(full, cores), 1), len(full)))
         if rest:
             shares = [Share(rows=[one], first=len(full) + number) for number, one in enumerate(rest)]
-            self._phases.append((Team(work, job, shares, cores // left), left))
+            with threads_that_sleep():
+                self._phases.append((Team(work, job, shares, cores // left), left))
 
     def losses(self) -> list[float]:
         """See `Team.losses`."""
@@ -109,6 +113,16 @@ class Phases:
         """End the processes."""
         for team, _ in self._phases:
             team.close()
+
+
+@contextmanager
+def threads_that_sleep() -> Iterator[None]:
+    """Let processes that start meanwhile have threads as our workers have them; others keep torch's default."""
+    before = dict(os.environ)
+    let_threads_sleep()
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def in_order(rows: Sequence[torch.Tensor], parts: int) -> list[Share]:

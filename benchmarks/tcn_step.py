@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -36,13 +36,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.config import Job
 from trainer.models.tcn import Block, Tcn
 from trainer.train.chunks import Chunks, cpu_micro_batch
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.pack import Member, new_model
-from trainer.train.station import let_threads_sleep, threads_of
+from trainer.train.station import threads_of
+from trainer.train.task import Task
 
 FEATURES = 37
 PLAIN, SET_UP, OURS, ONE = "plain loop", "plain, our set-up", "ours", "ours, one thread"
@@ -152,17 +154,13 @@ class _Team:
         context = multiprocessing.get_context("spawn")
         self._job, self._ends = job, []
         self._processes = []
-        environment = dict(os.environ)
-        if begin is _ours_alone:
-            let_threads_sleep()  # read when the process loads torch
         for _ in range(processes):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(begin, job, theirs), daemon=True)
-            process.start()
+            with threads_that_sleep() if begin is _ours_alone else nullcontext():
+                process.start()
             self._ends.append(ours)
             self._processes.append(process)
-        os.environ.clear()
-        os.environ.update(environment)
 
     def first_loss(self) -> float:
         """Return the first step's loss, which begins from the same weights and chunks for every contender."""
@@ -213,7 +211,8 @@ def _starts(job: Job) -> torch.Tensor:
 
 
 def _ours_alone(job: Job) -> Iterator[float]:
-    return _ours(job, threads_of(job, num_tasks=1, num_workers=1, cores=num_cores()))
+    alone = Task(symbol="A", family="tcn", timeframe="1m", estimate=1, seed=0)
+    return _ours(job, threads_of(job, [alone], num_workers=1, cores=num_cores())[alone.model])
 
 
 def _ours(job: Job, threads: int = 1) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""What a worker has of the machine, and how its process is set up before its first step: cores, threads, memory.
+"""What workers and their models have of the machine, and how a worker's process is set up for it: cores, threads, memory.
 
 The supervisor deals stations out; the worker settles in before it makes anything, as memory lies where it is first touched.
 """
@@ -6,7 +6,7 @@ The supervisor deals stations out; the worker settles in before it makes anythin
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,14 @@ import torch
 from trainer.config import Job
 from trainer.gpu_profiles.memory import GIB, PROCESS_GIB
 from trainer.train.affinity import allowed_cores, core_list, cores_near_gpu, cores_of_worker, stay_on
-from trainer.train.cpu import keep_freed_memory
+from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.task import Task
 
-# Convolutions of this many channels gain from a second thread, narrower ones lose. AMD EPYC, 2 cores, torch 2.13, 2026-11-21,
-# chunks/s with one thread and with two: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512: 35 and 55.
-THREADED_WIDTH = 128
+# Models of this size gain from a second thread where a core is idle, smaller ones lose. AMD EPYC, 2 cores, torch 2.13,
+# 2026-11-21, one thread and two. TCN, chunks/s: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512:
+# 35 and 55. LSTM of two layers, batch 256, windows/s: hidden 8: 25,000 and 3,600; 16: 23,000 and 23,500; 32: 12,000 and
+# 16,000; 64: 5,460 and 8,730; 128: 2,100 and 3,230. Beside two busy processes LSTMs of 64 and more did as well with one.
+THREADED_WIDTH, THREADED_HIDDEN = 128, 64
 # For how many loops a thread of OpenMP (GNU's, which torch brings) waits awake for the others. Left alone they do so for long:
 # on busy cores they keep each other from working. The same 8 blocks of 128 in chunks/s, idle cores and beside two busy
 # processes: left alone 65 and 2.6, asleep at once (OMP_WAIT_POLICY=PASSIVE) 51 and 17, this 55 and 19; one thread 35 and 24.
@@ -33,19 +36,26 @@ class Station:
 
     number: int
     device: str
-    threads: int = 1
     sharing: int = 1  # workers on the same GPU, itself included
 
 
-def threads_of(job: Job, *, num_tasks: int, num_workers: int, cores: int) -> int:
-    """Return how many threads a CPU worker trains with.
+def threads_of(job: Job, tasks: Sequence[Task], *, num_workers: int, cores: int) -> dict[str, int]:
+    """Return how many threads each model, by name, trains with on a CPU.
 
-    One, where there is a model for each core: then more would only wait for each other, and an LSTM loses in any case. A TCN
-    with wide convolutions, where models are fewer than cores, gets its worker's share of the cores.
+    One, where there is a model for each core, for more would only wait for each other. Where models are fewer than cores, each
+    gets its worker's share of them; and so does what is left over for the end, the shortest models, when the others are done.
+    Which model gets how many follows from the job and the machine and not from the clock: other sums may round otherwise.
     """
-    if job.model != "tcn" or job.width < THREADED_WIDTH or num_tasks >= cores:
-        return 1
-    return max(1, cores // num_workers)
+    threads = {task.model: 1 for task in tasks}
+    large = job.width >= THREADED_WIDTH if job.model == "tcn" else job.hidden >= THREADED_HIDDEN
+    if not large or job.pack > 1:
+        return threads
+    if len(tasks) < cores:
+        return dict.fromkeys(threads, max(1, cores // num_workers))
+    left = len(tasks) % cores if num_workers == cores else 0
+    for task in sorted(tasks, key=lambda task: (task.estimate, task.model))[:left]:
+        threads[task.model] = cores // left
+    return threads
 
 
 def let_threads_sleep(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -61,8 +71,8 @@ def memory_fraction(sharing: int, memory_bytes: int) -> float:
 
 def settle(station: Station) -> dict[str, Any]:
     """Set this process up for its station; return what was set, for an event, and nothing where all was left as it is."""
-    torch.set_num_threads(station.threads)  # also those of threads that this one starts
-    found: dict[str, Any] = {"threads": station.threads} if station.threads > 1 else {}
+    use_one_thread()  # until a model comes that is to have more; also those of threads that this one starts
+    found: dict[str, Any] = {}
     allowed = allowed_cores()
     if station.device == "cpu":
         keep_freed_memory()

@@ -45,6 +45,7 @@ class Task:
     seed: int
     fold: int = 1  # of the job's, oldest first
     files: tuple[str, ...] = ()  # that hold the symbol's candles, if that is known
+    threads: int = 1  # to train with on a CPU; `station.threads_of`
     source_gib: float = 0.0  # of host memory that reading its symbol takes; `source.source_gib`
     several: bool = False  # whether the job makes other models of the symbol, so that the name tells fold and seed
 

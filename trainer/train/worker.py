@@ -55,7 +55,7 @@ class ReadAhead:
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
     """Train the tasks that arrive on `connection` until the supervisor ends this process; send events.
 
-    The first event is `worker_started`, where the worker was given cores, threads or memory of its own. The last event of a
+    The first event is `worker_started`, where the worker was given cores or memory of its own. The last event of a
     task is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
     """
     _end_with_the_supervisor()
@@ -128,7 +128,9 @@ class _Desk:
         runs: list[Run] = []
         while len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None:
             task = arrival.task
-            self.report({"event": "model_started", **task.identity, "staged": arrival.staged is not None})
+            threads = {"threads": task.threads} if task.threads > 1 else {}
+            self.report({"event": "model_started", **task.identity, "staged": arrival.staged is not None, **threads})
+            torch.set_num_threads(task.threads)
             try:
                 opened = open_task(task, self._settings.job, self._source(arrival))
             except TrainerError as error:

@@ -11,7 +11,7 @@ import multiprocessing
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -81,7 +81,6 @@ class Supervisor:
         self._context = worker_context(kind)
         self._workers: dict[int, _Worker] = {}
         self._queue = TaskQueue(())
-        self._threads = 1
         self._stages = stages(settings.job, kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Task, ...]] = deque()
         self._again_alone: deque[Task] = deque()
@@ -97,10 +96,11 @@ class Supervisor:
 
     def run(self, tasks: Iterable[Task]) -> Outcome:
         """Train every task, longest first; return when each is done or has failed."""
-        self._queue = TaskQueue(tasks)
+        tasks = list(tasks)
         if self._kind == "cpu":
-            counts = {"num_tasks": len(self._queue), "num_workers": self._num_workers, "cores": num_cores()}
-            self._threads = threads_of(self._settings.job, **counts)
+            threads = threads_of(self._settings.job, tasks, num_workers=self._num_workers, cores=num_cores())
+            tasks = [replace(task, threads=threads[task.model]) for task in tasks]
+        self._queue = TaskQueue(tasks)
         while True:
             self._hand_out()
             self._send_ahead()
@@ -178,7 +178,7 @@ class Supervisor:
     def _start(self, number: int) -> _Worker:
         ours, theirs = self._context.Pipe()
         sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
-        station = Station(number=number, device=device_of(self._kind, number), threads=self._threads, sharing=sharing)
+        station = Station(number=number, device=device_of(self._kind, number), sharing=sharing)
         process = self._context.Process(
             target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
         )

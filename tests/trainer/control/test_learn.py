@@ -12,8 +12,15 @@ from trainer.runs.store import Conflict
 
 SHAPE = "model=lstm hidden=64"
 ENTRY = {
-    "strategy": "fused", "pack": 8, "micro_batch": 256, "activation_checkpointing": False, "batch": 0,
-    "windows_per_second": 9e5, "memory_per_model_gib": 0.5, "torch": "2.13", "date": "2026-11-21",
+    "strategy": "fused",
+    "pack": 8,
+    "micro_batch": 256,
+    "activation_checkpointing": False,
+    "batch": 0,
+    "windows_per_second": 9e5,
+    "memory_per_model_gib": 0.5,
+    "torch": "2.13",
+    "date": "2026-11-21",
 }
 
 

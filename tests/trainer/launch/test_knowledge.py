@@ -15,8 +15,15 @@ from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.runs.store import Stored
 
 ENTRY = {
-    "strategy": "fused", "pack": 8, "micro_batch": 256, "activation_checkpointing": False, "batch": 0,
-    "windows_per_second": 9e5, "memory_per_model_gib": 0.5, "torch": "2.13", "date": "2026-11-21",
+    "strategy": "fused",
+    "pack": 8,
+    "micro_batch": 256,
+    "activation_checkpointing": False,
+    "batch": 0,
+    "windows_per_second": 9e5,
+    "memory_per_model_gib": 0.5,
+    "torch": "2.13",
+    "date": "2026-11-21",
 }
 MACHINES = [instance_type(name) for name in ("g6.xlarge", "g6.12xlarge", "g5.xlarge")]
 

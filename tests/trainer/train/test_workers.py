@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from trainer.artifacts.weights import load
+from trainer.train.cpu import num_cores
 
 BATCH = 64
 TINY = ("--set", "hidden=2", "--set", "layers=1", "--set", "lookback=5", "--epochs", "1")
@@ -147,3 +148,19 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
     assert sum(event["staged"] for event in packed.events("model_started")) >= 1
     assert not any(event["staged"] for event in plain.events("model_started"))
     assert _same_models(ahead.out, plain.out) and _same_models(packed.out, plain.out)
+
+
+@pytest.mark.skipif(num_cores() < 2, reason="needs a second core")
+def test_a_model_alone_trains_on_all_cores_and_is_the_same_as_on_one(start, data, tmp_path):
+    hidden = ("--set", "hidden=64", "--set", "layers=1", "--epochs", "1", "--symbols", "SHORT-USD", "--set", "batch=256")
+    alone = start(data, *hidden, name="alone")
+    assert alone.end() == 0
+    assert alone.events("model_started")[0]["threads"] == num_cores()
+    packed = start(data, *hidden, "--set", "pack=2", name="packed")  # a pack of several has one thread
+    assert packed.end() == 0
+    assert "threads" not in packed.events("model_started")[0]
+    (model,) = (path.name for path in alone.out.glob("*.safetensors"))
+    (weights, card), (others, other_card) = load(alone.out / model), load(packed.out / model)
+    assert (card.training["threads"], other_card.training["threads"]) == (num_cores(), 1)
+    for key in weights:
+        np.testing.assert_allclose(weights[key], others[key], rtol=1e-3, atol=1e-5)
