@@ -44,6 +44,7 @@ from trainer.data.candles import read_candles
 from trainer.data.features import FEATURES, compute_features
 from trainer.errors import DataError
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
+from trainer.train.pack import CPU_MICRO_BATCH
 from trainer.train.score import gather
 from trainer.train.seeds import dropout_keys
 from trainer.train.strategy import form_pack
@@ -212,8 +213,8 @@ def _outside_share(rows: Sequence[torch.Tensor]) -> float:
         pack.step([True], starts)
         middle = time.perf_counter()
         dropout_keys(seed=0, model="m0", step=step, layers=job.layers)
-        for first in range(0, job.batch, 128):
-            part = starts[0][first : first + 128]
+        for first in range(0, job.batch, CPU_MICRO_BATCH):
+            part = starts[0][first : first + CPU_MICRO_BATCH]
             gather(members[0].rows_TF, part, steps_T1, members[0].mean_F, members[0].std_F)
             members[0].labels_T[part + job.lookback - 1]
         if step >= 4:
