@@ -190,7 +190,8 @@ def reap(root: Path) -> int:
                 _signal(members, signal.SIGKILL)
                 time.sleep(POLL_SECONDS)
                 supervisor, group = 0, 0
-            shutil.rmtree(record["scratch"], ignore_errors=True)
+            if record.get("scratch"):  # a folder of an earlier version may lie there: its records had none
+                shutil.rmtree(record["scratch"], ignore_errors=True)
     return killed
 
 

@@ -245,6 +245,13 @@ def test_reap_leaves_a_process_alone_that_only_has_the_same_id(tmp_path: Path) -
         bystander.wait()
 
 
+def test_reap_reads_the_records_of_earlier_versions_which_knew_no_scratch_folder(tmp_path: Path) -> None:
+    (tmp_path / "nodes/i-1").mkdir(parents=True)
+    record = {"instance_id": "i-1", "supervisor": 2**22 + 1, "started": "1", "process_group": 2**22 + 1}
+    (tmp_path / "nodes/i-1" / MARKER).write_text(json.dumps(record))
+    assert reap(tmp_path) == 0
+
+
 def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_path: Path) -> None:
     code = (
         "import os, socket, tempfile as t; socket.socket(socket.AF_UNIX).bind(t.mkdtemp(prefix='pymp-') + '/listener-12345678')"
