@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from trainer.config import Job
 from trainer.errors import TrainerError
+from trainer.train.parent import end_with_the_parent
 from trainer.train.timing import Timing
 from trainer.train.tune import remember, tune_here
 
@@ -51,7 +50,7 @@ def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tun
 
 def tune_and_tell(pipe: Connection, job: Job, device: str, ends_at: float, batch_limit: int) -> None:
     """Tune until `ends_at` (seconds of the epoch), keep the answer on this machine, and send it."""
-    _end_with_the_supervisor()
+    end_with_the_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group: the supervisor decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -69,15 +68,3 @@ def tune_and_tell(pipe: Connection, job: Job, device: str, ends_at: float, batch
     except (OSError, TrainerError) as error:  # a full disk: this run knows, the next one will find out again
         say(f"what was tuned can't be kept: {error}")
     pipe.send(Tuning(timings=tuple(timings)))
-
-
-def _end_with_the_supervisor() -> None:
-    supervisor = multiprocessing.parent_process()
-    if supervisor is None:
-        return
-
-    def wait() -> None:
-        supervisor.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, name="supervisor-watch", daemon=True).start()

@@ -6,7 +6,6 @@ Another thread listens to the supervisor, so that the next symbol is read (`stag
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import signal
@@ -28,6 +27,7 @@ from trainer.errors import TrainerError
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.loop import Run, train
 from trainer.train.pack import Member, ModelState, Pack
+from trainer.train.parent import end_with_the_parent
 from trainer.train.source import Source, Sources, on_device
 from trainer.train.staging import Staging
 from trainer.train.station import Station, settle
@@ -58,7 +58,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     The first event is `worker_started`, where the worker was given cores or memory of its own. The last event of a
     task is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
     """
-    _end_with_the_supervisor()
+    end_with_the_parent()
     # Ctrl-C reaches the whole terminal group; what it means is the supervisor's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -214,15 +214,3 @@ class _Desk:
         # The same again would end the same: reported, not retried.
         failure = {**task.identity, "reason": str(error), "error": error.as_dict()}
         self.report({"event": "model_failed", **failure})
-
-
-def _end_with_the_supervisor() -> None:
-    supervisor = multiprocessing.parent_process()
-    if supervisor is None:
-        return
-
-    def wait() -> None:
-        supervisor.join()  # returns when the supervisor's end of a pipe closes, kill -9 included
-        os._exit(1)
-
-    threading.Thread(target=wait, name="supervisor-watch", daemon=True).start()

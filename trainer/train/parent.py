@@ -1,0 +1,20 @@
+"""A child never outlives the process that started it, however that ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+
+
+def end_with_the_parent() -> None:
+    """End this process at once when its parent does, kill -9 included: a thread waits for that."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()  # returns when the parent's end of a pipe closes
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
