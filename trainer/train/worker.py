@@ -130,7 +130,7 @@ class _Desk:
             task = arrival.task
             threads = {"threads": task.threads} if task.threads > 1 else {}
             self.report({"event": "model_started", **task.identity, "staged": arrival.staged is not None, **threads})
-            torch.set_num_threads(task.threads)
+            torch.set_num_threads(task.threads)  # of its reading and its scores, too
             try:
                 opened = open_task(task, self._settings.job, self._source(arrival))
             except TrainerError as error:
