@@ -19,7 +19,7 @@ from trainer.gpu_profiles.tuned import keep_here, known_here, shape_of
 from trainer.train.checkpoint import write
 from trainer.train.chosen import Chosen, Prospect, Site, choose_way, look_ahead
 from trainer.train.loop import Run
-from trainer.train.pack import Lanes
+from trainer.train.pack import CPU_MICRO_BATCH, Lanes
 from trainer.train.survey import Survey
 from trainer.train.task import Task
 from trainer.train.timing import Candidate, Timing, make_members
@@ -80,7 +80,7 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     short = Choosing(tmp_path, SLICES)
     chosen = short(Job(epochs=1), found=surveyed(Job(epochs=1), models=1))
     assert not short.asked and not short.events
-    assert (chosen.job.strategy, chosen.job.pack, chosen.job.micro_batch) == ("lanes", 1, 128)
+    assert (chosen.job.strategy, chosen.job.pack, chosen.job.micro_batch) == ("lanes", 1, CPU_MICRO_BATCH)
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
@@ -198,7 +198,7 @@ def test_a_torn_checkpoint_says_nothing(tmp_path):
     place.mkdir(parents=True)
     for text in ("{", "{}", '{"choice": {}}', '{"choice": {"shape": 3}}'):
         (place / "manifest.json").write_text(text)
-        assert Choosing(tmp_path)(Job(tune="never")).job.micro_batch == 128
+        assert Choosing(tmp_path)(Job(tune="never")).job.micro_batch == CPU_MICRO_BATCH
 
 
 def test_a_tcn_is_chosen_in_chunks(tmp_path):
