@@ -18,11 +18,10 @@ CONVOLUTION_CPU, CONVOLUTION_GPU = 0.2, 0.03
 
 
 def visits_per_second(profile: GpuProfile, job: Job) -> float:
-    """Return how many windows (of a tcn: chunks) of the job's models one device trains in a second."""
+    """Return how many windows (of a tcn: bars) of the job's models one device trains in a second."""
     rate = figures(profile)["windows_per_second"].value or figures(named_profile("t4"))["windows_per_second"].value
     cpu, gpu = window_costs(job)
-    windows = float(rate) / (cpu if profile.name == "cpu" else gpu)
-    return windows / job.chunk if job.model == "tcn" else windows
+    return float(rate) / (cpu if profile.name == "cpu" else gpu)
 
 
 def window_costs(job: Job) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trainer.train.checkpoint import write
 from trainer.train.chosen import Chosen, Prospect, Site, choose_way, look_ahead
 from trainer.train.loop import Run
 from trainer.train.pack import CPU_MICRO_BATCH, Lanes
+from trainer.train.strategy import in_steps
 from trainer.train.survey import Survey
 from trainer.train.task import Task
 from trainer.train.timing import Candidate, Timing, make_members
@@ -89,6 +91,13 @@ def test_the_tuner_gets_two_percent_of_the_run_and_a_minute_at_most():
     assert found.run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
     assert Prospect(run_seconds=1_000, batch_limit=0).tuner_seconds == pytest.approx(20)
     assert found.tuner_seconds == 60.0
+
+
+def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
+    """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for a tuner."""
+    job = in_steps(Job(model="tcn", epochs=1))
+    found = look_ahead(job, replace(CPU, workers=1), surveyed(job, models=1, windows={**WINDOWS, "train": 25_851}))
+    assert 5 < found.run_seconds < 100
 
 
 def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing_open_is_not(tmp_path):
