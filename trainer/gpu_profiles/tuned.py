@@ -47,11 +47,6 @@ def shape_of(job: Job) -> str:
     return " ".join(f"{name}={getattr(job, name)}" for name in ("model", *_SHAPES[job.model], "precision", *named))
 
 
-def leaves_open(job: Job) -> bool:
-    """Say whether there is anything that a tuner could choose."""
-    return job.strategy == "auto" or not job.pack or not job.micro_batch or not job.batch
-
-
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:
     """Return the job as a tuner found it fastest, where it leaves the choice open."""
     return with_settings(

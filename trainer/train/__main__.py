@@ -14,7 +14,7 @@ import json
 import math
 import signal
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +78,6 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
 
     from trainer.train.chosen import Site, choose_way
     from trainer.train.devices import default_workers
-    from trainer.train.gpu_watch import GpuWatch
     from trainer.train.observe import Observed
     from trainer.train.placement import choose_device
     from trainer.train.precision import matmul_dtype
@@ -109,8 +108,13 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     emit({"event": "started", **started, "data": found.data})
     settings = WorkerSettings(job=job, data=options.data, out=options.out, choice=chosen.choice)
     places = places_of(job, kind)
+    watched: AbstractContextManager[object] = nullcontext()
+    if kind == "cuda":
+        from trainer.train.gpu_watch import GpuWatch
+
+        watched = GpuWatch(emit)
     with (
-        GpuWatch(emit) if kind == "cuda" else nullcontext(),
+        watched,
         Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit) as supervisor,
     ):
         outcome = supervisor.run(found.tasks)

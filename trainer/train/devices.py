@@ -7,8 +7,6 @@ import torch
 from trainer.errors import UsageError
 from trainer.train.cpu import num_cores
 
-CHOICES = ("auto", "cpu", "cuda")
-
 
 def device_kind(choice: str) -> str:
     """Return `cuda` or `cpu` for the user's choice; auto takes a GPU if there is one. Raises UsageError for a missing GPU."""

@@ -19,10 +19,10 @@ from trainer.data.candles import read_candles, time_text
 from trainer.data.feature_names import FEATURES
 from trainer.data.folds import prepare_folds
 from trainer.data.windows import SymbolData
+from trainer.gpu_profiles.memory import GIB
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines, baselines
 
-GIB = 1 << 30
 _ROW_BYTES = 6 * 8  # of a file's row: time, four prices, volume
 _PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
 

@@ -13,6 +13,7 @@ Shapes: M models, B the job's batch, T time steps, F features, P weights of one 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -29,7 +30,7 @@ from trainer.train.seeds import dropout_keys
 _WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
 
 
-class _Stacked:
+class _Stacked(ABC):
     """What both strategies share: rows, inputs of the step, the optimizer, and the graph."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
@@ -133,9 +134,9 @@ class _Stacked:
         self._scales_M[member], self._good_steps_M[member] = state.loss_scale, state.good_steps
         self._batches[member] = state.batches
 
+    @abstractmethod
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
         """Add the gradients of sum(weight_MB x cross entropy) over the windows from `first` on; return that sum (M,)."""
-        raise NotImplementedError
 
     def _join_rows(self) -> None:
         """Put every symbol's rows end to end, unpadded; members that share rows share their place."""
