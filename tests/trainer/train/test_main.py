@@ -16,7 +16,7 @@ from trainer.artifacts.card import read_card
 from trainer.train.__main__ import main
 
 ENDLESS = ("--set", "epochs=100000", "--set", "patience=100000")
-SECONDS = 60.0
+SECONDS = 200.0
 
 
 @pytest.fixture(scope="module")
