@@ -95,7 +95,7 @@ class Job:
     tune: str = setting(
         "auto",
         "Whether the fastest way is looked for before a training of a shape that is new here: auto (where 2 % of the "
-        "estimated run are 12 s or more), never or always.",
+        "estimated run are 12 s or more), never, or always (60 s at most).",
     )
     precision: str = setting(
         "auto", "Numbers of matrix products: " + ", ".join(PRECISIONS) + "; auto goes by the chip, fp32 on a CPU."

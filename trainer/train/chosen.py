@@ -2,7 +2,8 @@
 of this chip, else by a tuner that looks now, else by the device's default. Where each part is from stands in the card.
 
 Owns when it is worth to look: 2 % of the estimated run and 60 s are the most that the tuner takes, and below 12 s it is not
-started. A strategy for GPUs is never taken unless the tuner has seen it agree with plain modules on this chip.
+started; a job that asks for it gives it the 60 s. A strategy for GPUs is never taken unless the tuner has seen it agree with
+plain modules on this chip.
 """
 
 from __future__ import annotations
@@ -133,11 +134,11 @@ def _worth(job: Job, kind: str, ahead: Prospect) -> float:
     """Return how many seconds a tuner gets, 0 for none."""
     unproven = kind == "cuda" and job.model == "lstm" and job.strategy in ("streams", "fused")
     if unproven:  # whatever the job says about tuning: it has to agree with plain modules first
-        return max(LEAST_SECONDS, ahead.tuner_seconds)
+        return MOST_SECONDS
     if job.tune == "never" or (job.batch and len(candidates(in_steps(job), kind)) < 2):
         return 0.0
-    if job.tune == "always":
-        return max(LEAST_SECONDS, ahead.tuner_seconds)
+    if job.tune == "always":  # who asks for an answer gets one on a busy machine, too
+        return MOST_SECONDS
     return ahead.tuner_seconds if ahead.tuner_seconds >= LEAST_SECONDS else 0.0
 
 

@@ -105,7 +105,7 @@ def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing
     never(Job(tune="never"))
     assert not never.asked
     always(Job(tune="always", epochs=1, batch=128), found=surveyed(Job(epochs=1), models=1))
-    assert always.asked[0]["seconds"] == 12.0
+    assert always.asked[0]["seconds"] == 60.0  # asked for: it may take its time, and does on a busy machine
     named(Job(strategy="lanes", pack=1, micro_batch=32))
     assert not named.asked
 
