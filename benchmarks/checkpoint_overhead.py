@@ -34,8 +34,8 @@ from trainer.data.features import FEATURES
 from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run
-from trainer.train.pack import Member
-from trainer.train.strategy import form_pack
+from trainer.train.packs.pack import Member
+from trainer.train.packs.strategy import form_pack
 
 NONE, OURS, INSIDE = "no saves", "ours, beside", "torch.save inside"
 JOBS = {

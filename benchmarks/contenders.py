@@ -21,11 +21,11 @@ from torch import nn
 from trainer.config import Job
 from trainer.data.features import WARMUP
 from trainer.train.cpu import keep_freed_memory
-from trainer.train.pack import Member, new_model
+from trainer.train.packs.pack import Member, new_model
+from trainer.train.packs.strategy import form_pack
 from trainer.train.score import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
-from trainer.train.station import let_threads_sleep
-from trainer.train.strategy import form_pack
+from trainer.train.workers.station import let_threads_sleep
 
 Step = Callable[[int], torch.Tensor]  # the number of a step to the loss of each model
 
@@ -87,7 +87,7 @@ class Team:
 class Phases:
     """A contender that trains as many models at a time as there are cores, and what is left over after them, on all cores.
 
-    So do the workers (`trainer.train.station.threads_of`).
+    So do the workers (`trainer.train.workers.station.threads_of`).
     """
 
     def __init__(self, work: Callable[..., None], job: Job, rows: Sequence[torch.Tensor], *, cores: int) -> None:
@@ -132,7 +132,7 @@ def in_order(rows: Sequence[torch.Tensor], parts: int) -> list[Share]:
 
 
 def ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
-    """A worker as `trainer.train.worker` sets it up, with the job's strategy and slices."""
+    """A worker as `trainer.train.workers.worker` sets it up, with the job's strategy and slices."""
     torch.set_num_threads(threads)
     keep_freed_memory()
     members = share.members()

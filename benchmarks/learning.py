@@ -33,9 +33,9 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.data.windows import SymbolData, prepare
 from trainer.train.evaluation import baselines
 from trainer.train.loop import Run, labels_at, train
-from trainer.train.pack import Member, ModelState
+from trainer.train.packs.pack import Member, ModelState
+from trainer.train.packs.strategy import form_pack
 from trainer.train.score import Evaluator, metrics, probabilities_of
-from trainer.train.strategy import form_pack
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
 FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1

@@ -11,7 +11,7 @@ Contenders train the same models on the same windows, fp32, and the first step o
     Lightning              its Trainer and a DataLoader of windows, model after model; where it is installed:
                            pip install --no-deps -r benchmarks/requirements.lock
     one process a model    as mp.spawn is used, default threads (not in --quick: it starves a small machine for a minute)
-    ours                   a process a core, one thread each, allocator, slices (trainer.train.pack.Lanes); on a GPU also
+    ours                   a process a core, one thread each, allocator, slices (trainer.train.packs.pack.Lanes); on a GPU also
                            streams and fused in one CUDA graph
     ours, tuned            what the tuner picks for this shape, here and now
     ours, bf16             the same with matrix products in bf16
@@ -44,12 +44,12 @@ from trainer.data.candles import read_candles
 from trainer.data.features import FEATURES, compute_features
 from trainer.errors import DataError
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
-from trainer.train.pack import CPU_MICRO_BATCH
+from trainer.train.packs.pack import CPU_MICRO_BATCH
+from trainer.train.packs.strategy import form_pack
 from trainer.train.score import gather
 from trainer.train.seeds import dropout_keys
-from trainer.train.strategy import form_pack
-from trainer.train.timing import Candidate
-from trainer.train.tune import tune
+from trainer.train.tuning.timing import Candidate
+from trainer.train.tuning.tune import tune
 
 SERIES = ("BTC-USD", "ETH-USD", "SOL-USD", "SPY")
 HALF_YEAR = 6 * 30 * 24 * 60

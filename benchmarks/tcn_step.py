@@ -40,11 +40,11 @@ from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.config import Job
 from trainer.models.tcn import Block, Tcn
-from trainer.train.chunks import Chunks, cpu_micro_batch
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
-from trainer.train.pack import Member, new_model
-from trainer.train.station import threads_of
+from trainer.train.packs.chunks import Chunks, cpu_micro_batch
+from trainer.train.packs.pack import Member, new_model
 from trainer.train.task import Task
+from trainer.train.workers.station import threads_of
 
 FEATURES = 37
 PLAIN, SET_UP, OURS, ONE = "plain loop", "plain, our set-up", "ours", "ours, one thread"

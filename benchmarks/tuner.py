@@ -3,9 +3,10 @@
     python -m benchmarks.tuner            hidden 64 and 128, batch 256 and 1,024 (five minutes on two cores)
     python -m benchmarks.tuner --quick    a small model and a small grid: shows that it runs, proves nothing
 
-The tuner (trainer.train.tune) looks at a few candidates for some seconds. The grid holds those and, on a CPU, finer slices and
-fused packs besides; on a GPU every strategy with every pack, whole and in halves. Ratio: windows a second of the choice over
-those of the grid's best, the median over the rounds. Below 0.9 it exits with 1. Writes benchmarks/results/tuner.json.
+The tuner (trainer.train.tuning.tune) looks at a few candidates for some seconds. The grid holds those and, on a CPU, finer
+slices and fused packs besides; on a GPU every strategy with every pack, whole and in halves. Ratio: windows a second of the
+choice over those of the grid's best, the median over the rounds. Below 0.9 it exits with 1. Writes
+benchmarks/results/tuner.json.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import torch
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.config import Job
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.pack import Member
-from trainer.train.strategy import form_pack
-from trainer.train.timing import Candidate, batches, make_members
-from trainer.train.tune import GPU_PACKS, candidates, tune
+from trainer.train.packs.pack import Member
+from trainer.train.packs.strategy import form_pack
+from trainer.train.tuning.timing import Candidate, batches, make_members
+from trainer.train.tuning.tune import GPU_PACKS, candidates, tune
 
 FINE_SLICES = (32, 64, 96, 128, 192, 256, 512)
 CPU_PACKS = (2, 4)

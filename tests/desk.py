@@ -46,7 +46,7 @@ class Desk:
             text=True,
         )
 
-    def run(self, *words: str, timeout_seconds: float = 150) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout_seconds: float = 250) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         process = self.start(*words)
         out, err = process.communicate(timeout=timeout_seconds)
@@ -85,7 +85,7 @@ def processes_that_mention(text: str) -> list[int]:
     return found
 
 
-def until(true: Callable[[], Any], *, seconds: float = 60.0) -> Any:
+def until(true: Callable[[], Any], *, seconds: float = 120.0) -> Any:
     """Look ten times a second until something holds, and return it; fail when time is up."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

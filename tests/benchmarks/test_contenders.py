@@ -9,7 +9,7 @@ import torch
 from benchmarks.contenders import Draws, PlainNet, Share, Windows, batches, in_order
 from trainer.config import Job
 from trainer.data.features import WARMUP
-from trainer.train.pack import new_model
+from trainer.train.packs.pack import new_model
 from trainer.train.score import gather
 
 JOB = Job(hidden=8, batch=16, lookback=10, dropout=0.0)

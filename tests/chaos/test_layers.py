@@ -71,7 +71,7 @@ def test_each_layer_alone_ends_a_node_that_hangs(desk, candles, eventually):
         started = desk.launch(
             "--data", str(candles), "--epochs", "100000", "--set", "patience=100000", "--max-duration", "45s", "--detach"
         )
-        out, err = started.communicate(timeout=60)
+        out, err = started.communicate(timeout=120)
         assert started.returncode == 0, err
         run_id = runs[layer] = json.loads(out)["run_id"]
         access = access_of(desk.home)

@@ -11,7 +11,7 @@ import pytest
 def test_every_fold_and_seed_of_a_symbol_is_a_model_in_the_receipt_and_predicts(desk, candles):
     settings = ("--symbols", "AAA", "--epochs", "1", "--set", "folds=2", "--set", "seeds=2", "--set", "seed=3")
     run = desk.launch("--data", str(candles), *settings)
-    out, err = run.communicate(timeout=150)
+    out, err = run.communicate(timeout=250)
     assert run.returncode == 0, err
     receipt = json.loads(out)
     made = {(model["fold"], model["seed"]): model for model in receipt["models"]}

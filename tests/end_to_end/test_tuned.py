@@ -18,7 +18,7 @@ PROFILES = "[cpu]\nwindows_per_second = 1234\n\n[my_v100]\nmemory_gib = 15.5\n\n
 def launched(desk: Any, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a rehearsal to its end; return its receipt and how its model's card says that it was trained."""
     run = desk.launch(*words)
-    out, err = run.communicate(timeout=150)
+    out, err = run.communicate(timeout=250)
     assert run.returncode == 0, err
     receipt = json.loads(out)
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", receipt["run_id"])

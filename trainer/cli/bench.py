@@ -16,7 +16,7 @@ from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Device, profile_of
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
-    from trainer.train.bench import Row
+    from trainer.train.tuning.bench import Row
 
 EPOCHS = 100  # what the dollars are for
 HEADER = [
@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments, settings)
     import torch
 
-    from trainer.train.bench import bench, bench_job, epoch_seconds, num_chunks, num_parameters
-    from trainer.train.placement import choose_device
+    from trainer.train.tuning.bench import bench, bench_job, epoch_seconds, num_chunks, num_parameters
+    from trainer.train.tuning.placement import choose_device
 
     kind, choice = choose_device(job_from(settings), arguments.device)
     job = bench_job(kind, settings)

@@ -113,6 +113,6 @@ def _amd_gpus() -> tuple[Device, ...]:
     """Ask torch, where AMD's compute driver shows its device: nvidia-smi knows nothing of those."""
     if not Path("/dev/kfd").exists():
         return ()
-    from trainer.train.placement import gpus_of_torch  # torch takes 1.2 s, so only here
+    from trainer.train.tuning.placement import gpus_of_torch  # torch takes 1.2 s, so only here
 
     return gpus_of_torch()

@@ -21,8 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table of candidates, the chosen first, and where the answer is kept."""
     job = _job(arguments)
     # Late: torch takes a second to load, and a wrong setting should not wait for it.
-    from trainer.train.placement import choose_device
-    from trainer.train.tune import remember, told, tune_here
+    from trainer.train.tuning.placement import choose_device
+    from trainer.train.tuning.tune import remember, told, tune_here
 
     choose_device(job, arguments.device)  # a profile that is unknown, or larger than the chip, ends it here
     seconds, batch_limit, why = _time(job, arguments)
@@ -63,10 +63,10 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     if not job.data:
         seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
         return seconds, 0, "--seconds" if arguments.seconds else "without --data the run's length is not known"
-    from trainer.train.chosen import LEAST_SECONDS, Site, look_ahead
-    from trainer.train.devices import default_workers
-    from trainer.train.placement import choose_device
     from trainer.train.survey import survey
+    from trainer.train.tuning.chosen import LEAST_SECONDS, Site, look_ahead
+    from trainer.train.tuning.placement import choose_device
+    from trainer.train.workers.devices import default_workers
 
     kind, choice = choose_device(job, arguments.device)
     found = survey(with_settings(job, data=""), Path(job.data))

@@ -1,8 +1,7 @@
 """What tuners found: the fastest way to train each shape of model on each profile, and how a job takes it.
 
 Owns the entry, the form of its two homes (`tuned.json` beside the user's profiles, `memory/tuned/<profile>.json` in a bucket)
-and what of it a job takes: what the job itself names stands. Measures nothing: `trainer.train.tune` does. Standard library
-only.
+and what of it a job takes: what the job names stands. Measures nothing: `trainer.train.tuning` does. Standard library only.
 """
 
 from __future__ import annotations

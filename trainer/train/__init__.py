@@ -1,9 +1,11 @@
-"""Train every model of a job on this machine's devices. Read `__main__`, `workers`, `worker`, `loop`, `pack`, in this order.
+"""Train every model of a job on this machine's devices. The main path: `__main__`, `workers/worker`, `loop`, `packs/pack`.
 
-who trains what   survey (the models of a job), queue, workers (the supervisor), worker, parent
-where             devices, station (threads, cores, memory), affinity, cpu, staging and source (a symbol's rows)
-how               loop, schedule, pack (the interface; plain modules), stacked (GPUs), chunks (TCN), precision, seeds
-how fast          chosen (decided once), strategy, placement, tune, tuner, timing, bench
-how well          task (its two ends), score, evaluation, volatility, predict
-kept              checkpoint, events, observe, tensorboard, gpu_watch, trace; smoke is the node's first look
+who and what   survey (the models of a job), task (one model's two ends), source and staging (a symbol's rows)
+one training   loop, schedule, seeds, precision, cpu, checkpoint
+how well       score, evaluation, volatility, predict
+packs/         models that one worker steps together: the interface, and each way to do it
+workers/       the supervisor, its processes, and where they run
+tuning/        the fastest way on this chip: decided once, measured, told
+observing/     events, TensorBoard, what the GPUs did, traces
+smoke          the node's first look at a device
 """

@@ -22,7 +22,7 @@ from trainer.config import Job, job_from, load_job, parse_assignments
 from trainer.errors import Stopped, TrainerError, UsageError
 
 if TYPE_CHECKING:
-    from trainer.train.events import EventLog
+    from trainer.train.observing.events import EventLog
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         # torch and the data packages load here, after the arguments are known to be right and signals are caught.
-        from trainer.train.events import EventLog, Story
+        from trainer.train.observing.events import EventLog, Story
 
         story = Story(sys.stderr)
         log = EventLog(options.events, story)
@@ -76,15 +76,15 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
     import torch
 
-    from trainer.train.chosen import Site, choose_way
-    from trainer.train.devices import default_workers
-    from trainer.train.observe import Observed
-    from trainer.train.placement import choose_device
+    from trainer.train.observing.observe import Observed
+    from trainer.train.packs.strategy import places_of
     from trainer.train.precision import matmul_dtype
-    from trainer.train.strategy import places_of
     from trainer.train.survey import survey
-    from trainer.train.worker import WorkerSettings
-    from trainer.train.workers import Supervisor, worker_context
+    from trainer.train.tuning.chosen import Site, choose_way
+    from trainer.train.tuning.placement import choose_device
+    from trainer.train.workers.devices import default_workers
+    from trainer.train.workers.supervisor import Supervisor, worker_context
+    from trainer.train.workers.worker import WorkerSettings
 
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
@@ -110,7 +110,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     places = places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
-        from trainer.train.gpu_watch import GpuWatch
+        from trainer.train.observing.gpu_watch import GpuWatch
 
         watched = GpuWatch(emit)
     with (

@@ -26,7 +26,7 @@ import torch
 
 from trainer.config import Job
 from trainer.train.loop import Report, Run
-from trainer.train.pack import ModelState
+from trainer.train.packs.pack import ModelState
 
 FORMAT = 1
 KEPT = 2  # of each model: the newest, and one more in case that one is spoilt

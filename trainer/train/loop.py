@@ -1,7 +1,7 @@
 """The training loop of a pack: batches in order, epochs, validation, early stopping, best weights; who joins and who leaves.
 
 Owns the order of events in one worker's training, and the rule for losses that are not finite. It knows neither files nor
-processes: `task.py` brings data and writes models, `worker.py` brings the models to train, `workers.py` runs the processes.
+processes: `task` brings data and writes models, `workers/worker` the models to train, `workers/supervisor` runs the processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trainer.config import Job
-from trainer.train.pack import Member, ModelState, Pack, fresh_state
+from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.schedule import rate_factor
 from trainer.train.score import Evaluator, loss_of
 from trainer.train.seeds import batch_order

@@ -24,8 +24,8 @@ from trainer.data.labels import clear_of_holes
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError
 from trainer.models.families import build
-from trainer.train.chunks import EVALUATION_CHUNK, StreamEvaluator
 from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.packs.chunks import EVALUATION_CHUNK, StreamEvaluator
 from trainer.train.score import Evaluator, probabilities_of
 
 

@@ -27,7 +27,7 @@ from trainer.errors import DataError, TrainingFailed
 from trainer.models.families import architecture_of
 from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, labels_at
-from trainer.train.pack import Member
+from trainer.train.packs.pack import Member
 from trainer.train.precision import matmul_dtype
 from trainer.train.score import INPUT_LIMIT, Evaluator, metrics, probabilities_of
 from trainer.train.source import Source, read_source

@@ -17,10 +17,10 @@ from trainer.config import Job
 from trainer.data.streams import StreamData
 from trainer.data.timeframes import DAY
 from trainer.data.volatility import trailing_volatility
-from trainer.train.chunks import StreamEvaluator
 from trainer.train.evaluation import REPLICATES, Statistic, block_bootstrap
 from trainer.train.loop import Run
-from trainer.train.pack import Member
+from trainer.train.packs.chunks import StreamEvaluator
+from trainer.train.packs.pack import Member
 
 SPANS = ("validation", "test")
 HAR_SESSIONS = (1, 5, 22)  # a day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8

@@ -9,7 +9,7 @@ import pytest
 
 from trainer.cli import bench as verb
 from trainer.cli.main import main
-from trainer.train import bench as benching
+from trainer.train.tuning import bench as benching
 
 TINY = ["--quick", "--device", "cpu", "--set", "blocks=2", "--set", "width=4", "--set", "chunk=16"]
 

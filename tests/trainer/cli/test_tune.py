@@ -13,7 +13,7 @@ from trainer.cli.main import main
 from trainer.config import Job
 from trainer.errors import UsageError
 from trainer.gpu_profiles.tuned import known_here
-from trainer.train import timing as timing_of
+from trainer.train.tuning import timing as timing_of
 
 TINY = ["--device", "cpu", "--seconds", "0.2", "--set", "hidden=4", "--set", "lookback=6", "--set", "batch=32"]
 
@@ -57,7 +57,7 @@ def test_with_candles_it_takes_two_percent_of_the_run_and_a_minute_at_most(monke
         took.append(seconds)
         raise UsageError("enough")
 
-    monkeypatch.setattr("trainer.train.tune.tune_here", tune_here)
+    monkeypatch.setattr("trainer.train.tuning.tune.tune_here", tune_here)
     for epochs in (1200, 10**9):
         assert main(["tune", "--device", "cpu", "--data", str(candles), "--set", f"epochs={epochs}"]) == 2
     assert 12 <= took[0] < took[1] == 60.0

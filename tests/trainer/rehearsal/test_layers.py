@@ -27,7 +27,7 @@ from trainer.stack_outputs import StackOutputs, parameter_name
 
 pytestmark = pytest.mark.slow
 HUNG_AGENT = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n"
-IN_TIME_SECONDS = 60.0  # what a busy machine may need; a deadline is fifteen seconds away
+IN_TIME_SECONDS = 60.0  # what a busy machine may need; a deadline is twenty seconds away
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +146,12 @@ class Machines:
 @pytest.fixture(scope="module")
 def machines(stack: Stack, wait_until: Callable[..., None]) -> Machines:
     """Launch them side by side: a test each would wait for three deadlines."""
-    deadline = in_seconds(15)
+    deadline = in_seconds(20)
     runs = [f"20261120-120000-layer-{suffix}" for suffix in ("time", "once", "rate")]
     stack.schedule(f"mayfly-{runs[1]}-sweep", deadline, stack.outputs.sweeper_arn, {"run_id": runs[1]})
     launched = [stack.launch(run_id, deadline) for run_id in runs]
     for _, home in launched:
-        wait_until(lambda home=home: armed(home, deadline), seconds=14)
+        wait_until(lambda home=home: armed(home, deadline))
     for _, home in launched[1:]:
         freeze(home)
     ids = [instance_id for instance_id, _ in launched]
@@ -186,7 +186,7 @@ def test_the_universal_target_alone_ends_a_frozen_node(stack: Stack, wait_until:
     run_id, far = "20261120-120000-layer-kill", in_seconds(3600)
     instance_id, home = stack.launch(run_id, far)
     arn = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
-    wait_until(lambda: armed(home, far), seconds=11)
+    wait_until(lambda: armed(home, far))
     freeze(home)
     stack.schedule(f"mayfly-{run_id}-kill-1", in_seconds(1), arn, {"InstanceIds": [instance_id]})
     wait_until(lambda: stack.ended(instance_id), seconds=IN_TIME_SECONDS)

@@ -112,13 +112,13 @@ def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(aws_server: 
 
     def get(path: str, token: str = "") -> str:
         request = urllib.request.Request(f"{base}/{path}", headers={"X-aws-ec2-metadata-token": token})
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
 
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get("meta-data/instance-id")
     asked = urllib.request.Request(f"{base}/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-    with urllib.request.urlopen(asked, timeout=5) as answer:
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         token = answer.read().decode()
     assert get("meta-data/instance-id", token) == instance_id
     assert get("meta-data/tags/instance/run_id", token) == "r7"
@@ -131,7 +131,7 @@ def test_metadata_answers_for_living_instances_alone(aws_server: EmbeddedAws, de
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     for one in (instance_id, "i-unknown"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{aws_server.url}/imds/{one}/latest/meta-data/instance-id", timeout=5)
+            urllib.request.urlopen(f"{aws_server.url}/imds/{one}/latest/meta-data/instance-id", timeout=60)
 
 
 def test_the_clock_does_not_jump_while_a_node_runs(

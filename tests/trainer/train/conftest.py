@@ -20,8 +20,8 @@ import torch
 from trainer.config import Job
 from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
-from trainer.train.pack import ModelState
-from trainer.train.strategy import form_pack
+from trainer.train.packs.pack import ModelState
+from trainer.train.packs.strategy import form_pack
 from trainer.train.task import Opened, Task, close_task, open_task, source_of
 
 START = np.datetime64("2024-01-01T00:00", "ns")

@@ -17,8 +17,8 @@ from torch import nn
 from trainer.config import Job
 from trainer.train.checkpoint import CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
-from trainer.train.pack import Lanes, Member, ModelState, Pack
-from trainer.train.stacked import Fused, Streams
+from trainer.train.packs.pack import Lanes, Member, ModelState, Pack
+from trainer.train.packs.stacked import Fused, Streams
 
 # Sixty steps of the shorter model.
 JOB = Job(hidden=6, lookback=8, batch=10, epochs=5, patience=5, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)

@@ -14,9 +14,9 @@ from torch import nn
 from trainer.config import Job
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
-from trainer.train.pack import Lanes, Member, ModelState, Pack
+from trainer.train.packs.pack import Lanes, Member, ModelState, Pack
+from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.schedule import rate_factor
-from trainer.train.stacked import Fused, Streams
 
 WINDOWS = 40
 

@@ -27,10 +27,10 @@ from trainer.data.writing import write_candles
 from trainer.train.__main__ import main
 from trainer.train.evaluation import fit_logistic, logistic
 from trainer.train.loop import Run, train
-from trainer.train.pack import ModelState
+from trainer.train.packs.pack import ModelState
+from trainer.train.packs.strategy import form_pack
 from trainer.train.predict import predict_file
 from trainer.train.score import metrics
-from trainer.train.strategy import form_pack
 from trainer.train.volatility import (
     bars_of,
     baselines,

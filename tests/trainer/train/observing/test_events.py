@@ -1,0 +1,91 @@
+"""What programs and people are told."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+from trainer.train.observing.events import EventLog, Story
+
+MODELS = [{"model": symbol, "symbol": symbol, "fold": 1, "seed": 0} for symbol in ("BTC-USD", "ETH-USD")]
+STARTED = {"event": "started", "models": MODELS, "workers": 2, "device": "cpu"}
+DATA = {"bars": 1000, "timeframe": "1m", "holes": 3, "synthetic": True}
+
+
+def _progress(symbol: str, step: int) -> dict[str, Any]:
+    place = {"epoch": 1, "epochs": 2, "step": step, "steps": 10, "loss": 0.7, "windows_per_second": 1234.0}
+    return {"event": "progress", "model": symbol, "symbol": symbol, "worker": symbol, **place}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_each_event_is_one_line_of_json_with_its_time_and_no_nan(tmp_path):
+    shown: list[dict[str, Any]] = []
+    log = EventLog(tmp_path / "events", shown.append)
+    log.emit({"event": "epoch", "train_loss": math.nan, "nested": [{"x": math.inf}]})
+    log.emit({"event": "ended"})
+    lines = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["epoch", "ended"]
+    assert lines[0]["train_loss"] is None and lines[0]["nested"] == [{"x": None}] and "time" in lines[0]
+    assert len(shown) == 2
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then():
+    stream, now = io.StringIO(), iter([0.0, 0.0, 5.0, 11.0, 11.0])
+    story = Story(stream, clock=lambda: next(now))
+    for step in (1, 2, 3):
+        story(_progress("BTC-USD", step))
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "BTC-USD  epoch 1/2  step 1/10  loss 0.7000  1,234 windows/s",
+        "BTC-USD  epoch 1/2  step 3/10  loss 0.7000  1,234 windows/s",
+    ]
+
+
+def test_the_log_says_what_a_checkpoint_cost():
+    stream = io.StringIO()
+    cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
+    Story(stream)({"event": "checkpoint", "model": "BTC-USD", "symbol": "BTC-USD", "folder": "BTC-USD/1", **cost})
+    assert stream.getvalue() == "BTC-USD  checkpoint: training held up 0.0006 s, written beside it in 0.013 s\n"
+
+
+def test_on_a_terminal_there_is_one_bar_for_all_models():
+    stream = Terminal()
+    story = Story(stream)
+    story({**STARTED, "data": DATA})
+    story(_progress("BTC-USD", 10))
+    story(_progress("ETH-USD", 5))
+    story.finish()
+    assert stream.getvalue().endswith("\r\x1b[K")
+    bar = stream.getvalue().split("\r\x1b[K")[-2]
+    assert bar == "[########............] 0/2 models  2,468 windows/s  BTC-USD 50%  ETH-USD 25%"
+
+
+def test_models_of_one_symbol_are_told_apart_by_fold_and_seed():
+    stream = io.StringIO()
+    story = Story(stream)
+    names = {f"lstm_A_1m_f{fold}_s7": fold for fold in (1, 2)}
+    models = [{"model": name, "symbol": "A", "fold": fold, "seed": 7} for name, fold in names.items()]
+    story({**STARTED, "models": models, "data": DATA})
+    for name in names:
+        story({"event": "epoch", "model": name, "symbol": "A", "epoch": 1, "train_loss": 0.7, "validation_loss": 0.6})
+    assert [line.split("  ")[0] for line in stream.getvalue().splitlines()[1:]] == ["A f1 s7", "A f2 s7"]
+
+
+def test_synthetic_data_is_called_so():
+    stream = io.StringIO()
+    Story(stream)({**STARTED, "data": DATA})
+    assert stream.getvalue() == "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes  SYNTHETIC\n"
+
+
+def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
+    stream = io.StringIO()
+    story = Story(stream)
+    story({"event": "retry", "model": "m", "symbol": "BTC-USD", "reason": "its worker was killed by signal 9"})
+    story({"event": "model_failed", "model": "m", "symbol": "BTC-USD", "reason": "again"})
+    assert stream.getvalue() == "BTC-USD  tried again: its worker was killed by signal 9\nBTC-USD  failed: again\n"

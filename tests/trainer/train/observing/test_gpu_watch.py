@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from trainer.train.observing.gpu_watch import GpuWatch, figures_of
+from trainer.train.observing.observe import GPU_FIGURES, Observed
+
+
+def not_supported(*_: Any) -> Any:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A driver with two GPUs, of which the second does not tell its use and its power, as a MIG slice."""
+    seen = SimpleNamespace(open=0, lost=False)
+
+    def temperature(handle: int, _: int) -> int:
+        if seen.lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return 61
+
+    answers = {
+        "nvmlInit": lambda: setattr(seen, "open", seen.open + 1),
+        "nvmlShutdown": lambda: setattr(seen, "open", seen.open - 1),
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUtilizationRates": lambda handle: not_supported() if handle else SimpleNamespace(gpu=97),
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=30_000 * 2**20, total=143_771 * 2**20),
+        "nvmlDeviceGetPowerUsage": lambda handle: not_supported() if handle else 512_400,
+        "nvmlDeviceGetTemperature": temperature,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    return seen
+
+
+def test_figures_have_units_and_what_a_gpu_does_not_tell_is_none(driver):
+    assert figures_of(0) == {
+        "use_percent": 97.0,
+        "memory_used_mib": 30_000.0,
+        "memory_mib": 143_771.0,
+        "power_watts": 512.4,
+        "temperature_celsius": 61.0,
+    }
+    second = figures_of(1)
+    assert (second["use_percent"], second["power_watts"], second["temperature_celsius"]) == (None, None, 61.0)
+    assert tuple(second) == GPU_FIGURES
+
+
+def test_gpus_are_watched_while_the_training_lasts(driver, tmp_path):
+    events: list[dict[str, Any]] = []
+    seen = Observed(tmp_path)
+    with GpuWatch(lambda event: (events.append(event), seen(event)), seconds=0.01) as watch:
+        while not any(event["sample"] == 1 and event["gpu"] == 1 for event in events):
+            watch._ended.wait(0.01)
+    assert not watch._thread.is_alive() and driver.open == 0
+    kept = [json.loads(line) for line in (tmp_path / "gpus.jsonl").read_text().splitlines()]
+    assert {event["gpu"] for event in kept} == {0, 1} and kept[0]["memory_used_mib"] == 30_000
+    assert (tmp_path / "tensorboard" / "gpu0").exists()
+
+
+def test_a_gpu_that_is_lost_ends_the_watch_and_not_the_training(driver):
+    events: list[dict[str, Any]] = []
+
+    def emit(event: dict[str, Any]) -> None:
+        events.append(event)
+        driver.lost = True
+
+    with GpuWatch(emit, seconds=0.01) as watch:
+        watch._thread.join(timeout=10)
+        assert not watch._thread.is_alive()
+    assert len(events) == 1 and driver.open == 0
+
+
+def test_a_machine_without_a_driver_says_nothing_of_gpus(monkeypatch):
+    def no_library() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", no_library)
+    events: list[dict[str, Any]] = []
+    with GpuWatch(events.append, seconds=0.01) as watch:
+        watch._thread.join(timeout=10)
+    assert events == []

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from trainer.train.observing.tensorboard import ScalarFile
+
+# TensorBoard's own reader (tensorboard 2.21.0, EventFileLoader) made of this what is written below, on 2026-11-21.
+READ_BY_TENSORBOARD = (
+    "1800000000000000a37f4b2209000020b061bfda411a0d627261696e2e4576656e743a32875ed199"
+    "2800000000000000ff70164a09000040b061bfda4110ac022a1a0a0b0a046c6f7373150000003f0a0b0a04726174651500409a4418d60e42"
+)
+
+
+def records(path: Path) -> list[bytes]:
+    found, content = [], path.read_bytes()
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        found.append(content[12 : 12 + length])
+        content = content[16 + length :]
+    return found
+
+
+def test_a_file_is_byte_for_byte_what_tensorboard_read(tmp_path):
+    file = ScalarFile(tmp_path / "model", now=1_795_000_000.5, suffix="one")
+    file.add({"loss": 0.5, "rate": 1234.0}, step=300, now=1_795_000_001.0)
+    (path,) = (tmp_path / "model").iterdir()
+    assert path.name == "events.out.tfevents.1795000000.one"
+    assert path.read_bytes().hex() == READ_BY_TENSORBOARD
+
+
+def test_the_first_record_names_the_format_and_each_point_is_a_record(tmp_path):
+    file = ScalarFile(tmp_path, now=0.0, suffix="one")
+    for step in range(3):
+        file.add({"loss": 0.1 * step}, step=step, now=float(step))
+    (path,) = tmp_path.iterdir()
+    first, *points = records(path)
+    assert b"brain.Event:2" in first
+    assert len(points) == 3 and all(b"loss" in point for point in points)

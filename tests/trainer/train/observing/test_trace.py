@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import torch
+
+from trainer.train.observing.trace import WARM_UP_STEPS, traced
+
+
+class Doubling:
+    """A pack of one member whose step is one named operation."""
+
+    def step(self, active: list[bool], starts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.mm(torch.eye(2), starts[0].view(2, 2)).sum().view(1)
+
+    def snapshot(self, member: int) -> str:
+        return f"state of {member}"
+
+
+def test_the_steps_after_the_warm_up_are_recorded_once_and_change_nothing(tmp_path):
+    events: list[dict[str, Any]] = []
+    file = tmp_path / "trace" / "worker-0.json.gz"
+    form = traced(lambda members: Doubling(), steps=2, file=file, report=events.append)  # type: ignore[arg-type, return-value]
+    pack = form([])
+    for step in range(WARM_UP_STEPS + 4):
+        if step == 2:
+            pack = form([])  # re-formed while the trace is due: the count goes on
+        assert pack.step([True], [torch.arange(4.0)]).tolist() == [6.0]
+        assert bool(events) == (step >= WARM_UP_STEPS + 1)
+    assert events == [{"event": "trace", "file": "trace/worker-0.json.gz", "steps": 2}]
+    recorded = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    assert sum(event.get("name") == "aten::mm" for event in recorded) == 2
+    assert list(file.parent.iterdir()) == [file]
+    assert pack.snapshot(3) == "state of 3"

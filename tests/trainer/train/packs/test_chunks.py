@@ -1,0 +1,153 @@
+"""The step over chunks: against plain torch, in slices, with activations computed again, gone on with, and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainer.config import Job
+from trainer.train.packs.chunks import EVALUATION_CHUNK, Chunks, StreamEvaluator, cpu_micro_batch, gather_chunks
+from trainer.train.packs.pack import Member, new_model
+from trainer.train.packs.strategy import form_pack
+from trainer.train.seeds import derive
+
+JOB = Job(model="tcn", blocks=3, width=8, chunk=32, batch_chunks=4, batch=4, dropout=0.1, learning_rate=1e-2)
+ROWS = 600
+STEPS = 60
+
+
+def member(dtype: torch.dtype = torch.float32, name: str = "tcn_A_1m") -> Member:
+    """Return rows with labels that follow from them, one in three missing."""
+    generator = torch.Generator().manual_seed(0)
+    rows_TF = torch.randn(ROWS, 5, generator=generator, dtype=torch.float64)
+    labels_T = rows_TF[:, 0].roll(3) - 0.5 * rows_TF[:, 1].roll(9)
+    labels_T[torch.arange(ROWS) % 3 == 0] = torch.nan
+    labels_T[-40:] = torch.nan
+    rows_TF, labels_T = rows_TF.to(dtype), labels_T.to(dtype)
+    return Member(name=name, rows_TF=rows_TF, labels_T=labels_T, mean_F=rows_TF.mean(0), std_F=rows_TF.std(0), seed=JOB.seed)
+
+
+def batch(step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(derive(0, "batches", step))
+    return torch.randint(0, ROWS - JOB.bars_seen, (JOB.batch_chunks,), generator=generator)
+
+
+def losses(pack: Chunks, steps: range) -> torch.Tensor:
+    return torch.stack([pack.step([True], [batch(step)])[0] for step in steps])
+
+
+def test_sixty_steps_are_those_of_plain_torch():
+    job, item = replace(JOB, dropout=0.0), member(torch.float64)
+    ours = losses(Chunks([item], job, micro_batch=2), range(STEPS))
+    model = new_model(item, job)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    scaled = (item.rows_TF - item.mean_F) / item.std_F
+    for step in range(STEPS):
+        errors = []
+        for start in batch(step).tolist():
+            stop = min(start + job.bars_seen - 1 + job.chunk, ROWS)
+            outputs = model(scaled[start:stop].T[None])[0]
+            labels = item.labels_T[start + job.bars_seen - 1 : stop]
+            errors.append((outputs - labels)[torch.isfinite(labels)])
+        loss = torch.cat(errors).square().mean()
+        assert float(ours[step]) == pytest.approx(float(loss.detach()), rel=1e-9)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda item: Chunks([item], JOB, micro_batch=4),
+        lambda item: Chunks([item], replace(JOB, activation_checkpointing=True), micro_batch=1),
+        lambda item: form_pack([item], JOB),
+    ],
+    ids=["in one slice", "activations computed again", "as the worker forms it"],
+)
+def test_slices_and_recomputed_activations_change_the_speed_and_not_the_model(other: Callable[[Member], Chunks]):
+    alone = losses(Chunks([member(torch.float64)], JOB, micro_batch=1), range(STEPS))
+    torch.testing.assert_close(losses(other(member(torch.float64)), range(STEPS)), alone, rtol=1e-9, atol=0)
+
+
+def test_half_precision_stays_near_full_precision():
+    full = losses(Chunks([member()], JOB, micro_batch=4), range(STEPS))
+    half = losses(Chunks([member()], replace(JOB, precision="bf16"), micro_batch=4), range(STEPS))
+    assert not torch.equal(half, full)
+    assert float((half / full - 1).abs().mean()) < 1e-2
+
+
+def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
+    assert cpu_micro_batch(Job(model="tcn")) == 1
+    assert cpu_micro_batch(Job(model="tcn", blocks=4, width=32, chunk=256)) > 64
+
+
+def test_it_learns():
+    told = losses(Chunks([member()], replace(JOB, dropout=0.0), micro_batch=4), range(3 * STEPS))
+    assert told[-20:].mean() < 0.2 * told[:5].mean()
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped(ema: float):
+    job = replace(JOB, ema=ema)
+    whole = Chunks([member()], job, micro_batch=2)
+    before = losses(whole, range(20))
+    state = whole.snapshot(0)
+    after = losses(whole, range(20, STEPS))
+    resumed = Chunks([member()], job, micro_batch=2)
+    resumed.restore(0, state)
+    assert torch.equal(losses(resumed, range(20, STEPS)), after) and torch.isfinite(before).all()
+    evaluated = [pack.model(0).state_dict() for pack in (whole, resumed)]
+    assert all(torch.equal(weight, evaluated[1][name]) for name, weight in evaluated[0].items())
+    assert torch.equal(evaluated[0]["head.bias"], whole.snapshot(0).weights["head.bias"]) == (not ema)
+
+
+def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped():
+    items, job = [member(), member(name="tcn_B_1m")], replace(JOB, ema=0.9)
+    pack, alone = Chunks(items, job, micro_batch=4), Chunks(items[:1], job, micro_batch=4)
+    still = pack.snapshot(1)
+    for step in range(10):
+        told = pack.step([True, False], [batch(step), batch(step)])
+        assert torch.equal(told[0], alone.step([True], [batch(step)])[0]) and torch.isnan(told[1])
+    now = pack.snapshot(1)
+    assert all(torch.equal(now.weights[name], weight) for name, weight in still.weights.items())
+    assert all(torch.equal(now.average[name], weight) for name, weight in still.average.items()) and still.average
+
+
+def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
+    item = member()
+    read_X = torch.arange(JOB.chunk + JOB.bars_seen - 1)
+    x_BFX = gather_chunks(item.rows_TF, torch.tensor([ROWS - 40]), read_X, item.mean_F, item.std_F)
+    assert torch.equal(x_BFX[0, :, 39:], x_BFX[0, :, 39:40].expand(-1, len(read_X) - 39))
+    loss = Chunks([item], JOB, micro_batch=4).step([True], [torch.tensor([ROWS - 80])])
+    assert torch.isfinite(loss).all()
+
+
+def test_a_loss_that_is_not_finite_leaves_the_model_as_it_was():
+    item = member()
+    item.rows_TF[300] = torch.inf
+    pack = Chunks([replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))], JOB, micro_batch=4)
+    before = pack.snapshot(0).weights
+    assert torch.isnan(pack.step([True], [batch(0)])).all()
+    assert all(torch.equal(pack.snapshot(0).weights[name], weight) for name, weight in before.items())
+
+
+def test_an_output_is_the_same_whichever_bars_are_asked_for():
+    item = member()
+    rows_TF = item.rows_TF.repeat(5, 1)  # more than two chunks of evaluation
+    first = JOB.bars_seen - 1
+    evaluator = StreamEvaluator(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first=first, bars_seen=JOB.bars_seen)
+    model = new_model(item, JOB)
+    bars = np.arange(first, len(rows_TF))
+    whole = evaluator.outputs(model, bars)
+    assert np.array_equal(evaluator.outputs(model, bars[1500:2600:7]), whole[1500:2600:7])
+    # On another grid the sums are others, and the numbers the same but for rounding.
+    moved = StreamEvaluator(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first=first + 100, bars_seen=JOB.bars_seen)
+    np.testing.assert_allclose(moved.outputs(model, bars[100:]), whole[100:], rtol=1e-4, atol=1e-5)
+    assert len(bars) > 2 * EVALUATION_CHUNK

@@ -1,0 +1,131 @@
+"""A pack's step: the gradient of the whole batch whatever its slices, and a result that no neighbour touches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.artifacts.card import read_card
+from trainer.artifacts.weights import load
+from trainer.config import Job
+from trainer.train.packs.pack import Lanes, Member, new_model
+
+STEPS = 60
+
+
+def _member(name: str, seed: int, dtype: torch.dtype = torch.float32) -> Member:
+    generator = torch.Generator().manual_seed(seed)
+    rows_TF = torch.randn(400, 5, generator=generator).to(dtype)
+    labels_T = (rows_TF[:, 0] > 0).to(dtype)
+    mean_F, std_F = torch.full((5,), 0.1, dtype=dtype), torch.full((5,), 0.9, dtype=dtype)
+    return Member(name=name, rows_TF=rows_TF, labels_T=labels_T, mean_F=mean_F, std_F=std_F)
+
+
+def _job(**settings: object) -> Job:
+    return Job(hidden=8, lookback=12, batch=64, dropout=0.2, learning_rate=1e-2, **settings)
+
+
+def _batches() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(9)
+    return [torch.randint(0, 380, (64,), generator=generator) for _ in range(STEPS)]
+
+
+def _losses(pack: Lanes, number: int, members: int) -> list[float]:
+    return [pack.step([True] * members, [starts] * members)[number].item() for starts in _batches()]
+
+
+def test_sixty_steps_are_those_of_plain_torch():
+    job, member = replace(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
+    model = new_model(member, job)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    scaled_TF, expected, clipped = (member.rows_TF - member.mean_F) / member.std_F, [], 0
+    for starts in _batches():
+        windows = torch.stack([scaled_TF[start : start + job.lookback] for start in starts.tolist()], dim=1)
+        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), member.labels_T[starts + job.lookback - 1])
+        optimizer.zero_grad()
+        loss.backward()
+        clipped += int(nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm) > job.clip_norm)
+        optimizer.step()
+        expected.append(loss.item())
+    assert _losses(Lanes([member], job, micro_batch=17), 0, 1) == pytest.approx(expected, rel=1e-9)
+    assert 0 < clipped < STEPS
+
+
+@pytest.mark.parametrize(("dtype", "relative"), [(torch.float32, 1e-3), (torch.float64, 1e-9)], ids=["fp32", "float64"])
+def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
+    whole = _losses(Lanes([_member("a", 0, dtype)], _job(), micro_batch=64), 0, 1)
+    sliced = _losses(Lanes([_member("a", 0, dtype)], _job(), micro_batch=17), 0, 1)
+    assert sliced == pytest.approx(whole, rel=relative)
+    assert sum(whole[-5:]) < sum(whole[:5])
+
+
+def test_a_model_trains_bit_by_bit_the_same_alone_and_beside_others():
+    alone = Lanes([_member("a", 0)], _job())
+    packed = Lanes([_member("b", 1), _member("a", 0)], _job())
+    assert _losses(alone, 0, 1) == _losses(packed, 1, 2)
+    for name, tensor in alone.model(0).state_dict().items():
+        assert torch.equal(tensor, packed.model(1).state_dict()[name])
+
+
+def test_a_model_that_is_not_active_does_not_move():
+    pack = Lanes([_member("a", 0), _member("b", 1)], _job())
+    before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
+    losses = pack.step([False, True], [torch.arange(0), torch.arange(64)])
+    assert torch.isnan(losses[0]) and torch.isfinite(losses[1])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in pack.model(0).state_dict().items())
+
+
+def test_a_batch_with_a_loss_that_is_not_finite_changes_nothing():
+    member = _member("a", 0)
+    member.rows_TF[50] = torch.nan
+    pack = Lanes([member], _job())
+    before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
+    assert not torch.isfinite(pack.step([True], [torch.arange(30, 60)])[0])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in pack.model(0).state_dict().items())
+    assert torch.isfinite(pack.step([True], [torch.arange(100, 160)])[0])
+
+
+def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
+    torch.manual_seed(1)
+    first = Lanes([_member("a", 0)], _job())
+    torch.manual_seed(2)
+    again, other_name = Lanes([_member("a", 0)], _job()), Lanes([_member("b", 0)], _job())
+    weight = [pack.model(0).state_dict()["head.weight"] for pack in (first, again, other_name)]
+    assert torch.equal(weight[0], weight[1])
+    assert not torch.equal(weight[0], weight[2])
+
+
+def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path, write_candles, train):
+    write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
+    settings = {"hidden": 4, "lookback": 20, "batch": 64, "epochs": 3, "learning_rate": 1e-2, "ema": 0.9}
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.train",
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+    ]
+    assignments = [f"--set={name}={value}" for name, value in settings.items()]
+    subprocess.run([*command, *assignments], check=True, timeout=120, capture_output=True)
+    file = tmp_path / "out" / "lstm_SIG-USD_1m.safetensors"
+    card = read_card(file)
+    assert card.training["ema"] == 0.9
+    here, plain = (
+        train(tmp_path, tmp_path / name, **{**settings, "ema": ema}) for name, ema in (("here", 0.9), ("plain", 0.0))
+    )
+    weights, same, others = (load(found)[0] for found in (file, here.file, plain.file))
+    assert all(torch.equal(weight, same[name]) and not torch.equal(weight, others[name]) for name, weight in weights.items())
+    assert card.metrics == read_card(here.file).metrics != read_card(plain.file).metrics
+    # The same steps, judged otherwise: only the validation sees the average.
+    histories = [item.training["history"] for item in (card, read_card(plain.file))]
+    assert [item["train_loss"] for item in histories[0]] == [item["train_loss"] for item in histories[1]]
+    assert card.metrics["validation"]["log_loss"] == pytest.approx(min(item["validation_loss"] for item in histories[0]))

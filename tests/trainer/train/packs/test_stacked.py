@@ -1,0 +1,281 @@
+"""The strategies against each other: whatever a pack is made of, a model trains as it does alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.train.packs.pack import Lanes, Member, Pack, fresh_state
+from trainer.train.packs.stacked import Fused, Streams
+
+STEPS = 60
+MODELS = 3
+JOB = Job(hidden=8, lookback=10, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
+RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}
+Strategy = Callable[[Sequence[Member], Job], Pack]
+
+
+def _members(dtype: torch.dtype = torch.float32) -> list[Member]:
+    found = []
+    for number in range(MODELS):
+        generator = torch.Generator().manual_seed(number)
+        # Symbols of different length and scale: rows lie unpadded, and each model has its own scaler.
+        rows_TF = torch.randn(200 + 50 * number, 5, generator=generator, dtype=torch.float64) * (number + 1) + number
+        labels_T = (rows_TF[:, 0] > number).to(dtype)
+        mean_F, std_F = rows_TF.mean(0), rows_TF.std(0)
+        found.append(
+            Member(
+                name=f"m{number}", rows_TF=rows_TF.to(dtype), labels_T=labels_T, mean_F=mean_F.to(dtype), std_F=std_F.to(dtype)
+            )
+        )
+    return found
+
+
+def _batches(members: Sequence[Member], step: int) -> list[torch.Tensor]:
+    """Return each model's windows; every fifth batch of model 1 is a short one, as at the end of an epoch."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    sizes = [JOB.batch, 7 if step % 5 == 0 else JOB.batch, JOB.batch]
+    return [
+        torch.randint(0, len(member.rows_TF) - JOB.lookback, (size,), generator=generator)
+        for member, size in zip(members, sizes, strict=True)
+    ]
+
+
+def _train(pack: Pack, members: Sequence[Member], *, stop: dict[int, int] | None = None) -> torch.Tensor:
+    """Take 60 steps, a model being active until its `stop`; return the losses (steps, M)."""
+    losses = []
+    for step in range(STEPS):
+        active = [step < (stop or {}).get(number, STEPS) for number in range(len(members))]
+        losses.append(pack.step(active, _batches(members, step)))
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_sixty_steps_give_the_losses_of_models_trained_one_after_another(strategy: Strategy, dtype: torch.dtype) -> None:
+    members = _members(dtype)
+    expected = _train(Lanes(members, JOB), members)
+    torch.testing.assert_close(_train(strategy(members, JOB), members), expected, rtol=RELATIVE[dtype], atol=0)
+    assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy, dtype: torch.dtype) -> None:
+    members = _members(dtype)
+    together = _train(strategy(members, JOB), members)
+    alone = strategy(members[1:2], JOB)
+    losses = torch.stack([alone.step([True], _batches(members, step)[1:2])[0] for step in range(STEPS)])
+    torch.testing.assert_close(losses, together[:, 1], rtol=RELATIVE[dtype], atol=0)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(strategy: Strategy) -> None:
+    members = _members()
+    pack = strategy(members, replace(JOB, ema=0.9))
+    for step in range(5):
+        pack.step([True] * MODELS, _batches(members, step))
+    before = [pack.snapshot(number) for number in range(MODELS)]
+    if isinstance(pack, Lanes):
+        members[0].rows_TF.fill_(torch.nan)
+    else:
+        pack._rows_RF[: len(members[0].rows_TF)] = torch.nan
+    losses = [pack.step([True, False, True], _batches(members, step)) for step in range(5, 8)]
+    assert all(torch.isnan(found[0]) and torch.isnan(found[1]) and torch.isfinite(found[2]) for found in losses)
+    after = [pack.snapshot(number) for number in range(MODELS)]
+    for number in (0, 1):  # the broken one does not move either
+        for part in ("weights", "average", "exp_avg", "exp_avg_sq"):
+            kept, found = getattr(before[number], part), getattr(after[number], part)
+            assert kept and all(torch.equal(kept[name], found[name]) for name in kept)
+        assert after[number].updates == before[number].updates == 5
+    assert after[2].updates == 8
+    assert not torch.equal(after[2].weights["head.weight"], before[2].weights["head.weight"])
+
+
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strategy) -> None:
+    members = _members()
+    together, thinned = _train(strategy(members, JOB), members), _train(strategy(members, JOB), members, stop={1: 20})
+    assert torch.isnan(thinned[20:, 1]).all()
+    torch.testing.assert_close(thinned[:, [0, 2]], together[:, [0, 2]], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("later", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("first", [Lanes, Fused, Streams])
+def test_a_snapshot_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
+    members = _members(torch.float64)
+    uninterrupted = _train(Lanes(members, JOB), members)
+    begun, continued = first(members, JOB), later(members, JOB)
+    for step in range(30):
+        begun.step([True] * MODELS, _batches(members, step))
+    for number in range(MODELS):
+        continued.restore(number, begun.snapshot(number))
+    losses = [continued.step([True] * MODELS, _batches(members, step)) for step in range(30, STEPS)]
+    torch.testing.assert_close(torch.stack(losses), uninterrupted[30:], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_learning_rates_are_per_model(strategy: Strategy) -> None:
+    members = _members(torch.float64)
+    pack = strategy(members, JOB)
+    pack.set_learning_rate(1, 0.0)
+    before = [pack.snapshot(number).weights["head.weight"] for number in range(MODELS)]
+    pack.step([True] * MODELS, _batches(members, 1))
+    moved = [not torch.equal(pack.snapshot(number).weights["head.weight"], before[number]) for number in range(MODELS)]
+    assert moved == [True, False, True]
+
+
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_the_module_of_a_member_has_its_present_weights(strategy: Strategy) -> None:
+    members = _members()
+    pack = strategy(members, JOB)
+    pack.step([True] * MODELS, _batches(members, 1))
+    weights = pack.snapshot(2).weights
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in pack.model(2).state_dict().items())
+
+
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy) -> None:
+    job, members = replace(JOB, precision="bf16"), _members()
+    alone = _train(Lanes(members, job), members)
+    together = _train(strategy(members, job), members)
+    torch.testing.assert_close(together, alone, rtol=1e-2, atol=0)
+    full = _train(Lanes(members, JOB), members)
+    assert not torch.equal(alone, full)
+    torch.testing.assert_close(alone, full, rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> None:
+    members, again = _members(), replace(JOB, activation_checkpointing=True)
+    assert torch.equal(_train(strategy(members, JOB), members), _train(strategy(members, again), members))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable[..., Pack], dtype: torch.dtype) -> None:
+    members = _members(dtype)
+    whole = _train(strategy(members, JOB), members)
+    torch.testing.assert_close(_train(strategy(members, JOB, micro_batch=9), members), whole, rtol=RELATIVE[dtype], atol=0)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved_until_it_fits(strategy: Strategy) -> None:
+    members = _members()
+    plain, scaled = strategy(members, JOB), strategy(members, JOB)
+    scaled.restore(1, replace(scaled.snapshot(1), loss_scale=1024.0))
+    for step in range(5):
+        losses = [pack.step([True] * MODELS, _batches(members, step)) for pack in (plain, scaled)]
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=0)
+    before = scaled.snapshot(1)
+    scaled.restore(1, replace(before, loss_scale=2.0**200))  # beyond what float32 holds: gradients overflow
+    loss = scaled.step([True] * MODELS, _batches(members, 5))[1]
+    after = scaled.snapshot(1)
+    assert torch.isfinite(loss)  # the scale is to blame and not the model, so the loop hears nothing of it
+    assert after.loss_scale == 2.0**199 and after.updates == before.updates and scaled.snapshot(0).updates == 6
+    assert all(torch.equal(after.weights[name], weight) for name, weight in before.weights.items())
+
+
+def _averaged(pack: Pack, members: Sequence[Member], steps: range) -> list[torch.Tensor]:
+    """Take steps; return each model's weights as they are evaluated, in one row."""
+    for step in steps:
+        pack.step([True] * len(members), _batches(members, step))
+    return [_row(pack.model(number).state_dict()) for number in range(len(members))]
+
+
+def _row(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([state[name].reshape(-1) for name in sorted(state)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: torch.dtype) -> None:
+    job, members = replace(JOB, ema=0.9), _members(dtype)
+    expected = _averaged(Lanes(members, job), members, range(STEPS))
+    found = _averaged(strategy(members, job), members, range(STEPS))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < RELATIVE[dtype]
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(strategy: Strategy) -> None:
+    members, decay = _members(torch.float64), 0.7
+    plain, averaged = strategy(members, JOB), strategy(members, replace(JOB, ema=decay))
+    expected = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
+    for step in range(STEPS):
+        told = [pack.step([True] * MODELS, _batches(members, step)) for pack in (plain, averaged)]
+        assert torch.equal(*told)
+        kept = min(decay, (1 + step + 1) / (10 + step + 1))
+        weights = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
+        expected = [kept * average + (1 - kept) * new for average, new in zip(expected, weights, strict=True)]
+    for number in range(MODELS):
+        state = averaged.snapshot(number)
+        assert torch.equal(_row(state.weights), weights[number]) and not plain.snapshot(number).average
+        torch.testing.assert_close(_row(state.average), expected[number], rtol=1e-9, atol=1e-12)
+        assert torch.equal(_row(averaged.model(number).state_dict()), _row(state.average))
+
+
+@pytest.mark.parametrize("later", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("first", [Lanes, Fused, Streams])
+def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: Strategy, later: Strategy) -> None:
+    job, members = replace(JOB, ema=0.9), _members(torch.float64)
+    begun, continued = first(members, job), later(members, job)
+    _averaged(begun, members, range(30))
+    for number in range(MODELS):
+        continued.restore(number, begun.snapshot(number))
+    whole, resumed = (_averaged(pack, members, range(30, STEPS)) for pack in (begun, continued))
+    for ours, theirs in zip(resumed, whole, strict=True):
+        assert torch.equal(ours, theirs) or (first is not later and float((ours - theirs).norm() / theirs.norm()) < 1e-9)
+
+
+@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) -> None:
+    job, members = replace(JOB, ema=0.9), _members(torch.float64)
+    pack = strategy(members, job)
+    (best, *_) = _averaged(pack, members, range(5))
+    _averaged(pack, members, range(5, 10))
+    averages = pack.model(0).state_dict()
+    assert not torch.equal(_row(averages), best)
+    start = {name: torch.full_like(weight, 0.25) for name, weight in averages.items()}
+    pack.restore(0, fresh_state(start, like=pack.snapshot(0)))
+    assert torch.equal(_row(pack.model(0).state_dict()), _row(start))
+    pack.step([True] * MODELS, _batches(members, 10))
+    state = pack.snapshot(0)
+    expected = _row(start) + 9 / 11 * (_row(state.weights) - _row(start))  # as after any first update
+    torch.testing.assert_close(_row(state.average), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_members_that_share_rows_share_their_place() -> None:
+    members = _members()
+    twin = Member(**{**members[0].__dict__, "name": "twin"})
+    pack = Fused([members[0], twin, members[1]], JOB)
+    assert len(pack._rows_RF) == len(members[0].rows_TF) + len(members[1].rows_TF)
+    assert pack._offsets_M1[:, 0].tolist() == [0, 0, len(members[0].rows_TF)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_a_recorded_graph_gives_the_losses_of_plain_modules(strategy: Strategy) -> None:
+    job = replace(JOB, ema=0.9, precision="fp32")
+    members = [
+        Member(**{key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in member.__dict__.items()})
+        for member in _members()
+    ]
+    batches = [[starts.cuda() for starts in _batches(members, step)] for step in range(STEPS)]
+    plain, recorded = Lanes(members, job), strategy(members, job)
+    before = recorded.snapshot(0)
+    recorded.step([False] * MODELS, batches[0])  # records, which moves nobody
+    after = recorded.snapshot(0)
+    assert after.updates == after.batches == 0
+    for part in ("weights", "average", "exp_avg", "exp_avg_sq"):
+        assert torch.equal(_row(getattr(after, part)), _row(getattr(before, part)))
+    told = [[pack.step([True] * MODELS, starts) for starts in batches] for pack in (plain, recorded)]
+    torch.testing.assert_close(torch.stack(told[1]), torch.stack(told[0]), rtol=1e-3, atol=0)
+    for number in range(MODELS):
+        ours, theirs = (_row(pack.model(number).state_dict()) for pack in (recorded, plain))
+        assert float((ours - theirs).norm() / theirs.norm()) < 1e-3

@@ -1,0 +1,74 @@
+"""The table of the TCN: its rows, what does not fit, and the arithmetic of an epoch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+
+import pytest
+import torch
+
+from trainer.train.tuning import bench as benching
+from trainer.train.tuning.bench import Row, bench, bench_job, epoch_seconds, num_chunks, num_parameters
+
+CPU = torch.device("cpu")
+TINY = {"blocks": 2, "width": 4, "chunk": 16}
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benching, "QUICK_SECONDS", 0.05)
+
+
+def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
+    said: list[str] = []
+    rows = bench(bench_job("cpu", TINY), CPU, quick=True, say=said.append)
+    assert [(row.batch, row.activation_checkpointing) for row in rows] == [(1, False), (1, True), (8, False), (8, True)]
+    assert all(row.chunks_per_second == pytest.approx(row.batch * row.steps_per_second) for row in rows)
+    assert len(said) == len(rows) and "chunks/s" in said[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's memory")
+def test_a_row_has_its_own_memory(monkeypatch):
+    monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})
+    wide = {"blocks": 3, "width": 64, "chunk": 256, "micro_batch": 64}
+    rows = bench(bench_job("cpu", wide), CPU, quick=True, say=lambda line: None)
+    large, recomputed, small, _ = (row.memory_gib for row in rows)
+    assert large > 2 * small  # though it came first
+    assert small < recomputed < large
+
+
+def test_a_process_that_the_system_ends_is_an_answer(monkeypatch):
+    monkeypatch.setattr(benching, "_measure", _ended)  # pickled by its name, so that the child finds this one
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn"))
+    row = benching._in_a_process(bench_job("cpu", TINY), 0.1)
+    assert "ended (9)" in row.excluded and row.chunks_per_second == 0
+
+
+def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch):
+    def too_much(*given: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(benching, "_step_seconds", too_much)
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda *given: None)
+    rows = bench(bench_job("cuda", {}), torch.device("cuda"), quick=False, say=lambda line: None)
+    assert [row.batch for row in rows[::2]] == [16, 64, 200, 1500]
+    assert {row.excluded for row in rows} == {"out of memory"}
+
+
+def test_an_epoch_is_a_pass_over_the_training_chunks():
+    job = bench_job("cpu", {"chunk": 100})
+    assert num_chunks(job, bars=10_000) == 70
+    assert epoch_seconds(job, Row(batch=1, activation_checkpointing=False, chunks_per_second=7.0), bars=10_000) == 10.0
+
+
+def test_on_a_gpu_the_model_has_its_full_size():
+    job = bench_job("cuda", {})
+    assert (job.model, job.blocks, job.width, job.chunk) == ("tcn", 12, 512, 1024)
+    assert 17e6 < num_parameters(job) < 20e6
+
+
+def _ended(*given: object) -> None:
+    os._exit(9)

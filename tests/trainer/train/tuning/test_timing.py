@@ -1,0 +1,76 @@
+"""What one way to train is timed on, and the ten steps in which a strategy has to agree with plain modules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.train.packs import strategy as strategy_of
+from trainer.train.packs.stacked import Fused
+from trainer.train.packs.strategy import in_steps
+from trainer.train.tuning import timing as timing_of
+from trainer.train.tuning.timing import Candidate, batches, disagreement, make_members, measure
+
+JOB = Job(hidden=4, lookback=6, batch=32)
+STREAM = in_steps(Job(model="tcn", width=8, blocks=2, chunk=32, batch_chunks=4))
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing_of, "ROWS", 500)
+    monkeypatch.setattr(timing_of, "CHUNKS", 8)
+
+
+def test_windows_a_second_are_steps_a_second_times_what_a_step_takes():
+    option = Candidate(strategy="lanes", pack=1, micro_batch=16)
+    found = measure(option, make_members(1, JOB, CPU), JOB, 0.01)
+    assert found.windows_per_second == pytest.approx(found.steps_per_second * 32)
+    auto = measure(Candidate(strategy="lanes", pack=1, micro_batch=16, batch=64), make_members(1, JOB, CPU), JOB, 0.01)
+    assert auto.windows_per_second == pytest.approx(auto.steps_per_second * 64)
+
+
+def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
+    taken: list[int] = []
+
+    def form(members, job):
+        taken.append(job.batch)
+        return strategy_of.form_pack(members, job)
+
+    monkeypatch.setattr(timing_of, "form_pack", form)
+    large = Job(hidden=4, lookback=6, batch=4096)
+    found = measure(Candidate(strategy="lanes", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01)
+    assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
+
+
+def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_its_rows():
+    members = make_members(1, STREAM, CPU)
+    (starts,) = batches(members, STREAM, 0)
+    assert len(starts) == 4 and int(starts.max()) + STREAM.chunk + STREAM.bars_seen - 1 <= len(members[0].rows_TF)
+    for again in (False, True):
+        option = Candidate(strategy="lanes", pack=1, micro_batch=2, activation_checkpointing=again)
+        assert measure(option, members, STREAM, 0.01).windows_per_second > 0
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 TB")]
+)
+def test_out_of_memory_is_an_answer_and_another_error_is_none(monkeypatch, error):
+    def form(members, job):
+        raise error
+
+    monkeypatch.setattr(timing_of, "form_pack", form)
+    option = Candidate(strategy="lanes", pack=1, micro_batch=16)
+    assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "out of memory"
+    error = RuntimeError("no kernel image is available")
+    with pytest.raises(RuntimeError, match="no kernel image"):
+        measure(option, make_members(1, JOB, CPU), JOB, 0.01)
+
+
+def test_a_strategy_that_agrees_with_plain_modules_passes_and_one_that_does_not_is_told_by_how_much():
+    members = make_members(3, JOB, CPU)
+    assert disagreement(Fused(members, JOB), members, JOB) == ""
+    broken = Fused(members, JOB)
+    broken.set_learning_rate(1, 0.5)
+    assert "differ by" in disagreement(broken, members, JOB)

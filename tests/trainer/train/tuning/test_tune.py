@@ -1,0 +1,174 @@
+"""The tuner: what it times, what it excludes, what it chooses and keeps. Candidates are timed by a table, not by a clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.gpu_profiles.choice import choose
+from trainer.gpu_profiles.tuned import known_here
+from trainer.train.packs.pack import Member
+from trainer.train.packs.strategy import in_steps
+from trainer.train.tuning import timing as timing_of
+from trainer.train.tuning import tune as tuning
+from trainer.train.tuning.timing import Candidate, Timing
+from trainer.train.tuning.tune import candidates, remember, tune
+
+JOB = Job(hidden=4, lookback=6, batch=256)
+STREAM = in_steps(Job(model="tcn", width=512, batch_chunks=16))
+CPU = torch.device("cpu")
+Speed = Callable[[Candidate], float]  # windows a second; 0: out of memory
+
+
+@pytest.fixture(autouse=True)
+def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles" / "gpu_profiles.toml"))
+    monkeypatch.setattr(timing_of, "ROWS", 500)
+
+
+class Device:
+    """A device whose speed is known, and whose clock stands still but for what is measured."""
+
+    def __init__(self, speed: Speed) -> None:
+        self.speed, self.now = speed, 0.0
+        self.measured: list[Candidate] = []
+
+    def measure(self, option: Candidate, members: Sequence[Member], job: Job, seconds: float) -> Timing:
+        self.measured.append(option)
+        self.now += seconds
+        assert len(members) == option.pack
+        if not (speed := self.speed(option)):
+            return Timing(candidate=option, excluded="out of memory")
+        return Timing(candidate=option, windows_per_second=speed, steps_per_second=speed / option.of(job).batch)
+
+    def tune(self, job: Job, *, seconds: float = 20.0, batch_limit: int = 0) -> list[Timing]:
+        return tune(
+            job,
+            CPU,
+            seconds=seconds,
+            say=lambda line: None,
+            batch_limit=batch_limit,
+            measured=self.measure,
+            clock=lambda: self.now,
+        )
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tuner time a GPU's candidates on this CPU's members."""
+    found = candidates
+    monkeypatch.setattr(tuning, "candidates", lambda job, kind: found(job, "cuda"))
+
+
+def test_on_a_cpu_one_models_slices_are_timed_and_none_is_larger_than_the_batch():
+    assert [option.micro_batch for option in candidates(Job(batch=1024), "cpu")] == [64, 128, 256, 512]
+    assert [option.micro_batch for option in candidates(Job(batch=100), "cpu")] == [64, 100]
+    assert {(option.strategy, option.pack) for option in candidates(Job(), "cpu")} == {("lanes", 1)}
+
+
+def test_on_a_gpu_every_strategy_is_timed_with_several_packs_and_what_the_job_names_is_not_varied():
+    options = candidates(Job(), "cuda")
+    assert {option.strategy for option in options} == {"lanes", "streams", "fused"}
+    assert {option.pack for option in candidates(Job(pack=6), "cuda")} == {6}
+    assert {option.strategy for option in candidates(Job(strategy="fused"), "cuda")} == {"fused"}
+    assert {option.micro_batch for option in candidates(Job(micro_batch=32), "cuda")} == {32}
+    assert {option.activation_checkpointing for option in options} == {False}
+
+
+def test_a_tcn_is_timed_in_slices_of_chunks_on_a_gpu_with_checkpointing_too():
+    options = candidates(STREAM, "cuda")
+    assert {option.micro_batch for option in options} == {4, 8, 16}
+    assert {option.activation_checkpointing for option in options} == {False, True}
+    assert {option.activation_checkpointing for option in candidates(STREAM, "cpu")} == {False}
+    assert {(option.strategy, option.pack) for option in options} == {("lanes", 1)}
+
+
+def test_the_most_windows_a_second_win_and_the_time_is_kept():
+    device = Device(lambda option: 1000 / abs(option.micro_batch - 120))
+    first, *others = device.tune(Job(hidden=4, lookback=6, batch=1024), seconds=4.0)
+    assert first.candidate.micro_batch == 128 and [timing.excluded for timing in others] == ["", "", ""]
+    assert device.now <= 4.0 and len(device.measured) >= 8  # in turn
+
+
+def test_what_there_is_no_time_for_is_not_begun_and_said_so():
+    device = Device(lambda option: 100.0)
+    device.measure = lambda option, members, job, seconds: (  # type: ignore[method-assign]
+        setattr(device, "now", device.now + 3.0) or Timing(candidate=option, windows_per_second=1.0)
+    )
+    timings = device.tune(Job(hidden=4, lookback=6, batch=1024), seconds=8.0)
+    assert [timing.excluded for timing in timings] == ["", "", "no time left", "no time left"]
+
+
+def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
+    options = [Candidate(strategy="lanes", pack=1, micro_batch=32), Candidate(strategy="fused", pack=2, micro_batch=32)]
+    monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
+    monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "its losses differ by 1.0e-01")
+    said: list[str] = []
+    first, last = tune(JOB, CPU, seconds=0.1, say=said.append, measured=Device(lambda option: 1.0).measure)
+    assert first.candidate.strategy == "lanes" and last.excluded == "its losses differ by 1.0e-01"
+    assert said == ["fused is excluded: its losses differ by 1.0e-01"]
+
+
+def test_what_is_out_of_memory_loses_and_does_not_end_it():
+    timings = Device(lambda option: 0 if option.micro_batch > 128 else option.micro_batch).tune(JOB)
+    assert [(timing.candidate.micro_batch, timing.excluded) for timing in timings] == [
+        (128, ""),
+        (64, ""),
+        (256, "out of memory"),
+    ]
+
+
+def test_where_nothing_fits_smaller_slices_are_tried_and_checkpointing_only_then(monkeypatch):
+    on_a_gpu(monkeypatch)
+    monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "")
+    small = Device(lambda option: 5.0 if option.strategy == "lanes" and option.micro_batch <= 64 else 0)
+    first = small.tune(JOB)[0].candidate
+    assert (first.strategy, first.pack, first.micro_batch, first.activation_checkpointing) == ("lanes", 1, 64, False)
+    smaller = Device(lambda option: 5.0 if option.activation_checkpointing and option.micro_batch <= 128 else 0)
+    first = smaller.tune(JOB)[0].candidate
+    assert (first.micro_batch, first.activation_checkpointing) == (128, True)
+    assert all(timing.excluded == "out of memory" for timing in Device(lambda option: 0).tune(JOB))
+
+
+def test_checkpointing_is_chosen_where_it_is_faster(monkeypatch):
+    on_a_gpu(monkeypatch)
+
+    def speed(option: Candidate) -> float:  # without it, only slices of 4 chunks fit
+        return option.micro_batch * 0.7 if option.activation_checkpointing else 4.0 if option.micro_batch == 4 else 0
+
+    tiny = in_steps(Job(model="tcn", width=8, blocks=2, chunk=32, batch_chunks=16))
+    first = Device(speed).tune(tiny)[0].candidate
+    assert (first.micro_batch, first.activation_checkpointing) == (16, True)
+    assert not Device(lambda option: 9.0 - option.activation_checkpointing).tune(tiny)[0].candidate.activation_checkpointing
+
+
+def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_limit():
+    auto = Job(hidden=4, lookback=6, batch=0)
+    rising = Device(lambda option: min(option.batch or 256, 512) * 1.0 + option.batch * 0.01).tune(auto, batch_limit=4096)
+    assert rising[0].candidate.batch == 4096
+    flat = Device(lambda option: 100.0 + min(option.batch or 256, 512)).tune(auto, batch_limit=4096)
+    assert flat[0].candidate.batch == 512
+    assert {timing.candidate.batch for timing in flat} == {0, 64, 128, 256, 512, 1024, 2048, 4096}
+    few = Device(lambda option: 1.0 + option.batch).tune(auto, batch_limit=32)
+    assert few[0].candidate.batch == 32 and few[0].candidate.micro_batch <= 32
+
+
+def test_the_answer_is_kept_for_this_shape_on_this_profile():
+    best = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=64), windows_per_second=1234.56)
+    remember(choose("cpu", None), JOB, best)
+    entry = known_here("cpu", JOB, torch=torch.__version__)
+    assert entry is not None and (entry["micro_batch"], entry["windows_per_second"]) == (64, 1234.6)
+
+
+def test_only_what_was_measured_of_the_reference_model_is_a_figure_of_the_profile(tmp_path):
+    best = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=128), windows_per_second=2.0)
+    file = tmp_path / "profiles" / "gpu_measured.json"
+    remember(choose("cpu", None), Job(hidden=128), best)
+    assert not file.exists()
+    remember(choose("cpu", None), Job(), best)
+    measured = json.loads(file.read_text())["cpu"]
+    assert measured["windows_per_second"] == 2 and "date" in measured

@@ -1,0 +1,87 @@
+"""What a worker is given of the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.train.task import Task
+from trainer.train.workers.station import let_threads_sleep, memory_fraction, threads_of
+
+GIB = 2**30
+NODES = Path("/sys/devices/system/node")
+
+
+def dealt(num_tasks: int, *, num_workers: int, cores: int = 8, **settings: Any) -> list[int]:
+    """Return the threads of tasks, the longest first."""
+    shape = {"family": "lstm", "timeframe": "1m", "seed": 0}
+    tasks = [Task(symbol=f"S{number}", estimate=100 - number, **shape) for number in range(num_tasks)]
+    threads = threads_of(Job(**settings), tasks, num_workers=num_workers, cores=cores)
+    return [threads[task.model] for task in tasks]
+
+
+@pytest.mark.parametrize("settings", [{"model": "tcn"}, {"model": "lstm"}, {"hidden": 128}])
+def test_where_models_are_fewer_than_cores_each_gets_its_share_of_them(settings):
+    assert dealt(1, num_workers=1, **settings) == [8]
+    assert dealt(3, num_workers=3, **settings) == [2, 2, 2]
+    assert dealt(2, num_workers=1, **settings) == [8, 8]
+    assert dealt(8, num_workers=8, **settings) == [1] * 8
+
+
+def test_what_is_left_for_the_end_gets_the_cores_of_those_that_are_done():
+    assert dealt(3, num_workers=2, cores=2) == [1, 1, 2]
+    assert dealt(11, num_workers=8) == [1] * 8 + [2] * 3
+    assert dealt(15, num_workers=8) == [1] * 15
+    # Who wants fewer workers than cores wants the others for something else; and more workers than cores take turns already.
+    assert dealt(3, num_workers=1, cores=2) == [1, 1, 1]
+    assert dealt(5, num_workers=4, cores=2) == [1] * 5
+
+
+@pytest.mark.parametrize("settings", [{"model": "tcn", "width": 32}, {"hidden": 32}, {"pack": 2}])
+def test_a_model_that_would_lose_by_it_has_one_thread(settings):
+    assert dealt(1, num_workers=1, **settings) == [1]
+
+
+def test_idle_threads_may_sleep_unless_the_user_said_how_they_wait():
+    plain: dict[str, str] = {}
+    let_threads_sleep(plain)
+    assert plain == {"GOMP_SPINCOUNT": "1000"}
+    said = {"OMP_WAIT_POLICY": "ACTIVE"}
+    let_threads_sleep(said)
+    assert said == {"OMP_WAIT_POLICY": "ACTIVE"}
+
+
+def test_workers_that_share_a_gpu_have_room_for_all_of_them_and_their_contexts():
+    assert memory_fraction(1, 80 * GIB) < 1
+    for sharing, gib in ((2, 80), (4, 16)):
+        assert sharing * (memory_fraction(sharing, gib * GIB) * gib + 0.75) == pytest.approx(gib)
+    assert memory_fraction(40, 16 * GIB) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
+    code = (
+        "import torch; from trainer.train.workers.station import Station, settle;"
+        "found = settle(Station(number=0, device='cuda:0', sharing=4)); print(found);"
+        "half = torch.cuda.get_device_properties(0).total_memory // 2;"
+        "torch.empty(half, dtype=torch.uint8, device='cuda:0')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "memory_fraction" in ended.stdout and "OutOfMemoryError" in ended.stderr
+
+
+def test_a_worker_begins_with_one_thread_and_says_nothing_where_all_is_as_usual():
+    code = (
+        "import torch; from trainer.train.workers.station import Station, settle;"
+        "print(settle(Station(number=0, device='cpu')), torch.get_num_threads())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.endswith(" 1\n")
+    assert len(list(NODES.glob("node[0-9]*"))) > 1 or ended.stdout == "{} 1\n"

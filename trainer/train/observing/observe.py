@@ -1,0 +1,88 @@
+"""What is kept of a training for a later look: events by model and by worker, TensorBoard's files, and what the GPUs did.
+
+    OUT/observed/models/<model>.jsonl  workers/<number>.jsonl  gpus.jsonl  tensorboard/<model or gpu>/
+
+The same events go to `events.jsonl` (events.py), which the node sends to S3 as metrics: a run's folder can be made of that.
+Where GPU events come from is `gpu_watch`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trainer.train.observing.tensorboard import ScalarFile
+
+PROGRESS_SECONDS = 5.0  # of one model: each second of hundreds of models would be gigabytes in a night
+GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
+
+
+class Observed:
+    """Keep events under a folder. Threads may call it at once."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._folder, self._clock = folder, clock
+        self._boards: dict[str, ScalarFile] = {}
+        self._told: dict[str, float] = {}  # when each model's progress was kept last
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Keep one event."""
+        with self._lock:
+            now = self._clock()
+            if event["event"] == "progress":
+                if now - self._told.get(event["model"], -math.inf) < PROGRESS_SECONDS:
+                    return
+                self._told[event["model"]] = now
+            places = [("models", event.get("model")), ("workers", event.get("worker"))]
+            files = [f"{kind}/{name}.jsonl" for kind, name in places if name is not None]
+            if event["event"] == "gpu":
+                files.append("gpus.jsonl")
+            time_text = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
+            line = json.dumps({"time": time_text, **event}) + "\n"  # NaN stays NaN here: it is what a person looks for
+            for name in files:
+                path = self._folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(line)
+            board, step, scalars = points_of(event)
+            if scalars:
+                self._board(board, now).add(scalars, step=step, now=now)
+
+    def _board(self, name: str, now: float) -> ScalarFile:
+        if name not in self._boards:
+            self._boards[name] = ScalarFile(self._folder / "tensorboard" / name, now=now, suffix=name)
+        return self._boards[name]
+
+
+def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
+    """Return what an event adds to TensorBoard: whose, at which step, and which numbers. No numbers: nothing."""
+    kind, model = event["event"], str(event.get("model", ""))
+    if kind == "progress":
+        step = (event["epoch"] - 1) * event["steps"] + event["step"]
+        return model, step, _numbers({"step/train_loss": event["loss"], "step/windows_per_second": event["windows_per_second"]})
+    if kind == "epoch":
+        losses = {f"epoch/{name}": value for name, value in event.items() if name.endswith("_loss")}
+        return model, event["epoch"], _numbers(losses)
+    if kind == "model_done":
+        scores = event["metrics"].items()
+        return model, 0, _numbers({f"{span}/{name}": value for span, found in scores for name, value in _items(found)})
+    if kind == "gpu":
+        return f"gpu{event['gpu']}", event["sample"], _numbers({name: event[name] for name in GPU_FIGURES})
+    return "", 0, {}
+
+
+def _items(found: Any) -> list[tuple[str, Any]]:
+    return list(found.items()) if isinstance(found, Mapping) else []
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Keep what TensorBoard can draw: finite numbers."""
+    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

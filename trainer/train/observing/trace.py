@@ -1,0 +1,75 @@
+"""A torch profiler trace of a few steps of each worker's first pack, on request (`--set trace_steps=5`).
+
+Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. The steps that are recorded are slower than the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from trainer.train.packs.pack import Member, Pack
+
+WARM_UP_STEPS = 3  # a first step compiles, captures its graph and fills the allocator: none of that is the step
+
+Form = Callable[[Sequence[Member]], Pack]
+
+
+def traced(form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None]) -> Form:
+    """Return `form` with the steps after the warm-up recorded to `file`, once; then a `trace` event is reported.
+
+    A worker that takes fewer steps than these leaves no trace.
+    """
+    recorder = _Recorder(steps, file, report)
+    return lambda members: cast(Pack, _Traced(form(members), recorder))
+
+
+class _Traced:
+    """A pack whose steps pass by the recorder; everything else is the pack's own."""
+
+    def __init__(self, pack: Pack, recorder: _Recorder) -> None:
+        self._pack, self._recorder = pack, recorder
+
+    def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See `Pack.step`."""
+        self._recorder.before()
+        losses = self._pack.step(active, starts)
+        self._recorder.after()
+        return losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pack, name)
+
+
+class _Recorder:
+    def __init__(self, steps: int, file: Path, report: Callable[[dict[str, Any]], None]) -> None:
+        self._steps, self._file, self._report = steps, file, report
+        self._taken = 0
+        self._profiler: profile | None = None
+
+    def before(self) -> None:
+        self._taken += 1
+        if self._taken == WARM_UP_STEPS + 1:
+            activities = [ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+                activities.append(ProfilerActivity.CUDA)
+            self._profiler = profile(activities=activities)
+            self._profiler.start()
+
+    def after(self) -> None:
+        if self._profiler is None or self._taken < WARM_UP_STEPS + self._steps:
+            return
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # or the last kernels are missing
+        self._profiler.stop()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        part = self._file.with_name(f"part.{self._file.name}")  # its ending stays: torch compresses by it
+        self._profiler.export_chrome_trace(str(part))
+        part.replace(self._file)
+        self._profiler = None
+        self._report({"event": "trace", "file": f"{self._file.parent.name}/{self._file.name}", "steps": self._steps})

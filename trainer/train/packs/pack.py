@@ -1,0 +1,256 @@
+"""A pack: the models that one worker trains together, behind one small interface.
+
+    step(active, starts) -> loss per model
+
+`starts` names the windows of each model's batch; the pack gathers them from rows that lie on its device, runs forward,
+backward, clipping and optimizer, and returns what each active model's loss was. Which model is active, what its next
+batch is and when it stops belongs to `trainer.train.loop`. A model's result does not depend on its pack.
+
+Here: the interface, and `Lanes`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
+
+Shapes: M models, B batch, T time steps, F features, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from trainer.config import Job
+from trainer.models.families import architecture_of, build
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
+from trainer.train.score import gather
+from trainer.train.seeds import derive, dropout_keys
+
+# Slices of a batch on a CPU. With the allocator's thresholds (cpu.py) 256 windows are 2 to 5 % faster than 128 at hidden 64,
+# and as fast at hidden 128; 512 gain as much again at a batch of 1,024 (benchmarks.tuner, AMD EPYC, 1 MiB of L2, 2026-11-21).
+CPU_MICRO_BATCH = 256
+BETAS = (0.9, 0.999)  # Adam's, as in torch
+EPSILON = 1e-8
+AVERAGE_RISE = 9  # of the average of weights: see `newest_share`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One model of a pack: its name, and the rows of its symbol on the pack's device."""
+
+    name: str
+    rows_TF: torch.Tensor
+    labels_T: torch.Tensor
+    mean_F: torch.Tensor
+    std_F: torch.Tensor
+    seed: int = 0  # of all its random numbers, together with `draws`
+    draws: str = ""  # the name that they follow from; empty: its own. Folds and seeds of a symbol share one, so that a seed
+    # gives the same weights and order whatever else the job trains
+
+    @property
+    def draws_as(self) -> str:
+        """Return the name that, with the seed, all random numbers of this model follow from."""
+        return self.draws or self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelState:
+    """Everything that a step of one model depends on besides its batch and learning rate. Tensors by weight's name."""
+
+    weights: Mapping[str, torch.Tensor]
+    exp_avg: Mapping[str, torch.Tensor]  # Adam's two moments
+    exp_avg_sq: Mapping[str, torch.Tensor]
+    updates: int  # optimizer steps taken, for Adam's bias correction
+    batches: int  # batches seen, skipped ones too: the step that dropout's key is made of
+    loss_scale: float = 1.0  # fp16 alone has another
+    good_steps: int = 0  # since the scale last changed
+    average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, where the job has one
+
+
+class Pack(Protocol):
+    """What the loop needs of a strategy. Members are numbered as they were given."""
+
+    def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Take one optimizer step of every active member over its windows `starts[m]` (B,) int64.
+
+        Return the loss of each (M,) before the step, NaN for members that are not active. A member whose loss or gradient
+        is not finite keeps its weights and moments, and its loss is returned as NaN; unless a scaled fp16 loss may be
+        the cause, which is then scaled less.
+        """
+
+    def model(self, member: int) -> nn.Module:
+        """Return the member as a plain module for evaluation: with its present weights, or their average if the job has one."""
+
+    def set_learning_rate(self, member: int, learning_rate: float) -> None:
+        """Set the learning rate of the member's next steps."""
+
+    def snapshot(self, member: int) -> ModelState:
+        """Return a copy of the member's state, on the pack's device."""
+
+    def restore(self, member: int, state: ModelState) -> None:
+        """Continue the member from a state, whichever strategy it came from."""
+
+
+class Lanes:
+    """Member after member, each a plain module with its own optimizer, its batch in slices: what a CPU is fastest with."""
+
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = CPU_MICRO_BATCH) -> None:
+        self._members, self._job, self._micro_batch = members, job, micro_batch
+        self._steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
+        self._models = [new_model(member, job) for member in members]
+        self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.ema else []
+        self._optimizers = [
+            torch.optim.AdamW(
+                model.parameters(), lr=job.learning_rate, betas=BETAS, eps=EPSILON, weight_decay=job.weight_decay, fused=True
+            )
+            for model in self._models
+        ]
+        self._batches = [0] * len(members)
+        self._dtype = settle_precision(job, members[0].rows_TF.device)
+        self._scales = [first_scale(self._dtype)] * len(members)
+        self._good_steps = [0] * len(members)
+        self._num_dropouts = job.layers
+
+    def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See `Pack.step`."""
+        rows_TF = self._members[0].rows_TF
+        losses = torch.full((len(self._members),), torch.nan, device=rows_TF.device, dtype=rows_TF.dtype)
+        for number, member in enumerate(self._members):
+            if active[number]:
+                losses[number] = self._step_one(number, member, starts[number])
+        return losses
+
+    def model(self, member: int) -> nn.Module:
+        """See `Pack.model`."""
+        return (self._averages or self._models)[member]
+
+    def set_learning_rate(self, member: int, learning_rate: float) -> None:
+        """See `Pack.set_learning_rate`."""
+        self._optimizers[member].param_groups[0]["lr"] = learning_rate
+
+    def snapshot(self, member: int) -> ModelState:
+        """See `Pack.snapshot`."""
+        weights = dict(self._models[member].named_parameters())
+        moments = self._optimizers[member].state
+        zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        return ModelState(
+            weights=_copies(self._models[member]),
+            exp_avg={name: moments[weight]["exp_avg"].clone() for name, weight in weights.items()} if moments else zero,
+            exp_avg_sq={name: moments[weight]["exp_avg_sq"].clone() for name, weight in weights.items()} if moments else zero,
+            updates=self._updates(member),
+            batches=self._batches[member],
+            loss_scale=self._scales[member],
+            good_steps=self._good_steps[member],
+            average=_copies(self._averages[member]) if self._averages else {},
+        )
+
+    def restore(self, member: int, state: ModelState) -> None:
+        """See `Pack.restore`."""
+        moments = self._optimizers[member].state
+        moments.clear()
+        self._models[member].load_state_dict(dict(state.weights))
+        if self._averages:
+            self._averages[member].load_state_dict(dict(state.average))
+        self._batches[member] = state.batches
+        self._scales[member], self._good_steps[member] = state.loss_scale, state.good_steps
+        if state.updates:
+            for name, weight in self._models[member].named_parameters():
+                moments[weight] = {
+                    "step": torch.tensor(float(state.updates), dtype=torch.float32, device=weight.device),
+                    "exp_avg": state.exp_avg[name].to(weight).clone(),
+                    "exp_avg_sq": state.exp_avg_sq[name].to(weight).clone(),
+                }
+
+    def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
+        model, optimizer, job = self._models[number], self._optimizers[number], self._job
+        keys_L2 = dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts)
+        keys_L2 = keys_L2.to(starts_B.device)
+        self._batches[number] += 1
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
+        num_labels = self._num_labels(member, starts_B)
+        for first in range(0, len(starts_B), self._micro_batch):
+            slice_B = starts_B[first : first + self._micro_batch]
+            # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
+            part = self._summed_loss(number, slice_B, keys_L2, first) / num_labels
+            (part * self._scales[number]).backward()  # type: ignore[no-untyped-call]
+            loss += part.detach()
+        if self._scales[number] != 1.0:
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.mul_(1 / self._scales[number])
+        norm = nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        if torch.isfinite(loss) and torch.isfinite(norm):
+            optimizer.step()
+            self._count_good_step(number)
+            if self._averages:
+                self._follow(number)
+        elif self._scales[number] > 1.0:
+            self._scales[number], self._good_steps[number] = self._scales[number] / 2, 0
+        else:
+            loss.fill_(torch.nan)
+        return loss
+
+    def _num_labels(self, member: Member, starts_B: torch.Tensor) -> int | torch.Tensor:
+        """Return how many labels a batch has: what its summed loss is divided by."""
+        return len(starts_B)
+
+    def _summed_loss(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int) -> torch.Tensor:
+        """Return the loss of a slice of the batch, which begins at its row `first`, summed over the slice's labels."""
+        member = self._members[number]
+        x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
+        labels_B = member.labels_T[starts_B + (self._job.lookback - 1)]
+        with autocast(self._dtype, starts_B.device):
+            logits_B = self._models[number](x_TBF, keys_L2, first)
+        return nn.functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="sum")
+
+    def _updates(self, number: int) -> int:
+        """Return how many optimizer steps a member has taken."""
+        states = self._optimizers[number].state.values()
+        return next((int(state["step"]) for state in states), 0)
+
+    @torch.no_grad()
+    def _follow(self, number: int) -> None:
+        """Let the average of the weights follow the step that was just taken."""
+        share = newest_share(self._job.ema, self._updates(number))
+        for average, weight in zip(self._averages[number].parameters(), self._models[number].parameters(), strict=True):
+            average.lerp_(weight, share)
+
+    def _count_good_step(self, number: int) -> None:
+        if self._dtype == torch.float16:
+            self._good_steps[number] += 1
+            if self._good_steps[number] == GROWTH_STEPS:
+                self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
+
+
+def _copies(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def newest_share(decay: float, updates: int) -> float:
+    """Return what the newest weights count for in their average, after so many updates, this one included.
+
+    That is 1 - min(decay, (1 + updates) / (10 + updates)): TensorFlow's rule, which most others took over
+    (https://www.tensorflow.org/api_docs/python/tf/train/ExponentialMovingAverage). The average begins as the weights do, and
+    forgets that beginning within some ten updates, whatever the decay; nothing has to be divided out of it when it is read.
+    """
+    return max(1 - decay, AVERAGE_RISE / (AVERAGE_RISE + 1 + updates))
+
+
+def new_model(member: Member, job: Job) -> nn.Module:
+    """Build a member's model with weights drawn from its seed and name, on the device and in the precision of its rows."""
+    architecture: dict[str, Any] = architecture_of(job, num_features=member.rows_TF.shape[1])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(member.seed, member.draws_as, "weights"))
+        model = build(job.model, architecture, recompute=job.activation_checkpointing)
+    return model.to(member.rows_TF)
+
+
+def fresh_state(weights: Mapping[str, torch.Tensor], like: ModelState) -> ModelState:
+    """Return the state of a model that has these weights and an optimizer which has seen nothing, at the same batch.
+
+    An average of weights begins again, too, with these.
+    """
+    zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    average = weights if like.average else {}
+    return replace(like, weights=weights, exp_avg=zero, exp_avg_sq=zero, updates=0, average=average)

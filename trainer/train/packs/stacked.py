@@ -1,0 +1,293 @@
+"""The two strategies for GPUs. All models take their step as one program without a host in between, recorded as one CUDA graph.
+
+`Streams`: each model is a plain module, and each has a stream of its own inside the graph. Any chip, same kernels as alone.
+`Fused`: one batched program over stacked weights (`models.stacked_lstm`).
+
+Both keep weights, gradients and moments of all models in (M, P) tensors with one row a model, so that clipping, AdamW, and the
+rule for models that stopped or broke are written once, here, row by row. Rows meet nowhere: what happens in one is not
+felt in another, NaN included (masks are `where`, never a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly,
+slower than `Lanes`, which is how its equality is tested anywhere.
+
+Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from trainer.config import Job
+from trainer.models.families import architecture_of
+from trainer.models.stacked_lstm import StackedLstm
+from trainer.train.packs.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, new_model
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
+from trainer.train.score import scale_
+from trainer.train.seeds import dropout_keys
+
+_WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
+
+
+class _Stacked(ABC):
+    """What both strategies share: rows, inputs of the step, the optimizer, and the graph."""
+
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
+        self._members, self._job = members, job
+        self._micro_batch = min(micro_batch or job.batch, job.batch)
+        self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
+        models = len(members)
+        self._models = [new_model(member, job) for member in members]  # for evaluation: filled when one is asked for
+        self._matmul_dtype = settle_precision(job, self._device)
+        self._layout = StackedLstm(
+            **architecture_of(job, num_features=members[0].rows_TF.shape[1]),
+            recompute=job.activation_checkpointing,
+            matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
+        )
+        self._join_rows()
+        self._weights_MP = torch.stack([self._layout.flatten(model.state_dict()) for model in self._models]).detach()
+        self._gradient_MP = torch.zeros_like(self._weights_MP)
+        self._exp_avg_MP = torch.zeros_like(self._weights_MP)
+        self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
+        self._average_MP = self._weights_MP.clone() if job.ema else None
+        self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
+        self._scales_M = torch.full((models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device)
+        self._good_steps_M = torch.zeros(models, dtype=torch.int64, device=self._device)
+        self._batches = [0] * models
+        self._rates = [job.learning_rate] * models
+        # The step's inputs: buffers that keep their place, so that a recorded graph finds them.
+        self._rates_M = torch.full((models,), job.learning_rate, dtype=torch.float64, device=self._device)
+        self._starts_MB = torch.zeros(models, job.batch, dtype=torch.int64, device=self._device)
+        self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
+        self._keys_LM2 = torch.zeros(job.layers, models, 2, dtype=torch.int32, device=self._device)
+        self._losses_M = torch.zeros(models, dtype=self._dtype, device=self._device)
+        self._place_B = torch.arange(job.batch, device=self._device)
+        self._steps_T1 = torch.arange(job.lookback, device=self._device)[:, None]
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See `Pack.step`."""
+        lengths, keys = [], []
+        for number, member in enumerate(self._members):
+            length = len(starts[number]) if active[number] else 0
+            lengths.append(length)
+            keys.append(
+                dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._job.layers)
+            )
+            if length:
+                self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
+                self._batches[number] += 1
+            if 0 < length < self._job.batch:
+                # Places beyond a short batch repeat a window that is there: gathered, weighed with nothing.
+                self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
+        # The driver takes what lies in pageable memory before a call returns, so these need not outlive theirs:
+        # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html (2026-11-21).
+        self._lengths_M.copy_(torch.tensor(lengths), non_blocking=True)
+        self._rates_M.copy_(torch.tensor(self._rates, dtype=torch.float64), non_blocking=True)
+        self._keys_LM2.copy_(torch.stack(keys, dim=1), non_blocking=True)
+        if self._device.type == "cuda":
+            self._replay()
+        else:
+            self._run()
+        return self._losses_M.clone()
+
+    def model(self, member: int) -> nn.Module:
+        """See `Pack.model`."""
+        weights_MP = self._weights_MP if self._average_MP is None else self._average_MP
+        self._models[member].load_state_dict(self._layout.unflatten(weights_MP[member]))
+        return self._models[member]
+
+    def set_learning_rate(self, member: int, learning_rate: float) -> None:
+        """See `Pack.set_learning_rate`."""
+        self._rates[member] = learning_rate
+
+    def snapshot(self, member: int) -> ModelState:
+        """See `Pack.snapshot`."""
+
+        def copied(found_MP: torch.Tensor) -> dict[str, torch.Tensor]:
+            return self._layout.unflatten(found_MP[member].clone())
+
+        return ModelState(
+            weights=copied(self._weights_MP),
+            exp_avg=copied(self._exp_avg_MP),
+            exp_avg_sq=copied(self._exp_avg_sq_MP),
+            updates=int(self._updates_M[member]),
+            batches=self._batches[member],
+            loss_scale=float(self._scales_M[member]),
+            good_steps=int(self._good_steps_M[member]),
+            average={} if self._average_MP is None else copied(self._average_MP),
+        )
+
+    def restore(self, member: int, state: ModelState) -> None:
+        """See `Pack.restore`."""
+
+        def put(into_MP: torch.Tensor, found: Mapping[str, torch.Tensor]) -> None:
+            into_MP[member] = self._layout.flatten(found).to(into_MP)
+
+        put(self._weights_MP, state.weights)
+        put(self._exp_avg_MP, state.exp_avg)
+        put(self._exp_avg_sq_MP, state.exp_avg_sq)
+        if self._average_MP is not None:
+            put(self._average_MP, state.average)
+        self._updates_M[member] = state.updates
+        self._scales_M[member], self._good_steps_M[member] = state.loss_scale, state.good_steps
+        self._batches[member] = state.batches
+
+    @abstractmethod
+    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        """Add the gradients of sum(weight_MB x cross entropy) over the windows from `first` on; return that sum (M,)."""
+
+    def _join_rows(self) -> None:
+        """Put every symbol's rows end to end, unpadded; members that share rows share their place."""
+        place: dict[int, int] = {}
+        rows, labels, offsets, total = [], [], [], 0
+        for member in self._members:
+            if id(member.rows_TF) not in place:
+                place[id(member.rows_TF)] = total
+                rows.append(member.rows_TF)
+                labels.append(member.labels_T)
+                total += len(member.rows_TF)
+            offsets.append(place[id(member.rows_TF)])
+        self._rows_RF, self._labels_R = torch.cat(rows), torch.cat(labels).to(self._dtype)
+        self._offsets_M1 = torch.tensor(offsets, device=self._device)[:, None]
+        self._mean_MF = torch.stack([member.mean_F for member in self._members]).to(self._dtype)
+        self._std_MF = torch.stack([member.std_F for member in self._members]).to(self._dtype)
+
+    def _run(self) -> None:
+        """Take the step that the input buffers describe. Touches the device only: this is what a graph records."""
+        lengths_M1 = self._lengths_M[:, None]
+        inside_MB = self._place_B[None, :] < lengths_M1
+        weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
+        losses_M = torch.zeros_like(self._losses_M)
+        self._gradient_MP.zero_()
+        for first in range(0, self._job.batch, self._micro_batch):
+            losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
+        told_M = self._update(self._lengths_M > 0, losses_M)
+        self._losses_M.copy_(torch.where(told_M, losses_M, torch.nan))
+
+    def _cross_entropy(self, logits_MB: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor) -> torch.Tensor:
+        labels_MB = self._labels_R[rows_MB + (self._job.lookback - 1)]
+        each_MB = nn.functional.binary_cross_entropy_with_logits(logits_MB, labels_MB, reduction="none")
+        return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
+
+    def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
+        """Clip and apply AdamW row by row, where a model is active and its loss and gradient are finite.
+
+        Return where the loss stands for a step that was taken, or may be taken with a smaller scale (M,).
+        """
+        job, (beta_1, beta_2) = self._job, BETAS
+        self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
+        norm_M = self._gradient_MP.norm(dim=1)
+        moves_M = active_M & torch.isfinite(losses_M) & torch.isfinite(norm_M)
+        moves_M1 = moves_M[:, None]
+        scale_M = (job.clip_norm / (norm_M + 1e-6)).clamp(max=1.0)
+        gradient_MP = self._gradient_MP * scale_M[:, None]
+        self._updates_M.copy_(torch.where(moves_M, self._updates_M + 1, self._updates_M))
+        # A model that has not moved yet has no correction to divide by; its row is masked below.
+        updates_M1 = self._updates_M.clamp(min=1)[:, None]
+        exp_avg = torch.lerp(self._exp_avg_MP, gradient_MP, 1 - beta_1)
+        exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
+        step_size = (self._rates_M[:, None] / (1 - beta_1**updates_M1)).to(self._dtype)
+        correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
+        decay = (1 - self._rates_M * job.weight_decay)[:, None].to(self._dtype)
+        weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
+        for kept, moved in ((self._weights_MP, weights), (self._exp_avg_MP, exp_avg), (self._exp_avg_sq_MP, exp_avg_sq)):
+            kept.copy_(torch.where(moves_M1, moved, kept))
+        if self._average_MP is not None:
+            # `pack.newest_share`, row by row.
+            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.ema).to(self._dtype)
+            average_MP = torch.lerp(self._average_MP, weights, share_M1)
+            self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
+        return moves_M | self._rescale(active_M, moves_M)
+
+    def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
+        """Halve the loss scale where a scaled step could not be taken, double it after many that could; say where halved."""
+        halved_M = active_M & ~moves_M & (self._scales_M > 1)
+        grows = self._matmul_dtype == torch.float16
+        good_M = torch.where(halved_M, 0, self._good_steps_M + (moves_M if grows else 0))
+        doubled_M = good_M == GROWTH_STEPS
+        scales_M = torch.where(doubled_M, self._scales_M * 2, self._scales_M)
+        self._scales_M.copy_(torch.where(halved_M, self._scales_M / 2, scales_M))
+        self._good_steps_M.copy_(torch.where(doubled_M, 0, good_M))
+        return halved_M
+
+    def _replay(self) -> None:
+        if self._graph is None:
+            self._graph = self._record()
+        self._graph.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        """Record the step. The steps that warm up have no active model, so they change nothing."""
+        lengths_M = self._lengths_M.clone()
+        self._lengths_M.zero_()
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_STEPS):
+                self._run()
+        main.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # On the stream that warmed up, since AMD's libraries set themselves up once a stream, which a recording forbids. And
+        # of this thread alone: another one, such as that which writes checkpoints, may use the device meanwhile.
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            self._run()
+        self._lengths_M.copy_(lengths_M)
+        return graph
+
+
+class Fused(_Stacked):
+    """All models as one batched program."""
+
+    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        models, windows = weight_MB.shape
+        rows_MB = self._starts_MB[:, first : first + windows] + self._offsets_M1
+        index = (rows_MB[:, None, :] + self._steps_T1).view(-1)
+        x_MTBF = self._rows_RF.index_select(0, index).view(models, len(self._steps_T1), windows, -1)
+        scale_(x_MTBF, self._mean_MF[:, None, None, :], self._std_MF[:, None, None, :])
+        weights_MP = self._weights_MP.detach().requires_grad_()
+        logits_MB = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
+        losses_M = self._cross_entropy(logits_MB, rows_MB, weight_MB)
+        (gradient_MP,) = torch.autograd.grad((losses_M * self._scales_M.to(self._dtype)).sum(), weights_MP)
+        self._gradient_MP.add_(gradient_MP)
+        return losses_M.detach()
+
+
+class Streams(_Stacked):
+    """Each model a plain module on a stream of its own, joined again before the optimizer."""
+
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
+        super().__init__(members, job, micro_batch=micro_batch)
+        count = len(members) if self._device.type == "cuda" else 0
+        self._streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
+        # What trains: modules whose weights and gradients are views of the rows, so that one optimizer serves all.
+        self._lanes = [new_model(member, job) for member in members]
+        for number, model in enumerate(self._lanes):
+            weights = self._layout.unflatten(self._weights_MP[number])
+            gradients = self._layout.unflatten(self._gradient_MP[number])
+            for name, parameter in model.named_parameters():
+                parameter.data, parameter.grad = weights[name], gradients[name]
+
+    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        if not self._streams:
+            return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
+        main = torch.cuda.current_stream()
+        losses = []
+        for number, stream in enumerate(self._streams):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                losses.append(self._one(number, first, weight_MB[number]))
+        for stream in self._streams:
+            main.wait_stream(stream)
+        return torch.stack(losses)
+
+    def _one(self, number: int, first: int, weight_B: torch.Tensor) -> torch.Tensor:
+        rows_B = self._starts_MB[number, first : first + len(weight_B)] + self._offsets_M1[number]
+        index = (rows_B + self._steps_T1).view(-1)
+        x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
+        scale_(x_TBF, self._mean_MF[number], self._std_MF[number])
+        with autocast(self._matmul_dtype, self._device):
+            logits_B = self._lanes[number](x_TBF, self._keys_LM2[:, number], first)
+        loss = self._cross_entropy(logits_B, rows_B, weight_B)
+        (loss * self._scales_M[number].to(self._dtype)).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()

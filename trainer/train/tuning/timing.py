@@ -1,0 +1,156 @@
+"""What one way to train does on this device: windows a second and memory, on rows of noise in the shape of real ones.
+
+Here are a candidate, its timing, and the ten steps in which a strategy for GPUs has to agree with plain modules. Which
+candidates there are, and which wins, belongs to `trainer.train.tuning.tune`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from trainer.config import Job
+from trainer.data.features import FEATURES
+from trainer.train.packs.pack import Lanes, Member, Pack
+from trainer.train.packs.strategy import form_pack
+from trainer.train.precision import matmul_dtype
+
+ROWS = 20_000  # of each model: enough that windows do not sit in a cache
+CHUNKS = 64  # of a tcn's rows, at least
+PREPARED = 4  # batches made before the clock runs
+CPU_WINDOWS = {"lstm": 256, "tcn": 1}  # or chunks, of a step that is timed on a CPU; no less than a slice
+FEWEST_STEPS = 2  # that are timed
+GATE_STEPS = 10
+OUT_OF_MEMORY = "out of memory"
+_CPU_REFUSES = "can't allocate memory"  # what torch's allocator on a CPU says, in a plain RuntimeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One way to train: strategy, models at a time, windows in a slice. `batch` is a number only where the tuner chooses it."""
+
+    strategy: str
+    pack: int
+    micro_batch: int
+    activation_checkpointing: bool = False
+    batch: int = 0
+
+    def of(self, job: Job) -> Job:
+        """Return the job, trained this way."""
+        way = {name: getattr(self, name) for name in ("strategy", "pack", "micro_batch", "activation_checkpointing")}
+        return replace(job, **way, batch=self.batch or job.batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What a candidate does, or why it is out."""
+
+    candidate: Candidate
+    windows_per_second: float = 0.0  # of a tcn: chunks
+    steps_per_second: float = 0.0
+    memory_per_model_gib: float = 0.0
+    excluded: str = ""
+
+
+def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float) -> Timing:
+    """Train the members this way for about `seconds`, two steps at least. Out of memory is an answer.
+
+    On a CPU a step takes a few slices and not the whole batch: they cost the same each, and the optimizer next to nothing.
+    """
+    cuda = members[0].rows_TF.device.type == "cuda"
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    whole = option.of(job)
+    job = whole if cuda else replace(whole, batch=min(whole.batch, max(option.micro_batch, CPU_WINDOWS[job.model])))
+    try:
+        step_seconds = _step_seconds(job, members, seconds)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Timing(candidate=option, excluded=OUT_OF_MEMORY)
+    memory = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
+    return Timing(
+        candidate=option,
+        windows_per_second=job.batch * len(members) / step_seconds,
+        steps_per_second=job.batch / whole.batch / step_seconds,
+        memory_per_model_gib=memory / len(members),
+    )
+
+
+def warm_up(device: torch.device) -> None:
+    """Take two steps of nearly nothing: what torch loads for its first ones (two seconds) is no candidate's."""
+    job = Job(hidden=1, layers=1, lookback=1, batch=1)
+    measure(Candidate(strategy="lanes", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Say whether torch raised this for want of memory."""
+    return isinstance(error, torch.OutOfMemoryError) or _CPU_REFUSES in str(error)
+
+
+def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
+    """Return the median seconds of a step: on a machine with others at work a mean tells of them."""
+    pack = form_pack(members, job)
+    active = [True] * len(members)
+    prepared = [batches(members, job, step) for step in range(PREPARED)]
+    warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph
+    found: list[float] = []
+    began = time.perf_counter()
+    while len(found) < warm_up + FEWEST_STEPS or time.perf_counter() - began < seconds:
+        before = time.perf_counter()
+        pack.step(active, prepared[len(found) % PREPARED]).sum().item()  # waits for the device
+        found.append(time.perf_counter() - before)
+        if len(found) == warm_up:
+            began = time.perf_counter()
+    return statistics.median(found[warm_up:])
+
+
+def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
+    """Let a fresh pack of these members take ten steps beside plain modules; return '' if the losses agree, else how far not.
+
+    1e-3 is allowed in float32, 1e-2 in half precision.
+    """
+    allowed = 1e-3 if matmul_dtype(job, members[0].rows_TF.device) == torch.float32 else 1e-2
+    plain = Lanes(members, job, micro_batch=job.batch)
+    worst = 0.0
+    for step in range(GATE_STEPS):
+        starts = batches(members, job, step)
+        expected, found = (pack.step([True] * len(members), starts).double() for pack in (plain, other))
+        worst = max(worst, float(((found - expected) / expected).abs().nan_to_num(torch.inf).max()))
+    return "" if worst <= allowed else f"its losses differ by {worst:.1e} after {GATE_STEPS} steps, {allowed:.0e} is allowed"
+
+
+def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
+    """Return models with rows of noise in the shape of real ones; what they learn does not matter here."""
+    generator = torch.Generator().manual_seed(job.seed)
+    rows = places(job) * (job.chunk if job.model == "tcn" else 1) + job.bars_seen
+    return [
+        Member(
+            name=f"m{number}",
+            rows_TF=torch.randn(rows, len(FEATURES), generator=generator).to(device),
+            labels_T=torch.randint(0, 2, (rows,), generator=generator).float().to(device),
+            mean_F=torch.zeros(len(FEATURES), device=device),
+            std_F=torch.ones(len(FEATURES), device=device),
+        )
+        for number in range(count)
+    ]
+
+
+def places(job: Job) -> int:
+    """Return at how many places of a member's rows a window, or a chunk, may begin."""
+    return max(CHUNKS, job.batch) if job.model == "tcn" else ROWS
+
+
+def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
+    """Return a batch of random windows, or chunks, for each model."""
+    generator = torch.Generator().manual_seed(step)
+    size = job.chunk if job.model == "tcn" else 1
+    return [
+        (torch.randint(0, places(job), (job.batch,), generator=generator) * size).to(member.rows_TF.device)
+        for member in members
+    ]

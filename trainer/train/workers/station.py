@@ -1,0 +1,99 @@
+"""What workers and their models have of the machine, and how a worker's process is set up for it: cores, threads, memory.
+
+The supervisor deals stations out; the worker settles in before it makes anything, as memory lies where it is first touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.config import Job
+from trainer.gpu_profiles.memory import GIB, PROCESS_GIB
+from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.task import Task
+from trainer.train.workers.affinity import allowed_cores, core_list, cores_near_gpu, cores_of_worker, stay_on
+
+# Models of this size gain from a second thread where a core is idle, smaller ones lose. AMD EPYC, 2 cores, torch 2.13,
+# 2026-11-21, one thread and two. TCN, chunks/s: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512:
+# 35 and 55. LSTM of two layers, batch 256, windows/s: hidden 8: 25,000 and 3,600; 16: 23,000 and 23,500; 32: 12,000 and
+# 16,000; 64: 5,460 and 8,730; 128: 2,100 and 3,230. Beside two busy processes LSTMs of 64 and more did as well with one.
+THREADED_WIDTH, THREADED_HIDDEN = 128, 64
+# For how many loops a thread of OpenMP (GNU's, which torch brings) waits awake for the others. Left alone they do so for long:
+# on busy cores they keep each other from working. The same 8 blocks of 128 in chunks/s, idle cores and beside two busy
+# processes: left alone 65 and 2.6, asleep at once (OMP_WAIT_POLICY=PASSIVE) 51 and 17, this 55 and 19; one thread 35 and 24.
+SPIN_COUNT = 1000
+_SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Station:
+    """One worker's share of the machine."""
+
+    number: int
+    device: str
+    sharing: int = 1  # workers on the same GPU, itself included
+
+
+def threads_of(job: Job, tasks: Sequence[Task], *, num_workers: int, cores: int) -> dict[str, int]:
+    """Return how many threads each model, by name, trains with on a CPU.
+
+    One, where there is a model for each core, for more would only wait for each other. Where models are fewer than cores, each
+    gets its worker's share of them; and so does what is left over for the end, the shortest models, when the others are done.
+    Which model gets how many follows from the job and the machine and not from the clock: other sums may round otherwise.
+    """
+    threads = {task.model: 1 for task in tasks}
+    large = job.width >= THREADED_WIDTH if job.model == "tcn" else job.hidden >= THREADED_HIDDEN
+    if not large or job.pack > 1:
+        return threads
+    if len(tasks) < cores:
+        return dict.fromkeys(threads, max(1, cores // num_workers))
+    left = len(tasks) % cores if num_workers == cores else 0
+    for task in sorted(tasks, key=lambda task: (task.estimate, task.model))[:left]:
+        threads[task.model] = cores // left
+    return threads
+
+
+def let_threads_sleep(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set, for processes started from now on, how long idle threads wait awake, unless the user has said so."""
+    if not any(name in environment for name in _SPIN_VARIABLES):
+        environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
+
+
+def memory_fraction(sharing: int, memory_bytes: int) -> float:
+    """Return what part of a GPU's memory torch may take in one of `sharing` processes: its share, less the CUDA context."""
+    return max(0.01, 1 / sharing - PROCESS_GIB * GIB / memory_bytes)
+
+
+def settle(station: Station) -> dict[str, Any]:
+    """Set this process up for its station; return what was set, for an event, and nothing where all was left as it is."""
+    use_one_thread()  # until a model comes that is to have more; also those of threads that this one starts
+    found: dict[str, Any] = {}
+    allowed = allowed_cores()
+    if station.device == "cpu":
+        keep_freed_memory()
+        cores = cores_of_worker(station.number, allowed)
+        stay_on(cores)
+    else:
+        gpu = torch.cuda.get_device_properties(station.device)
+        cores = cores_near_gpu(_pci_address(gpu), allowed)
+        stay_on(cores)
+        torch.cuda.set_device(station.device)
+        if station.sharing > 1:
+            fraction = memory_fraction(station.sharing, gpu.total_memory)
+            torch.cuda.set_per_process_memory_fraction(fraction, station.device)
+            found["memory_fraction"] = round(fraction, 4)
+    if cores:
+        found["cores"] = core_list(cores)
+    return found
+
+
+def _pci_address(gpu: Any) -> str:
+    """Return a GPU's address as sysfs writes it; empty where torch does not tell (the stubs of 2.13 do not know the fields)."""
+    if not all(hasattr(gpu, f"pci_{part}_id") for part in ("domain", "bus", "device")):
+        return ""
+    return f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"

@@ -1,0 +1,254 @@
+"""The one supervisor: a queue of models, a process for each worker, a second chance for models whose worker died.
+
+Owns the processes: who trains what, what starts again, who is told what to read ahead. The order of work is `task_queue`,
+what a worker does is `worker`.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from trainer.train.cpu import num_cores
+from trainer.train.staging import stages
+from trainer.train.task import Task
+from trainer.train.workers.devices import default_workers, device_of
+from trainer.train.workers.station import Station, let_threads_sleep, threads_of
+from trainer.train.workers.task_queue import TaskQueue
+from trainer.train.workers.worker import ReadAhead, WorkerSettings, work
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """How it went, by model name."""
+
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_done event
+    failed: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_failed event
+    retries: int = 0
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    number: int
+    process: BaseProcess
+    connection: Connection
+    tasks: dict[str, Task] = field(default_factory=dict)  # what it trains now, by model
+    alone: bool = False  # it trains one model that must have no neighbours
+    crash: str = ""
+    last: str = ""  # symbol of the task given last: its rows stay there
+    staged: str = ""  # symbol that it was told to read ahead
+
+    @property
+    def held(self) -> set[str]:
+        """Return the symbols whose rows lie there."""
+        return {self.last, *(task.symbol for task in self.tasks.values())} - {""}
+
+
+def worker_context(kind: str) -> Any:
+    """Return how workers are started, and begin what that needs: called early, it loads torch beside whatever comes next.
+
+    CUDA does not survive a fork. On a CPU, workers are forked from a server that has torch loaded already.
+    """
+    if kind == "cuda":
+        return multiprocessing.get_context("spawn")
+    let_threads_sleep()
+    # torch._dynamo is what the first optimizer loads: a second for each worker otherwise. It starts no thread.
+    multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "trainer.train.workers.worker"])
+    forkserver.ensure_running()
+    return multiprocessing.get_context("forkserver")
+
+
+class Supervisor:
+    """Train tasks on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every worker at once.
+
+    When a worker dies, the models it was training start again together, once. If they die again, each goes alone, once.
+    A model that was alone from the first is reported when it dies a second time.
+    """
+
+    def __init__(self, *, kind: str, num_workers: int, places: int, settings: WorkerSettings, emit: Emit) -> None:
+        self._kind, self._num_workers, self._places = kind, num_workers, places
+        self._settings, self._emit = settings, emit
+        self._context = worker_context(kind)
+        self._workers: dict[int, _Worker] = {}
+        self._queue = TaskQueue(())
+        self._stages = stages(settings.job, kind=kind, num_workers=num_workers, cores=num_cores())
+        self._again_together: deque[tuple[Task, ...]] = deque()
+        self._again_alone: deque[Task] = deque()
+        self._deaths: Counter[str] = Counter()
+        self._had_neighbours: set[str] = set()
+        self._outcome = Outcome()
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, tasks: Iterable[Task]) -> Outcome:
+        """Train every task, longest first; return when each is done or has failed."""
+        tasks = list(tasks)
+        if self._kind == "cpu":
+            threads = threads_of(self._settings.job, tasks, num_workers=self._num_workers, cores=num_cores())
+            tasks = [replace(task, threads=threads[task.model]) for task in tasks]
+        self._queue = TaskQueue(tasks)
+        while True:
+            self._hand_out()
+            self._send_ahead()
+            if not any(worker.tasks for worker in self._workers.values()):
+                return self._outcome
+            self._listen()
+
+    def close(self) -> None:
+        """Kill every worker and see it end: finished models are on disk already, and half a one is worth nothing."""
+        for worker in self._workers.values():
+            worker.process.kill()
+        for worker in self._workers.values():
+            worker.process.join()
+            worker.connection.close()
+        self._workers.clear()
+
+    def _hand_out(self) -> None:
+        """Fill free places: first what starts again, then the queue, one model to each worker in turn so that none waits."""
+        for number in range(self._num_workers):
+            if self._again_together and self._idle(number):
+                for task in self._again_together.popleft():
+                    self._give(number, task)
+            elif self._again_alone and self._idle(number):
+                self._give(number, self._again_alone.popleft())
+                self._workers[number].alone = True
+        for occupied in range(self._places):
+            for number in range(self._num_workers):
+                worker = self._workers.get(number)
+                training = len(worker.tasks) if worker else 0
+                if len(self._queue) and training == occupied and not (worker and worker.alone):
+                    staged = worker.staged if worker else ""
+                    task = self._queue.take(
+                        held=worker.held if worker else (), staged=staged, elsewhere=self._elsewhere(number)
+                    )
+                    self._give(number, task)
+
+    def _elsewhere(self, number: int) -> set[str]:
+        """Return the symbols that other workers hold or read ahead."""
+        others = [worker for worker in self._workers.values() if worker.number != number]
+        return {symbol for worker in others for symbol in (*worker.held, worker.staged)}
+
+    def _send_ahead(self) -> None:
+        """Tell each worker that trains what to read meanwhile, where that has changed. It binds nobody."""
+        for worker in self._workers.values() if self._stages else ():
+            if worker.staged and self._queue.has(worker.staged):
+                continue
+            task = self._ahead_of(worker)
+            symbol = task.symbol if task is not None else ""
+            if symbol != worker.staged:
+                worker.staged = symbol
+                with suppress(OSError):  # it died: `_listen` sees that
+                    worker.connection.send(ReadAhead(task=task))
+
+    def _ahead_of(self, worker: _Worker) -> Task | None:
+        """Return what a worker would train next, if that is to be read: nobody holds it, and it is not too large."""
+        if not len(self._queue) or not worker.tasks:
+            return None
+        elsewhere = self._elsewhere(worker.number)
+        task = self._queue.peek(held=worker.held, elsewhere=elsewhere)
+        there = task.symbol in worker.held or task.symbol in elsewhere
+        return None if there or task.source_gib > self._settings.job.stage_gib else task
+
+    def _idle(self, number: int) -> bool:
+        return number not in self._workers or not self._workers[number].tasks
+
+    def _give(self, number: int, task: Task) -> None:
+        worker = self._workers.get(number) or self._start(number)
+        worker.tasks[task.model] = task
+        worker.last = task.symbol
+        if worker.staged == task.symbol:
+            worker.staged = ""
+        with suppress(OSError):  # it died while idle: `_listen` sees that and tries the task again
+            worker.connection.send(task)
+
+    def _start(self, number: int) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
+        station = Station(number=number, device=device_of(self._kind, number), sharing=sharing)
+        process = self._context.Process(
+            target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
+        )
+        process.start()
+        theirs.close()
+        self._workers[number] = _Worker(number=number, process=process, connection=ours)
+        return self._workers[number]
+
+    def _listen(self) -> None:
+        """Wait for news from any worker, and act on it."""
+        by_handle: dict[Any, _Worker] = {}
+        for worker in self._workers.values():
+            by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
+        ready = wait(list(by_handle))
+        for worker in {found.number: found for found in (by_handle[handle] for handle in ready)}.values():
+            # What it said before it died still counts, so its messages come before its end.
+            alive = self._read(worker)
+            if not alive or not worker.process.is_alive():
+                self._read(worker)
+                self._bury(worker)
+
+    def _read(self, worker: _Worker) -> bool:
+        try:
+            while worker.connection.poll():
+                self._hear(worker, worker.connection.recv())
+        except (EOFError, OSError):
+            return False
+        return True
+
+    def _hear(self, worker: _Worker, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "crashed":
+            worker.crash = event["reason"]
+            return
+        self._emit(event)
+        if kind in ("model_done", "model_failed"):
+            (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
+            del worker.tasks[event["model"]]
+            worker.alone = worker.alone and bool(worker.tasks)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Clear away a dead worker, and give its models another chance or report them."""
+        del self._workers[worker.number]
+        worker.process.kill()  # its pipe may have closed before it ended
+        worker.process.join()
+        worker.connection.close()
+        reason = worker.crash or _cause(worker.process.exitcode)
+        self._deaths.update(worker.tasks.keys())
+        if len(worker.tasks) > 1:
+            self._had_neighbours.update(worker.tasks)
+        retries = self._settings.job.retries
+        together = []
+        for model, task in worker.tasks.items():
+            chances = retries + (retries > 0 and model in self._had_neighbours)
+            event = {**task.identity, "worker": worker.number, "reason": reason}
+            if self._deaths[model] > chances:
+                self._outcome.failed[model] = {"event": "model_failed", **event}
+                self._emit(self._outcome.failed[model])
+                continue
+            self._outcome.retries += 1
+            self._emit({"event": "retry", **event})
+            if self._deaths[model] <= retries:
+                together.append(task)
+            else:
+                self._again_alone.append(task)
+        if together:
+            self._again_together.append(tuple(together))
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        return f"its worker was killed by signal {-exit_code}"
+    return f"its worker ended with exit code {exit_code}"

@@ -1,0 +1,216 @@
+"""A worker: the process that owns one device (or one core) and trains the models that the supervisor hands out.
+
+It ends when the supervisor does, however that ends: a thread waits for the supervisor's death and ends this process at once.
+Another thread listens to the supervisor, so that the next symbol is read (`staging.py`) while this one trains.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.config import Job
+from trainer.errors import TrainerError
+from trainer.train.checkpoint import CheckpointWriter, forget, newest
+from trainer.train.loop import Run, train
+from trainer.train.packs.pack import Member, ModelState, Pack
+from trainer.train.packs.strategy import form_pack, places_of
+from trainer.train.source import Source, Sources, on_device
+from trainer.train.staging import Staging
+from trainer.train.task import Opened, Task, close_task, kept, open_task, source_of
+from trainer.train.workers.parent import end_with_the_parent
+from trainer.train.workers.station import Station, settle
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What every worker is told once."""
+
+    job: Job
+    data: Path
+    out: Path
+    choice: Mapping[str, Any] = field(default_factory=dict)  # how the job trains, and where that is from: for cards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadAhead:
+    """A message to a worker: what it will probably train next, and may prepare meanwhile; None: nothing."""
+
+    task: Task | None
+
+
+def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
+    """Train the tasks that arrive on `connection` until the supervisor ends this process; send events.
+
+    The first event is `worker_started`, where the worker was given cores or memory of its own. The last event of a
+    task is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
+    """
+    end_with_the_parent()
+    # Ctrl-C reaches the whole terminal group; what it means is the supervisor's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    placed = settle(station)
+    desk = _Desk(station, settings, connection)
+    if placed:
+        desk.report({"event": "worker_started", **placed})
+    job = settings.job
+    try:
+        train(desk, _former(station.number, settings, desk.report), job, desk.report, places=places_of(job, station.device))
+    except BaseException as error:  # broad on purpose: the supervisor hears why, then this process ends as it would have
+        traceback.print_exc(file=sys.stderr)
+        desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
+        raise
+
+
+def _former(
+    number: int, settings: WorkerSettings, report: Callable[[dict[str, Any]], None]
+) -> Callable[[Sequence[Member]], Pack]:
+    """Return what makes the worker's packs; where the job asks for a trace, steps of the first are recorded."""
+
+    def form(members: Sequence[Member]) -> Pack:
+        return form_pack(members, settings.job)
+
+    if not settings.job.trace_steps:
+        return form
+    from trainer.train.observing.trace import traced  # only on request: the profiler takes its time to load
+
+    file = settings.out / "trace" / f"worker-{number}.json.gz"
+    return traced(form, steps=settings.job.trace_steps, file=file, report=report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arrival:
+    """A task, and its symbol's source where that was staged."""
+
+    task: Task
+    staged: Future[Source] | None
+
+
+class _Desk:
+    """The worker's end of the pipe: tasks come in as runs, models go out as files and events."""
+
+    def __init__(self, station: Station, settings: WorkerSettings, connection: Connection) -> None:
+        self._device, self._settings, self._connection = station.device, settings, connection
+        self._identity = {"worker": station.number, "pid": os.getpid()}
+        self._opened: dict[str, Opened] = {}
+        self._sources = Sources()
+        self._staging = Staging(self._read)
+        self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
+        self._waiting: list[_Arrival] = []  # in order, and not begun
+        threading.Thread(target=self._listen, name="supervisor-voice", daemon=True).start()
+        self._sending = threading.Lock()
+        self._checkpoints = settings.out / "checkpoints"
+        self._writer = CheckpointWriter(self._checkpoints, self.report, choice=settings.choice)
+
+    def report(self, event: dict[str, Any]) -> None:
+        """Send an event to the supervisor; the checkpoint thread does, too."""
+        with self._sending:
+            self._connection.send({**event, **self._identity})
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        """See `loop.Roster`. The supervisor sends no more tasks than there are places.
+
+        While others train, a task whose symbol is being staged waits until that is ready, so that they need not.
+        """
+        runs: list[Run] = []
+        while len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None:
+            task = arrival.task
+            threads = {"threads": task.threads} if task.threads > 1 else {}
+            self.report({"event": "model_started", **task.identity, "staged": arrival.staged is not None, **threads})
+            torch.set_num_threads(task.threads)  # of its reading and its scores, too
+            try:
+                opened = open_task(task, self._settings.job, self._source(arrival))
+            except TrainerError as error:
+                self._fail(task, error)
+                continue
+            done = kept(opened, out=self._settings.out)
+            if done is not None:
+                forget(self._checkpoints, task.model)
+                self.report({**done, "kept": True})
+                continue
+            self._opened[task.model] = opened
+            self._resume(opened)
+            runs.append(opened.run)
+        return runs
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        """See `loop.Roster`."""
+        self._writer.submit(run, state, self._opened[run.member.name].source.mark, snapshot_seconds=snapshot_seconds)
+
+    def finished(self, run: Run, model: torch.nn.Module) -> None:
+        """See `loop.Roster`."""
+        opened = self._opened.pop(run.member.name)
+        self._writer.flush()
+        try:
+            settings = self._settings
+            done = close_task(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
+        except TrainerError as error:
+            forget(self._checkpoints, opened.task.model)
+            self._fail(opened.task, error)
+        else:
+            # Before the news: with the last model's, the supervisor ends this process.
+            forget(self._checkpoints, opened.task.model)
+            self.report(done)
+
+    def _listen(self) -> None:
+        """Take what the supervisor sends, on a thread of its own: while a model trains, nobody else looks at the pipe."""
+        with suppress(EOFError, OSError):  # the supervisor is gone, and so will this process be
+            while True:
+                message = self._connection.recv()
+                if isinstance(message, ReadAhead):
+                    self._staging.stage(message.task)
+                else:
+                    # Here and not later: the next message may name what to stage in its place.
+                    self._arrived.put(_Arrival(task=message, staged=self._staging.claim(message.symbol)))
+
+    def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
+        """Return the first task that can begin, waiting with `wait`; without `may_block`, none whose symbol is being read."""
+        with suppress(queue.Empty):
+            while True:
+                self._waiting.append(self._arrived.get_nowait())
+        if wait and not self._waiting:
+            return self._arrived.get()
+        unread = {arrival.task.symbol for arrival in self._waiting if arrival.staged is not None and not arrival.staged.done()}
+        ready = (arrival for arrival in self._waiting if may_block or arrival.task.symbol not in unread)
+        found = next(ready, None)
+        if found is not None:
+            self._waiting.remove(found)
+        return found
+
+    def _source(self, arrival: _Arrival) -> Source:
+        in_use = [opened.source for opened in self._opened.values()]
+
+        def read() -> Source:
+            found = arrival.staged.result() if arrival.staged is not None else self._read(arrival.task)
+            return on_device(found, self._device)
+
+        return self._sources.get(arrival.task.symbol, in_use, read)
+
+    def _read(self, task: Task) -> Source:
+        return source_of(task, self._settings.job, data=self._settings.data)
+
+    def _resume(self, opened: Opened) -> None:
+        """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""
+        found = newest(self._checkpoints, opened.task.model, opened.source.mark)
+        if found is not None:
+            found.put_into(opened.run)
+            place = {"epoch": opened.run.epoch + 1, "windows": opened.run.position}
+            self.report({"event": "resumed", **opened.task.identity, **place})
+
+    def _fail(self, task: Task, error: TrainerError) -> None:
+        # The same again would end the same: reported, not retried.
+        failure = {**task.identity, "reason": str(error), "error": error.as_dict()}
+        self.report({"event": "model_failed", **failure})
