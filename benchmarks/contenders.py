@@ -28,6 +28,7 @@ from trainer.train.seeds import derive
 from trainer.train.workers.station import let_threads_sleep
 
 Step = Callable[[int], torch.Tensor]  # the number of a step to the loss of each model
+RING = 32  # different batches, taken in turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +137,8 @@ def ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
     torch.set_num_threads(threads)
     keep_freed_memory()
     members = share.members()
-    pack = form_pack(members, job)
-    _serve(pipe, len(members) * job.batch, lambda step: pack.step([True] * len(members), batches(members, job, step)))
+    pack, ring = form_pack(members, job), ring_of_batches(members, job)
+    _serve(pipe, len(members) * job.batch, lambda step: pack.step([True] * len(members), ring[step % RING]))
 
 
 def plain_as_ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
@@ -154,10 +155,11 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
     nets = [PlainNet(member, job) for member in members]
     optimizers = [_adamw(net, job) for net in nets]
     steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
+    ring = ring_of_batches(members, job)
 
     def step(number: int) -> torch.Tensor:
         losses = []
-        for member, net, optimizer, starts in zip(members, nets, optimizers, batches(members, job, number), strict=True):
+        for member, net, optimizer, starts in zip(members, nets, optimizers, ring[number % RING], strict=True):
             x_TBF = gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F)
             loss = nn.functional.binary_cross_entropy_with_logits(net(x_TBF), member.labels_T[starts + job.lookback - 1])
             optimizer.zero_grad()
@@ -298,6 +300,11 @@ def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor
         starts = torch.randint(WARMUP, len(member.rows_TF) - job.lookback, (job.batch,), generator=generator)
         found.append(starts.to(member.rows_TF.device))
     return found
+
+
+def ring_of_batches(members: Sequence[Member], job: Job) -> list[list[torch.Tensor]]:
+    """Return the windows of `RING` steps, on the device: to draw them may take longer than a GPU's step does."""
+    return [batches(members, job, step) for step in range(RING)]
 
 
 def _adamw(net: nn.Module, job: Job) -> torch.optim.Optimizer:

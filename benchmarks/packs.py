@@ -16,9 +16,10 @@ Contenders train the same models on the same windows, fp32, and the first step o
     ours, tuned            what the tuner picks for this shape, here and now
     ours, bf16             the same with matrix products in bf16
 
-Prints windows a second and ratios, GFLOP/s beside the cores' measured peak, and the share of a step outside forward,
-backward and optimizer. A rate is of as many windows of each model: with three models on two cores the third trains after the
-others, on both cores, as the workers do it. Rows are half-year slices of real candles where --data has them, else noise. Writes
+Prints windows a second and ratios, and GFLOP/s beside the measured peak of the cores, or of the GPU by precision; on a CPU also
+the share of a step outside forward, backward and optimizer, on a GPU the share of some traced steps in which a kernel ran. A
+rate is of as many windows of each model: with three models on two cores the third trains after the others, on both cores, as
+the workers do it. Rows are half-year slices of real candles where --data has them, else noise. Writes
 benchmarks/results/packs.json. Run it on a machine that does nothing else: torch's default threads collapse on busy cores,
 which flatters ours; the load stands in the file.
 """
@@ -33,6 +34,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -44,6 +46,7 @@ from trainer.data.candles import read_candles
 from trainer.data.features import FEATURES, compute_features
 from trainer.errors import DataError
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
+from trainer.train.observing.trace import WARM_UP_STEPS, traced
 from trainer.train.packs.pack import CPU_MICRO_BATCH
 from trainer.train.packs.strategy import form_pack
 from trainer.train.score import gather
@@ -57,6 +60,8 @@ BASE = "plain"
 LIGHTNING = "Lightning"
 OURS, TUNED = "ours", "ours, tuned"
 TUNING_SECONDS = 10.0
+TRACED_STEPS = 10
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main() -> None:
@@ -80,10 +85,15 @@ def main() -> None:
     print(f"rows: {source}")
     seconds, rounds = (1.0, 3) if options.quick else (2.0, 5)
     tables = [_table(rows, *shape, seconds=seconds, rounds=rounds, quick=options.quick) for shape in shapes]
-    peak, outside = _peak_gflops(), _outside_share(rows)
-    found = {"machine": machine(), "rows": source, "peak_gflops": peak, "outside_share": outside, "tables": tables}
-    print(f"peak of {num_cores()} cores, as a convolution reaches it: {peak:.0f} GFLOP/s")
-    print(f"share of a step outside forward, backward and optimizer: {outside:.1%}")
+    found = {"machine": machine(), "rows": source, "tables": tables}
+    if torch.cuda.is_available():
+        found["peak_gflops"] = {precision: _peak_of_gpu(dtype) for precision, dtype in PRECISIONS.items()}
+        for precision, peak in found["peak_gflops"].items():
+            print(f"peak of the GPU in {precision}, as a large matrix product reaches it: {peak:,.0f} GFLOP/s")
+    else:
+        found["peak_gflops"], found["outside_share"] = {"fp32": _peak_of_cores()}, _outside_share(rows)
+        print(f"peak of {num_cores()} cores, as a convolution reaches it: {found['peak_gflops']['fp32']:.0f} GFLOP/s")
+        print(f"share of a step outside forward, backward and optimizer: {found['outside_share']:.1%}")
     print("wrote", write("packs", found, options.out))
 
 
@@ -91,7 +101,8 @@ def _table(
     rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, *, seconds: float, rounds: int, quick: bool
 ) -> dict[str, Any]:
     job = Job(hidden=hidden, batch=batch, dropout=0.0)
-    teams = _contenders(job, [rows[number % len(rows)] for number in range(models)], quick=quick)
+    rows = [rows[number % len(rows)] for number in range(models)]
+    teams = _contenders(job, rows, quick=quick)
     try:
         losses = {name: team.losses() for name, team in teams.items()}
         rates = interleave({name: partial(team.rate, seconds) for name, team in teams.items()}, rounds=rounds)
@@ -103,7 +114,7 @@ def _table(
     exact = [name for name in teams if "bf16" not in name]
     product = OURS if OURS in teams else TUNED  # on a GPU each strategy is a row, and what a user gets is the tuner's
     tuned = round(ratio(rates, TUNED, max(exact, key=lambda name: median(rates, name))), 2)
-    found = {
+    found: dict[str, dict[str, float]] = {
         name: {
             "windows_per_second": round(median(rates, name)),
             "ratio": round(ratio(rates, name, BASE), 2),
@@ -113,11 +124,16 @@ def _table(
         }
         for name in teams
     }
+    if torch.cuda.is_available():
+        for name, way in _ways_on_gpu(job).items():
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found[name]["kernel_share"] = pool.apply(trace_steps, (way, rows))["kernel_share"]
     print(f"{models} models, hidden {hidden}, batch {batch}")
     for name, figures in found.items():
         speed = f"{figures['windows_per_second']:>9,.0f} windows/s  {figures['ratio']:5.2f}x  {figures['gflops']:7.1f} GFLOP/s"
         losses_differ = f"losses differ by {figures['first_losses_differ_by']:.0e}"
-        print(f"  {name:22} {speed}  {product} over it {figures['ours_over_it']:5.2f}x  {losses_differ}", flush=True)
+        kernels = f"  a kernel ran {figures['kernel_share']:.0%} of the time" if "kernel_share" in figures else ""
+        print(f"  {name:22} {speed}  {product} over it {figures['ours_over_it']:5.2f}x  {losses_differ}{kernels}", flush=True)
     print(f"  the tuner's choice over the best of the fp32 rows: {tuned:.2f} x", flush=True)
     return {"models": models, "hidden": hidden, "batch": batch, "tuned_over_best": tuned, "variants": found}
 
@@ -140,11 +156,31 @@ def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[
         found[TUNED] = by_core(ours, tuned)
         found["ours, bf16"] = by_core(ours, replace(job, precision="bf16"))
         return found
-    for precision in ("fp32", "bf16"):
-        for strategy in ("lanes", "streams", "fused"):
-            found[f"ours, {strategy}, {precision}"] = Team(ours, replace(job, strategy=strategy, precision=precision), whole, 1)
+    for name, way in _ways_on_gpu(job).items():
+        found[name] = Team(ours, way, whole, 1)
     found[TUNED] = Team(ours, tuned, whole, 1)
     return found
+
+
+def _ways_on_gpu(job: Job) -> dict[str, Job]:
+    return {
+        f"ours, {strategy}, {precision}": replace(job, strategy=strategy, precision=precision)
+        for precision in PRECISIONS
+        for strategy in ("lanes", "streams", "fused")
+    }
+
+
+def trace_steps(job: Job, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Record some steps of all models as one pack; return what the trace's event tells."""
+    events: list[dict[str, Any]] = []
+    members = Share(rows=rows, first=0).members()
+    starts = [batches(members, job, step) for step in range(WARM_UP_STEPS + TRACED_STEPS)]
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json.gz"
+        pack = traced(partial(form_pack, job=job), steps=TRACED_STEPS, file=file, report=events.append)(members)
+        for step in starts:
+            pack.step([True] * len(members), step)
+    return events[0]
 
 
 def _tuned(job: Job) -> Candidate:
@@ -182,7 +218,20 @@ def _flops_per_window(job: Job) -> float:
     return 3 * forward - 2 * 4 * hidden * features * job.lookback
 
 
-def _peak_gflops() -> float:
+def _peak_of_gpu(dtype: torch.dtype) -> float:
+    """Measure a large matrix product on the GPU, the best of some, in GFLOP/s."""
+    side, best = 8192, 0.0
+    left, right = (torch.randn(side, side, device="cuda").to(dtype) for _ in range(2))
+    for _ in range(10):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        torch.mm(left, right)
+        torch.cuda.synchronize()
+        best = max(best, 2 * side**3 / (time.perf_counter() - began) / 1e9)
+    return round(best, 1)
+
+
+def _peak_of_cores() -> float:
     """Measure what all cores multiply at best: one core's rate in a convolution that fits its cache, times the cores.
 
     By oneDNN, which the LSTM runs on, too. `torch.mm` is MKL's, which gives an AMD core less than half of that.

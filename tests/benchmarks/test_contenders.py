@@ -6,6 +6,7 @@ from itertools import islice
 
 import torch
 
+from benchmarks import packs
 from benchmarks.contenders import Draws, PlainNet, Share, Windows, batches, in_order
 from trainer.config import Job
 from trainer.data.features import WARMUP
@@ -39,3 +40,8 @@ def test_a_model_draws_the_same_windows_in_whichever_process_it_lies():
     together = batches(Share(rows=ROWS, first=0).members(), JOB, 4)
     apart = [batches(share.members(), JOB, 4)[0] for share in in_order(ROWS, 3)]
     assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
+
+
+def test_steps_are_traced_in_each_way_of_a_gpu():
+    for job in packs._ways_on_gpu(JOB).values():
+        assert packs.trace_steps(job, ROWS)["steps"] == packs.TRACED_STEPS

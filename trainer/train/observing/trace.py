@@ -1,11 +1,15 @@
 """A torch profiler trace of a few steps of each worker's first pack, on request (`--set trace_steps=5`).
 
-Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. The steps that are recorded are slower than the others.
+Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. The steps that are recorded are slower than the others, so that the
+share of time in which a GPU computed, which the event tells, is rather more than it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,10 +26,21 @@ Form = Callable[[Sequence[Member]], Pack]
 def traced(form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None]) -> Form:
     """Return `form` with the steps after the warm-up recorded to `file`, once; then a `trace` event is reported.
 
-    A worker that takes fewer steps than these leaves no trace.
+    On a GPU the event tells the share of the recorded time in which a kernel ran. A worker that takes fewer steps than these
+    leaves no trace.
     """
     recorder = _Recorder(steps, file, report)
     return lambda members: cast(Pack, _Traced(form(members), recorder))
+
+
+def kernel_seconds(trace_events: Iterable[Mapping[str, Any]]) -> float:
+    """Return for how many seconds at least one GPU kernel ran, by a Chrome trace's events (times in microseconds)."""
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in trace_events if event.get("cat") == "kernel")
+    busy, until = 0.0, float("-inf")
+    for begin, end in spans:  # of several streams at once: what overlaps counts once
+        busy += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return busy / 1e6
 
 
 class _Traced:
@@ -50,6 +65,7 @@ class _Recorder:
         self._steps, self._file, self._report = steps, file, report
         self._taken = 0
         self._profiler: profile | None = None
+        self._began = 0.0
 
     def before(self) -> None:
         self._taken += 1
@@ -60,16 +76,22 @@ class _Recorder:
                 activities.append(ProfilerActivity.CUDA)
             self._profiler = profile(activities=activities)
             self._profiler.start()
+            self._began = time.perf_counter()
 
     def after(self) -> None:
         if self._profiler is None or self._taken < WARM_UP_STEPS + self._steps:
             return
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # or the last kernels are missing
+        seconds = time.perf_counter() - self._began
         self._profiler.stop()
         self._file.parent.mkdir(parents=True, exist_ok=True)
         part = self._file.with_name(f"part.{self._file.name}")  # its ending stays: torch compresses by it
         self._profiler.export_chrome_trace(str(part))
         part.replace(self._file)
         self._profiler = None
-        self._report({"event": "trace", "file": f"{self._file.parent.name}/{self._file.name}", "steps": self._steps})
+        told = {"event": "trace", "file": f"{self._file.parent.name}/{self._file.name}", "steps": self._steps}
+        if torch.cuda.is_available():
+            recorded = json.loads(gzip.decompress(self._file.read_bytes()))["traceEvents"]
+            told["kernel_share"] = round(kernel_seconds(recorded) / seconds, 3)
+        self._report(told)

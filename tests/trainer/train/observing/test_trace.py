@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trainer.train.observing.trace import WARM_UP_STEPS, traced
+from trainer.train.observing.trace import WARM_UP_STEPS, kernel_seconds, traced
 
 
 class Doubling:
@@ -34,3 +34,13 @@ def test_the_steps_after_the_warm_up_are_recorded_once_and_change_nothing(tmp_pa
     assert sum(event.get("name") == "aten::mm" for event in recorded) == 2
     assert list(file.parent.iterdir()) == [file]
     assert pack.snapshot(3) == "state of 3"
+
+
+def test_kernels_of_several_streams_at_once_count_once():
+    def event(cat: str, ts: float, dur: float) -> dict[str, Any]:
+        return {"cat": cat, "ts": ts, "dur": dur, "name": "x"}
+
+    whole = [event("kernel", 100, 50), event("kernel", 120, 60), event("kernel", 110, 5), event("kernel", 300, 20)]
+    others = [event("cpu_op", 0, 1000), event("gpu_memcpy", 400, 10), {"name": "process_name", "ph": "M"}]
+    assert kernel_seconds([*others, *reversed(whole)]) == 100e-6  # 100 to 180, and 300 to 320
+    assert kernel_seconds(others) == 0.0
