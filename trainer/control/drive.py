@@ -211,7 +211,7 @@ def detached(look: Step, now: datetime) -> TrainerError:
         return _unconfirmed(look, now)
     return Stopped(
         f"detached from {record.run_id}; its deadline stands: everything of it ends by {iso(last_deadline(record))}",
-        do=f"mayfly status {record.run_id} tells how it goes.",
+        do=f"{_status_command(record)} tells how it goes.",
     )
 
 
@@ -254,8 +254,12 @@ def _unconfirmed(look: Step, now: datetime) -> TerminationUnconfirmed:
     return TerminationUnconfirmed(
         f"cannot confirm that {names} ended (asked since {since}); it may still cost money",
         why=str(look.error) if look.error else "AWS does not say terminated",
-        do=f"Look at the EC2 console, or run mayfly status {look.record.run_id}.",
+        do=f"Look at the EC2 console, or run {_status_command(look.record)}.",
     )
+
+
+def _status_command(record: RunRecord) -> str:
+    return f"mayfly status {record.run_id}{' --rehearse' if record.rehearsal else ''}"
 
 
 def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:

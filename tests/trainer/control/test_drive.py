@@ -94,8 +94,9 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
     assert cloud.alive() == []
 
 
-def test_the_second_press_detaches_and_names_the_deadline(make_cloud):
-    cloud, record = make_cloud()
+@pytest.mark.parametrize(("rehearsal", "command"), [(False, "mayfly status {}"), (True, "mayfly status {} --rehearse")])
+def test_the_second_press_detaches_and_names_the_deadline_and_the_next_command(make_cloud, rehearsal, command):
+    cloud, record = make_cloud(rehearsal=rehearsal)
     cloud.node_stops = False
     stop = StopSignal()
 
@@ -103,8 +104,9 @@ def test_the_second_press_detaches_and_names_the_deadline(make_cloud):
         if progress.phase == "train":
             stop.press()
 
-    with pytest.raises(Stopped, match="2026-11-20T13:00:00Z"):
+    with pytest.raises(Stopped, match="2026-11-20T13:00:00Z") as left:
         drive(cloud, record, stop=stop, on_event=press_in_training)
+    assert command.format(record.run_id) + " tells" in str(left.value)
     assert cloud.alive() == ["i-0000"]
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
 
