@@ -1,7 +1,7 @@
 """A torch profiler trace of a few steps of each worker's first pack, on request (`--set trace_steps=5`).
 
-Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. The steps that are recorded are slower than the others, so that the
-share of time in which a GPU computed, which the event tells, is rather more than it says.
+Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. The steps that are recorded are slower than the others, so
+that the share of time in which a GPU computed, which the event tells, is rather more than it says.
 """
 
 from __future__ import annotations
