@@ -110,7 +110,11 @@ def train(
         arrived = roster.arrivals(places - training, wait=not training) if training < places else ()
         if arrived or (training and training <= len(runs) // 2):
             _count_losses(runs, unread)
-            pack, runs = _reform(pack, runs, arrived, form, job)
+            stay = [(number, run) for number, run in enumerate(runs) if run.active]
+            states = [pack.snapshot(number) for number, _ in stay] if pack is not None else []
+            pack = None  # gone before the next one is formed: a device that is full holds one of them
+            runs = [run for _, run in stay] + list(arrived)
+            pack = _formed(runs, states, form, job)
         if pack is None or not any(run.active for run in runs):
             return
         # The step. What it gave stays on the device until it is needed.
@@ -138,24 +142,19 @@ def train(
             _checkpoint(pack, runs, roster, job, clock(), unread)
 
 
-def _reform(
-    pack: Pack | None, runs: Sequence[Run], arrived: Sequence[Run], form: Callable[[Sequence[Member]], Pack], job: Job
-) -> tuple[Pack, list[Run]]:
-    """Make a pack of the runs that go on, in their state, and of those that join."""
-    stay = [(number, run) for number, run in enumerate(runs) if run.active]
-    states = [pack.snapshot(number) for number, _ in stay] if pack is not None else []
-    together = [run for _, run in stay] + list(arrived)
-    formed = form([run.member for run in together])
-    for number, run in enumerate(together):
+def _formed(runs: Sequence[Run], states: Sequence[ModelState], form: Callable[[Sequence[Member]], Pack], job: Job) -> Pack:
+    """Make a pack of the runs that go on, the first ones, in their `states`, and of those that join."""
+    pack = form([run.member for run in runs])
+    for number, run in enumerate(runs):
         if number < len(states):
-            formed.restore(number, states[number])
+            pack.restore(number, states[number])
         elif run.resume is not None:
-            formed.restore(number, run.resume)
+            pack.restore(number, run.resume)
             run.order, run.resume = _order(run), None
         else:
-            run.best_weights = _copy(formed.model(number).state_dict())
+            run.best_weights = _copy(pack.model(number).state_dict())
             _begin_epoch(run)
-    return formed, together
+    return pack
 
 
 def _begin_epoch(run: Run) -> None:

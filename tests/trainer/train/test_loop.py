@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -185,6 +186,19 @@ def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_lanes_train(s
     for name, history in alone.items():
         for expected, found in zip(history, stacked[name], strict=True):
             assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_both_never():
+    formed: list[weakref.ref[Lanes]] = []
+
+    def form(members: Sequence[Member]) -> Lanes:
+        assert all(pack() is None for pack in formed)
+        pack = Lanes(members, REAL_JOB)
+        formed.append(weakref.ref(pack))
+        return pack
+
+    train(Listed(*(_real_run(number, REAL_JOB) for number in (2, 0, 1))), form, REAL_JOB, lambda event: None, places=2)
+    assert len(formed) > 1
 
 
 def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_train_on():

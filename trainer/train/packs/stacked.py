@@ -230,7 +230,8 @@ class _Stacked(ABC):
         graph = torch.cuda.CUDAGraph()
         # On the stream that warmed up, since AMD's libraries set themselves up once a stream, which a recording forbids. And
         # of this thread alone: another one, such as that which writes checkpoints, may use the device meanwhile.
-        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        # In `main`'s own context: a recording that can't end leaves its stream the current one.
+        with torch.cuda.stream(main), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self._run()
         self._lengths_M.copy_(lengths_M)
         return graph
@@ -272,13 +273,17 @@ class Streams(_Stacked):
         if not self._streams:
             return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
         main = torch.cuda.current_stream()
-        losses = []
-        for number, stream in enumerate(self._streams):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                losses.append(self._one(number, first, weight_MB[number]))
-        for stream in self._streams:
-            main.wait_stream(stream)
+        losses, forked = list[torch.Tensor](), list[torch.cuda.Stream]()
+        try:
+            for number, stream in enumerate(self._streams):
+                stream.wait_stream(main)
+                forked.append(stream)
+                with torch.cuda.stream(stream):
+                    losses.append(self._one(number, first, weight_MB[number]))
+        finally:
+            # Also when a lane is out of memory: a recording with a stream that is not joined can't even end.
+            for stream in forked:
+                main.wait_stream(stream)
         return torch.stack(losses)
 
     def _one(self, number: int, first: int, weight_B: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,8 @@ CPU_WINDOWS = {"lstm": 256, "tcn": 1}  # or chunks, of a step that is timed on a
 FEWEST_STEPS = 2  # that are timed
 GATE_STEPS = 10
 OUT_OF_MEMORY = "out of memory"
-_CPU_REFUSES = "can't allocate memory"  # what torch's allocator on a CPU says, in a plain RuntimeError
+# In a plain RuntimeError: torch's allocator on a CPU; the driver, for a graph or a kernel; NVIDIA's libraries.
+_NO_MEMORY = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,8 @@ class Timing:
 
 
 def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float) -> Timing:
-    """Train the members this way for about `seconds`, two steps at least. Out of memory is an answer.
+    """Train the members this way for about `seconds`, two steps at least. Out of memory is an answer; so is any other error of
+    torch's, but for plain modules: what they fail at, all do.
 
     On a CPU a step takes a few slices and not the whole batch: they cost the same each, and the optimizer next to nothing.
     """
@@ -69,10 +71,10 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
     job = whole if cuda else replace(whole, batch=min(whole.batch, max(option.micro_batch, CPU_WINDOWS[job.model])))
     try:
         step_seconds = _step_seconds(job, members, seconds)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except RuntimeError as error:
+        if option.strategy == "lanes" and not is_out_of_memory(error):
             raise
-        return Timing(candidate=option, excluded=OUT_OF_MEMORY)
+        return Timing(candidate=option, excluded=reason_of(error))
     memory = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
     return Timing(
         candidate=option,
@@ -88,9 +90,16 @@ def warm_up(device: torch.device) -> None:
     measure(Candidate(strategy="lanes", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Say whether torch raised this for want of memory."""
-    return isinstance(error, torch.OutOfMemoryError) or _CPU_REFUSES in str(error)
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether torch raised this for want of memory, or while it dealt with that: a recording has an error of its own."""
+    if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
+
+
+def reason_of(error: RuntimeError) -> str:
+    """Return why a strategy that raised this is out."""
+    return OUT_OF_MEMORY if is_out_of_memory(error) else f"it fails here: {str(error).partition(chr(10))[0]}"
 
 
 def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:

@@ -33,14 +33,13 @@ from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack, in_steps
 from trainer.train.tuning.placement import choose_device
 from trainer.train.tuning.timing import (
-    OUT_OF_MEMORY,
     ROWS,
     Candidate,
     Timing,
     disagreement,
-    is_out_of_memory,
     make_members,
     measure,
+    reason_of,
     warm_up,
 )
 
@@ -187,16 +186,14 @@ def _timed(
 
 
 def _refused(options: Sequence[Candidate], members: Sequence[Member], job: Job, say: Callable[[str], None]) -> dict[str, str]:
-    """Return the strategies that don't agree with plain modules, each with the reason."""
+    """Return the strategies that don't agree with plain modules or fail on this chip, each with the reason."""
     refused: dict[str, str] = {}
     for strategy in sorted({option.strategy for option in options} - {"lanes"}):
         few = members[:3]
         try:
             reason = disagreement(form_pack(few, replace(job, strategy=strategy)), few, job)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            reason = OUT_OF_MEMORY
+        except RuntimeError as error:  # a chip, driver or library that can't record it: the others go on
+            reason = reason_of(error)
         if reason:
             refused[strategy] = reason
             say(f"{strategy} is excluded: {reason}")

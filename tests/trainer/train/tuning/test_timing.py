@@ -53,10 +53,24 @@ def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_i
         assert measure(option, members, STREAM, 0.01).windows_per_second > 0
 
 
+def _while_recording(error: RuntimeError) -> RuntimeError:
+    """Return what ends a recording that `error` broke off: its own end fails, too, and hides the reason."""
+    end = RuntimeError("CUDA error: operation failed due to a previous error during capture")
+    end.__context__ = error
+    return end
+
+
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 TB")]
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 TB"),
+        torch.AcceleratorError("CUDA error: out of memory"),  # of the driver: a graph's own memory, or a kernel's
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        _while_recording(torch.OutOfMemoryError("CUDA out of memory")),
+    ],
 )
-def test_out_of_memory_is_an_answer_and_another_error_is_none(monkeypatch, error):
+def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_none_of_plain_modules(monkeypatch, error):
     def form(members, job):
         raise error
 
@@ -64,6 +78,9 @@ def test_out_of_memory_is_an_answer_and_another_error_is_none(monkeypatch, error
     option = Candidate(strategy="lanes", pack=1, micro_batch=16)
     assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "out of memory"
     error = RuntimeError("no kernel image is available")
+    option = Candidate(strategy="streams", pack=1, micro_batch=16)
+    assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "it fails here: no kernel image is available"
+    option = Candidate(strategy="lanes", pack=1, micro_batch=16)
     with pytest.raises(RuntimeError, match="no kernel image"):
         measure(option, make_members(1, JOB, CPU), JOB, 0.01)
 

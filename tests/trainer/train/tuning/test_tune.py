@@ -12,7 +12,7 @@ import torch
 from trainer.config import Job
 from trainer.gpu_profiles.choice import choose
 from trainer.gpu_profiles.tuned import known_here
-from trainer.train.packs.pack import Member
+from trainer.train.packs.pack import Member, Pack
 from trainer.train.packs.strategy import in_steps
 from trainer.train.tuning import timing as timing_of
 from trainer.train.tuning import tune as tuning
@@ -111,6 +111,19 @@ def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
     first, last = tune(JOB, CPU, seconds=0.1, say=said.append, measured=Device(lambda option: 1.0).measure)
     assert first.candidate.strategy == "lanes" and last.excluded == "its losses differ by 1.0e-01"
     assert said == ["fused is excluded: its losses differ by 1.0e-01"]
+
+
+def test_a_strategy_that_fails_on_this_chip_is_excluded_and_the_others_are_timed(monkeypatch):
+    options = [Candidate(strategy="lanes", pack=1, micro_batch=32), Candidate(strategy="streams", pack=2, micro_batch=32)]
+    monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
+
+    def form(members: Sequence[Member], job: Job) -> Pack:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    monkeypatch.setattr(tuning, "form_pack", form)
+    first, last = tune(JOB, CPU, seconds=0.1, say=lambda line: None, measured=Device(lambda option: 1.0).measure)
+    assert first.candidate.strategy == "lanes"
+    assert last.excluded == "it fails here: CUDA error: operation not permitted when stream is capturing"
 
 
 def test_what_is_out_of_memory_loses_and_does_not_end_it():
