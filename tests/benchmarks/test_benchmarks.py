@@ -49,6 +49,12 @@ def test_the_gather_is_compared_with_data_loaders(tmp_path):
     assert RATIO.search(said) and found["machine"]["chip"]
 
 
+def test_the_memory_formula_is_set_beside_what_a_step_takes(tmp_path):
+    said, found = quickly("memory", out=tmp_path / "found.json")
+    assert ("counted on a CPU" in said) != ("measured on the GPU" in said) and found["machine"]["chip"]
+    assert all(figures["found_mib"] > 0 for row in found["rows"] for figures in row["figures"].values())
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
 def test_each_explains_itself_and_takes_quick_and_out(path, monkeypatch, capsys):
     module = import_module(f"benchmarks.{path.stem}")

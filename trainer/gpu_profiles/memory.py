@@ -1,25 +1,25 @@
-"""How much memory training takes, and what follows for a chip: models at a time, and the largest batch by timeframe.
+"""What follows from a model's footprint for a chip: models at a time, slices, and the largest batch by timeframe.
 
 Each figure comes from the first of these that has it, and says which: `yours` (the user's profiles file), `measured <date>`
-(the tuner's), `estimate` (the formulas here). They change the speed of training and never the model: a batch is the job's, the
-ceiling is a limit for those who choose one, and what fits less is sliced. Standard library only.
+(the tuner's), `estimate` (the formula in `footprint`). They change the speed of training and never the model: a batch is the
+job's, the ceiling is a limit for those who choose one, and what fits less is sliced. Standard library only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainer.config import Job
+from trainer.config import Job, with_settings
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import GpuProfile
+from trainer.gpu_profiles.footprint import Footprint, footprint
 
 GIB = 2**30
+CPU = "cpu"  # the profile without a GPU
 USABLE = 0.9  # of the free memory: the allocator leaves gaps
 PROCESS_GIB = 0.75  # CUDA's context and its libraries in one process; an estimate of 2026-11-21
-ROW_COPIES = 2  # each symbol's rows, and the same in the pack's joined table
-WEIGHT_COPIES = 6  # weights, gradients, two moments, the best weights, and what the update makes
-KEPT_A_LAYER, BACKWARD_BUFFERS = 6.5, 9.0  # in hidden states of one bar; see model_gib
 BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = 2, 16  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
 FEWEST_STEPS = 100  # optimizer steps an epoch below which a larger batch starves the training
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # what the listed ceilings are for: 24x7 bars of seven years
@@ -27,17 +27,7 @@ TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 144
 TRAINING_SHARE = 0.7
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What an LSTM's memory depends on."""
-
-    features: int
-    hidden: int
-    layers: int
-    lookback: int
-
-
-REFERENCE, REFERENCE_BATCH = Shape(features=37, hidden=64, layers=2, lookback=60), 256
+REFERENCE, REFERENCE_FEATURES, REFERENCE_BATCH = Job(), 37, 256  # the model that figures are for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,30 +40,12 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a job's models go onto one GPU: so many at a time, in slices of so many windows."""
+    """How a job's models go onto one GPU: so many at a time, in slices of so many windows (of a tcn: chunks)."""
 
     models: int
     micro_batch: int
     memory_per_model_gib: float
-
-
-def model_gib(shape: Shape, *, bars: int, windows: int) -> float:
-    """Return what one LSTM takes in training, in GiB: its symbol's rows, one slice's activations, weights and Adam, in float32.
-
-        rows        bars x (features and label x 4 B x 2 copies + 2 window indices x 8 B)
-        activations windows x (lookback x hidden x 4 B x (6.5 layers + 9) + input and its gradient)
-        weights     count x 4 B x 6 copies
-
-    Rows and weights are counted. Each layer keeps four gates, cell and output for the backward pass, which itself works in
-    buffers of one layer's size: 6.5 and 9 are the best fit to peak memory on a CPU (1 to 3 layers, hidden 32 to 128, within
-    5 %, torch 2.13, 2026-11-21). For a GPU they are an estimate.
-    """
-    rows = bars * ((shape.features + 1) * 4 * ROW_COPIES + 2 * 8)
-    hidden = (KEPT_A_LAYER * shape.layers + BACKWARD_BUFFERS) * shape.hidden
-    window = shape.lookback * 4 * (hidden + 2 * shape.features)
-    first = 4 * shape.hidden * (shape.features + shape.hidden + 2)
-    count = first + (shape.layers - 1) * 4 * shape.hidden * (2 * shape.hidden + 2) + shape.hidden + 1
-    return (rows + windows * window + count * 4 * WEIGHT_COPIES) / GIB
+    activation_checkpointing: bool = False
 
 
 def room_gib(memory_gib: float) -> float:
@@ -89,12 +61,35 @@ def filling_models(profile: GpuProfile) -> int:
     return max(1, profile.multiprocessors * BLOCKS_PER_MULTIPROCESSOR * WINDOWS_PER_BLOCK // REFERENCE_BATCH)
 
 
-def batch_ceiling(room: float, shape: Shape, *, bars: int) -> int:
+def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bool = True) -> int:
     """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps an epoch."""
+
+    def fits(windows: int) -> bool:
+        return footprint(job, features=features, bars=bars, windows=windows, on_gpu=on_gpu).total <= room * GIB
+
     batch = 1
-    while 2 * batch * FEWEST_STEPS <= bars * TRAINING_SHARE and model_gib(shape, bars=bars, windows=2 * batch) <= room:
+    while 2 * batch * FEWEST_STEPS <= bars * TRAINING_SHARE and fits(2 * batch):
         batch *= 2
     return batch
+
+
+def tcn_slices(profile: GpuProfile, *, memory_gib: float | None = None) -> tuple[int, int]:
+    """Return how many chunks of the full-size TCN fit at once, without and with activation checkpointing: powers of two.
+
+    By the formula, on seven years of minutes; 0 where not even one fits.
+    """
+    room = room_gib(profile.memory_gib if memory_gib is None else min(profile.memory_gib, memory_gib)) * GIB
+    plain = Job(model="tcn", batch_chunks=1 << 20)
+    found = []
+    for job in (plain, with_settings(plain, activation_checkpointing=True)):
+        sizes = (
+            1 << power
+            for power in range(20, -1, -1)
+            if _footprint(profile, job, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, windows=1 << power).total
+            <= room
+        )
+        found.append(next(sizes, 0))
+    return found[0], found[1]
 
 
 def batch_limit(
@@ -106,8 +101,7 @@ def batch_limit(
     free memory as one slice; never more than leaves 100 steps in an epoch of `windows` training windows.
     """
     set_by_hand = {**profile.measured.get("batch", {}), **profile.yours.get("batch", {})}.get(timeframe)
-    shape = Shape(features=features, hidden=job.hidden, layers=job.layers, lookback=job.lookback)
-    ceiling = set_by_hand or batch_ceiling(room_gib(memory_gib), shape, bars=bars)
+    ceiling = set_by_hand or batch_ceiling(room_gib(memory_gib), job, features=features, bars=bars, on_gpu=profile.name != CPU)
     return 1 << (max(1, min(int(ceiling), windows // FEWEST_STEPS)).bit_length() - 1)
 
 
@@ -118,11 +112,21 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
     than the profile's.
     """
     room = room_gib(profile.memory_gib if memory_gib is None else min(profile.memory_gib, memory_gib))
-    needed = round(model_gib(REFERENCE, bars=MINUTES_OF_SEVEN_YEARS, windows=REFERENCE_BATCH), 2)
+    on_gpu = profile.name != CPU
+    whole = _footprint(
+        profile, REFERENCE, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, windows=REFERENCE_BATCH
+    ).total
+    needed = round(whole / GIB, 2)
     a_model = _figure(profile, "memory_per_model_gib", needed)
     models = _figure(profile, "models_per_gpu", max(1, min(filling_models(profile), int(room / a_model.value))))
     ceilings = {
-        timeframe: batch_ceiling(room / models.value, REFERENCE, bars=MINUTES_OF_SEVEN_YEARS // minutes)
+        timeframe: batch_ceiling(
+            room / models.value,
+            REFERENCE,
+            features=REFERENCE_FEATURES,
+            bars=MINUTES_OF_SEVEN_YEARS // minutes,
+            on_gpu=on_gpu,
+        )
         for timeframe, minutes in TIMEFRAME_MINUTES.items()
     }
     batch = _figure(profile, "batch", ceilings)
@@ -142,34 +146,69 @@ def is_reference(job: Job) -> bool:
 
 def with_rows_of_seven_years(measured_gib: float, *, rows: int) -> float:
     """Return what a reference model takes on seven years of bars, from what it took on few rows: rows can be counted."""
-    few, many = (model_gib(REFERENCE, bars=bars, windows=0) for bars in (rows, MINUTES_OF_SEVEN_YEARS))
-    return measured_gib + many - few
+    few, many = (
+        footprint(REFERENCE, features=REFERENCE_FEATURES, bars=bars, windows=0) for bars in (rows, MINUTES_OF_SEVEN_YEARS)
+    )
+    return measured_gib + (many.rows - few.rows) / GIB
 
 
-def fit(profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars: int, tuned: Job | None = None) -> Fit:
+def fit(
+    profile: GpuProfile,
+    job: Job,
+    *,
+    memory_gib: float,
+    features: int,
+    bars: int,
+    tuned: Job | None = None,
+    measured_gib: float = 0.0,
+) -> Fit:
     """Decide how many of a job's models train at a time in so much free memory, and in which slices.
 
-    `bars` is the longest symbol's; `tuned` is the job as a tuner, which knew neither these bars nor this memory, would have it.
-    What the job itself says stands. Raises UsageError where one window of one model is too much.
+    `bars` is the longest symbol's; `tuned` is the job as a tuner, which knew neither these bars nor this memory, would have it,
+    and `measured_gib` what it saw one model take so: that wins over the formula. What the job itself says stands. Raises
+    UsageError where the smallest slice of one model is too much.
     """
-    shape = Shape(features=features, hidden=job.hidden, layers=job.layers, lookback=job.lookback)
-    room = room_gib(memory_gib)
-    best = tuned or job
-    batch = best.batch or REFERENCE_BATCH
-    micro_batch = min(best.micro_batch or batch, batch)
-    while not job.micro_batch and micro_batch > 1 and model_gib(shape, bars=bars, windows=micro_batch) > room:
-        micro_batch = (micro_batch + 1) // 2
-    needed = model_gib(shape, bars=bars, windows=micro_batch)
-    if needed > room:
+    room, best = room_gib(memory_gib), tuned or job
+    for number, (way, windows) in enumerate(_ways(job, best)):
+        part = _footprint(profile, way, features=features, bars=bars, windows=windows)
+        needed = part.total / GIB
+        if number == 0 and measured_gib:
+            needed = measured_gib + (part.rows + part.copies) / GIB
+        if needed <= room:
+            break
+    else:
         raise UsageError(
             f"one model of {bars:,} bars needs {needed:.1f} GiB, {profile.name} has room for {room:.1f} GiB",
             why="by the memory formula, an estimate",
             do="Set bars lower, or take a larger GPU.",
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
-    limit = best.pack or (filling_models(profile) if known.basis == "estimate" else int(known.value))
-    models = job.pack or max(1, min(limit, int(room / needed)))
-    return Fit(models=models, micro_batch=micro_batch, memory_per_model_gib=needed)
+    filling = 1 if job.model == "tcn" else filling_models(profile) if known.basis == "estimate" else int(known.value)
+    # Models that train in turn, as lanes do, share the room for what a step keeps.
+    shared = (part.kept + part.workspace) / GIB if way.strategy == "lanes" else 0.0
+    models = job.pack or max(1, min(best.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB))))
+    return Fit(
+        models=models,
+        micro_batch=windows,
+        memory_per_model_gib=needed,
+        activation_checkpointing=way.activation_checkpointing,
+    )
+
+
+def _ways(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
+    """Return what is tried in turn: the tuned slice, ever smaller ones, of a TCN then the same with activations made again."""
+    batch = best.batch_chunks if best.model == "tcn" else best.batch or REFERENCE_BATCH
+    again = with_settings(best, activation_checkpointing=True)
+    for way in dict.fromkeys((best, again) if best.model == "tcn" else (best,)):
+        windows = min(best.micro_batch or batch, batch)
+        yield way, windows
+        while not job.micro_batch and windows > 1:
+            windows = (windows + 1) // 2
+            yield way, windows
+
+
+def _footprint(profile: GpuProfile, job: Job, *, features: int, bars: int, windows: int) -> Footprint:
+    return footprint(job, features=features, bars=bars, windows=windows, on_gpu=profile.name != CPU)
 
 
 def _figure(profile: GpuProfile, key: str, estimate: Any) -> Figure:

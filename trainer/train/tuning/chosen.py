@@ -118,8 +118,14 @@ def choose_way(
     way = with_settings(way, batch=_batch(job, way, resumed, ahead))
     if kind == "cuda":
         given = with_settings(job, batch=way.batch, strategy=way.strategy)
-        sharing = site.workers_per_gpu
-        way = placed(given, site.profile, tuned=way, workers_per_gpu=sharing, symbols=found.data["symbols"])
+        way = placed(
+            given,
+            site.profile,
+            tuned=way,
+            workers_per_gpu=site.workers_per_gpu,
+            symbols=found.data["symbols"],
+            measured_gib=entry["memory_per_model_gib"] if entry else 0.0,
+        )
     way = concrete(in_steps(way), kind)
     names = (*OPEN, "batch")
     told = {"profile": key, "shape": shape_of(job), **{name: getattr(way, name) for name in names}}
@@ -127,6 +133,8 @@ def choose_way(
     where = {name: _source(name, job, way, wanted, sources) for name in names}
     if resumed is not None and not job.batch:
         where["batch"] = resumed["from"].get("batch", "default")
+    if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as this one did
+        told["memory_per_model_gib"] = entry["memory_per_model_gib"]
     return Chosen(job=way, choice={**told, "torch": torch.__version__, "from": where})
 
 

@@ -36,19 +36,36 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
     return kind, choose(job.gpu_profile, None)
 
 
-def placed(job: Job, choice: Choice, *, tuned: Job, workers_per_gpu: int, symbols: Mapping[str, Mapping[str, Any]]) -> Job:
-    """Return the tuned job with `pack` and `micro_batch` as they fit one GPU of this profile; what `job` itself names stands.
+def placed(
+    job: Job,
+    choice: Choice,
+    *,
+    tuned: Job,
+    workers_per_gpu: int,
+    symbols: Mapping[str, Mapping[str, Any]],
+    measured_gib: float = 0.0,
+) -> Job:
+    """Return the tuned job as it fits one GPU of this profile: `pack`, `micro_batch`, and for a TCN activation checkpointing.
 
-    `symbols` is the survey's summary of each. Raises UsageError where one model is too large.
+    What `job` itself names stands. `symbols` is the survey's summary of each, `measured_gib` what a tuner saw one model take.
+    Where nothing was measured the memory formula decides. Raises UsageError where one model is too large.
     """
-    if job.model != "lstm":  # the memory formula is the LSTM's
-        return tuned
-    bars = max(int(summary["bars"]) for summary in symbols.values())
     found = fit(
-        choice.profile, job, memory_gib=choice.memory_gib / workers_per_gpu, features=len(FEATURES), bars=bars, tuned=tuned
+        choice.profile,
+        job,
+        memory_gib=choice.memory_gib / workers_per_gpu,
+        features=len(FEATURES),
+        bars=max(int(summary["bars"]) for summary in symbols.values()),
+        tuned=tuned,
+        measured_gib=measured_gib,
     )
-    sliced = found.micro_batch if found.micro_batch < job.batch else tuned.micro_batch
-    return with_settings(tuned, pack=found.models, micro_batch=sliced)
+    batch = job.batch_chunks if job.model == "tcn" else job.batch
+    return with_settings(
+        tuned,
+        pack=found.models,
+        micro_batch=found.micro_batch if found.micro_batch < batch else tuned.micro_batch,
+        activation_checkpointing=found.activation_checkpointing,
+    )
 
 
 def gpus_of_torch() -> tuple[Device, ...]:

@@ -1,0 +1,195 @@
+"""Memory of a training step: what the formula predicts beside what it takes, for LSTMs by strategy and for TCNs.
+
+    python -m benchmarks.memory            a dozen shapes (on a CPU a minute, on a GPU less)
+    python -m benchmarks.memory --quick    the smallest of them (seconds)
+
+On a GPU it measures: the most that torch's allocator had handed out during the steps, and what it had reserved. On a CPU it
+counts: what autograd keeps between forward and backward pass (unique storages of saved tensors), and the most that was
+allocated during a step, by torch's profiler. What oneDNN keeps of an `nn.LSTM` for itself is left out there, as is what cuDNN
+would keep in the prediction: neither says anything about the other. Writes benchmarks/results/memory.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from benchmarks.rounds import machine, write
+from trainer.config import Job, job_from
+from trainer.data.features import FEATURES
+from trainer.gpu_profiles.footprint import Footprint, footprint
+from trainer.train.packs.strategy import form_pack, in_steps
+from trainer.train.tuning.timing import batches, make_members, warm_up
+
+MIB = 2**20
+STEPS = 3
+ALLOWED = 0.1  # off the prediction, relative
+LSTM = {"cuda": ((2, 64, 256), (2, 128, 1024)), "cpu": ((1, 32, 128), (2, 64, 256))}  # layers, hidden, batch
+TCN = {
+    "cuda": ((12, 512, 1024, 4), (12, 512, 1024, 16)),
+    "cpu": ((4, 64, 256, 8), (6, 96, 512, 4)),
+}  # blocks, width, chunk, chunks
+PACK = {"cuda": 8, "cpu": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Bytes that a step of a pack took on a CPU: `kept` by autograd, `hidden` of a library's own, the `peak` of all."""
+
+    kept: int
+    hidden: int
+    peak: int
+
+
+def main() -> None:
+    """Measure every shape, print the table, write the file."""
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--out", type=Path)
+    options = parse.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpu = device.type == "cuda"
+    how = "measured on the GPU" if on_gpu else "counted on a CPU: saved tensors, and the profiler's peak"
+    print(f"{how}; MiB of a step, predicted / found (ratio)")
+    if on_gpu:
+        warm_up(device)
+    rows = [_measured(job, device) if on_gpu else _counted(job) for job in jobs(device.type, quick=options.quick)]
+    for row in rows:
+        print(f"  {row['shape']:46} " + "   ".join(_cell(key, found) for key, found in row["figures"].items()))
+    worst = max(abs(found["ratio"] - 1) for row in rows for found in row["figures"].values() if "ratio" in found)
+    print(f"furthest from the prediction: {worst:.0%}; {ALLOWED:.0%} is asked for")
+    print("wrote", write("memory", {"machine": machine(), "how": how, "worst": round(worst, 3), "rows": rows}, options.out))
+
+
+def jobs(kind: str, *, quick: bool) -> list[Job]:
+    """Return the shapes, each in one slice."""
+    lstms = [
+        {
+            "strategy": strategy,
+            "pack": 1 if strategy == "lanes" else PACK[kind],
+            "layers": layers,
+            "hidden": hidden,
+            "batch": batch,
+        }
+        for layers, hidden, batch in LSTM[kind][: 1 if quick else None]
+        for strategy in ("lanes", "streams", "fused")
+    ]
+    tcns = [
+        {"model": "tcn", "blocks": blocks, "width": width, "chunk": chunk, "batch_chunks": chunks}
+        for blocks, width, chunk, chunks in TCN[kind][: 1 if quick else None]
+    ]
+    ways: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": "bf16"}]
+    again = [{**way, "activation_checkpointing": True} for way in ways]
+    found = [{**shape, **way} for shape in lstms for way in ways[: 1 if quick else None]]
+    found += [{**shape, **way} for shape in tcns for way in (*ways[: 1 if quick else None], *again[: 1 if quick else None])]
+    return [in_steps(job_from(one, {"micro_batch": one.get("batch_chunks") or one["batch"]})) for one in found]
+
+
+def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
+    """Return one model's footprint, and how many models' steps lie side by side: lanes take theirs in turn."""
+    bars = make_members(1, job, torch.device("cpu"))[0].rows_TF.shape[0]
+    part = footprint(job, features=len(FEATURES), bars=bars, windows=job.micro_batch, on_gpu=on_gpu)
+    return part, job.pack if job.strategy in ("streams", "fused") else 1
+
+
+def counted(job: Job) -> Counted:
+    """Count what one step of the job's pack takes on this CPU, rows and weights aside. The job's batch is one slice."""
+    members = make_members(job.pack or 1, job, torch.device("cpu"))
+    pack, starts, active = form_pack(members, job), batches(members, job, 0), [True] * len(members)
+    pack.step(active, starts)  # what an optimizer makes at its first step stays
+    saved: dict[int, tuple[StorageWeakRef, int, bool]] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        # What oneDNN keeps for itself comes as bytes without a meaning; masks are bool, keys int32.
+        saved[storage._cdata] = (StorageWeakRef(storage), storage.nbytes(), tensor.dtype == torch.uint8)
+        return tensor
+
+    gc.collect()
+    gc.disable()  # a cycle that happens to be collected in the middle would make the peak a matter of luck
+    try:
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            pack.step(active, starts)
+        # Weights and rows are saved, too, and are still there.
+        gone = [(size, opaque) for weak, size, opaque in saved.values() if weak.expired()]
+        peak = _peak(lambda: pack.step(active, starts))
+    finally:
+        gc.enable()
+    return Counted(
+        kept=sum(size for size, opaque in gone if not opaque), hidden=sum(size for size, opaque in gone if opaque), peak=peak
+    )
+
+
+def _peak(step: Any) -> int:
+    """Return the most bytes that were allocated during a step, gradients included."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()  # blocks that are older than the profile are freed without a word: from the second step on all are known
+        with torch.profiler.record_function("the step"):
+            step()
+    level = peak = 0
+    begun = False
+    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        begun = begun or event.name() == "the step"
+        if event.name() == "[memory]":
+            level += event.nbytes()
+            peak = max(peak, level) if begun else 0
+    return int(peak)
+
+
+def _counted(job: Job) -> dict[str, Any]:
+    part, models = predicted(job, on_gpu=False)
+    found = counted(job)
+    plain = job.model == "lstm" and job.strategy != "fused"
+    figures = {"kept": _figure(models * (part.kept - part.assumed), found.kept)}
+    if not plain:
+        figures["peak"] = _figure(models * (part.kept + part.workspace), found.peak)
+    return {"shape": _name(job), "figures": figures, "hidden_mib": round(found.hidden / MIB, 1)}
+
+
+def _measured(job: Job, device: torch.device) -> dict[str, Any]:
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    members = make_members(job.pack or 1, job, device)
+    pack = form_pack(members, job)
+    torch.cuda.reset_peak_memory_stats(device)
+    for step in range(STEPS):
+        pack.step([True] * len(members), batches(members, job, step))
+    torch.cuda.synchronize(device)
+    part, beside = predicted(job, on_gpu=True)
+    foretold = len(members) * (part.rows + part.weights) + beside * (part.kept + part.workspace)
+    return {
+        "shape": _name(job),
+        "figures": {
+            "allocated": _figure(foretold, torch.cuda.max_memory_allocated(device) - before),
+            "reserved": {"found_mib": round(torch.cuda.max_memory_reserved(device) / MIB, 1)},
+        },
+    }
+
+
+def _figure(foretold: float, found: float) -> dict[str, float]:
+    return {"predicted_mib": round(foretold / MIB, 2), "found_mib": round(found / MIB, 2), "ratio": round(found / foretold, 3)}
+
+
+def _cell(key: str, found: dict[str, float]) -> str:
+    if "ratio" not in found:
+        return f"{key} {found['found_mib']:,.1f}"
+    return f"{key} {found['predicted_mib']:8,.1f} / {found['found_mib']:8,.1f} ({found['ratio']:.2f})"
+
+
+def _name(job: Job) -> str:
+    again = ", made again" if job.activation_checkpointing else ""
+    if job.model == "tcn":
+        return f"TCN {job.blocks} x {job.width}, {job.batch_chunks} of {job.chunk}, {job.precision}{again}"
+    return f"LSTM {job.strategy} x {job.pack}, {job.layers} x {job.hidden}, batch {job.batch}, {job.precision}{again}"
+
+
+if __name__ == "__main__":
+    main()
