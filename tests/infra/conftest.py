@@ -36,8 +36,8 @@ class Recorded:
         return found[0]
 
     def all(self, resource_type: str) -> list[dict[str, Any]]:
-        """Return the inputs of every resource of a type."""
-        return [item.inputs for item in self.resources if item.typ == resource_type]
+        """Return the inputs of every resource of a type, by logical name: they are registered side by side, in any order."""
+        return [item.inputs for item in sorted(self.resources, key=lambda item: item.name) if item.typ == resource_type]
 
     def request(self, resource_type: str) -> Any:
         """Return the registration of the only resource of a type, which carries its options."""
