@@ -6,6 +6,7 @@ steps for as long as it is told, again and again.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import time
@@ -23,6 +24,7 @@ from trainer.data.features import WARMUP
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
+from trainer.train.precision import settle_precision
 from trainer.train.score import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
 from trainer.train.workers.station import let_threads_sleep
@@ -62,10 +64,12 @@ class Team:
         self._processes = []
         for share in shares:
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs, job, share, *arguments), daemon=True)
+            # No daemon: a DataLoader may have workers of its own.
+            process = context.Process(target=work, args=(theirs, job, share, *arguments))
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
+        atexit.register(self.close)  # of a benchmark that broke off: whatever is no daemon would be waited for
 
     def losses(self) -> list[float]:
         """Return the loss of each model's first step."""
@@ -152,6 +156,7 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
     if allocator:
         keep_freed_memory()
     members = share.members()
+    settle_precision(job, members[0].rows_TF.device)  # else an LSTM's fp32 is TF32 on a GPU, and ours is not
     nets = [PlainNet(member, job) for member in members]
     optimizers = [_adamw(net, job) for net in nets]
     steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
@@ -184,7 +189,9 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
 
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_T=member.labels_T.cpu()) for member in share.members()]
+    there = share.members()
+    settle_precision(job, there[0].rows_TF.device)
+    members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_T=member.labels_T.cpu()) for member in there]
 
     class Module(pytorch_lightning.LightningModule):
         def __init__(self, member: Member) -> None:

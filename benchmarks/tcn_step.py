@@ -43,16 +43,18 @@ from trainer.models.tcn import Block, Tcn
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.packs.chunks import Chunks, cpu_micro_batch
 from trainer.train.packs.pack import Member, new_model
+from trainer.train.precision import settle_precision
 from trainer.train.task import Task
 from trainer.train.workers.station import threads_of
 
 FEATURES = 37
 PLAIN, SET_UP, OURS, ONE = "plain loop", "plain, our set-up", "ours", "ours, one thread"
 EACH, RECOMPUTED = "ours, a core each", "ours, recomputed"
+# In fp32 on a GPU, too: the plain loop knows nothing else.
 SIZES = {
-    "small": Job(model="tcn", blocks=4, width=32, chunk=256, batch_chunks=8, batch=8, dropout=0.0),
-    "middle": Job(model="tcn", blocks=8, width=128, chunk=512, batch_chunks=4, batch=4, dropout=0.0),
-    "full": Job(model="tcn", chunk=1024, batch_chunks=2, batch=2, dropout=0.0),
+    "small": Job(model="tcn", blocks=4, width=32, chunk=256, batch_chunks=8, batch=8, dropout=0.0, precision="fp32"),
+    "middle": Job(model="tcn", blocks=8, width=128, chunk=512, batch_chunks=4, batch=4, dropout=0.0, precision="fp32"),
+    "full": Job(model="tcn", chunk=1024, batch_chunks=2, batch=2, dropout=0.0, precision="fp32"),
 }
 STEPS = {"small": 20, "middle": 4, "full": 1}
 CHUNKS = 64  # in the data
@@ -237,6 +239,7 @@ def _plain_set_up(job: Job) -> Iterator[float]:
 
 def _plain(job: Job) -> Iterator[float]:
     member = _member(job)
+    settle_precision(job, member.rows_TF.device)  # else a convolution's fp32 is TF32 on a GPU, and ours is not
     model = PaddedTcn(new_model(member, job))  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
     scaled = ((member.rows_TF - member.mean_F) / member.std_F).cpu()

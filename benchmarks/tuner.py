@@ -27,7 +27,7 @@ from trainer.config import Job
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
-from trainer.train.tuning.timing import Candidate, batches, make_members
+from trainer.train.tuning.timing import Candidate, batches, is_out_of_memory, make_members
 from trainer.train.tuning.tune import GPU_PACKS, candidates, tune
 
 FINE_SLICES = (32, 64, 96, 128, 192, 256, 512)
@@ -82,7 +82,9 @@ def _table(job: Job, *, seconds: float, rounds: int) -> dict[str, Any]:
     for option in options:
         try:
             contenders[_name(option)] = _Contender(option, members[: option.pack], job)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             print(f"  {_name(option)}: out of memory")
     rates = interleave({name: partial(one.rate, 0.05 * seconds) for name, one in contenders.items()}, rounds=rounds)
     best = max(rates, key=lambda name: median(rates, name))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
+from multiprocessing.connection import Connection
 
 import torch
 
 from benchmarks import packs
-from benchmarks.contenders import Draws, PlainNet, Share, Windows, batches, in_order
+from benchmarks.contenders import Draws, PlainNet, Share, Team, Windows, batches, in_order
 from trainer.config import Job
 from trainer.data.features import WARMUP
 from trainer.train.packs.pack import new_model
@@ -27,6 +28,19 @@ def test_a_data_loader_of_windows_gives_the_batches_that_are_gathered_inside_our
         x_BTF, labels_B = torch.utils.data.default_collate([Windows(member, JOB)[int(start)] for start in starts])
         assert torch.equal(x_BTF.transpose(0, 1), gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F))
         assert torch.equal(labels_B, member.labels_T[starts + JOB.lookback - 1])
+
+
+def _with_a_loaders_worker(pipe: Connection, job: Job, share: Share) -> None:
+    loader = torch.utils.data.DataLoader(share.rows[0][:, 0], batch_size=1, num_workers=1)
+    pipe.send([float(next(iter(loader)))])
+
+
+def test_a_contender_may_have_a_data_loader_with_workers_as_lightning_has_on_a_gpu():
+    team = Team(_with_a_loaders_worker, JOB, in_order(ROWS[:1], 1))
+    try:
+        assert team.losses() == [float(ROWS[0][0, 0])]
+    finally:
+        team.close()
 
 
 def test_the_model_that_a_user_would_write_starts_as_ours_and_computes_the_same():

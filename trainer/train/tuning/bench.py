@@ -28,6 +28,7 @@ from trainer.gpu_profiles.memory import GIB, MINUTES_OF_SEVEN_YEARS, TRAINING_SH
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
+from trainer.train.tuning.timing import is_out_of_memory
 
 ACCUMULATION = 4  # slices of a batch on a GPU, as this model is usually trained
 SMALL = {"blocks": 4, "width": 32, "chunk": 256}  # what a core does in a minute
@@ -96,7 +97,9 @@ def _on_gpu(job: Job, device: torch.device, seconds: float) -> Row:
     torch.cuda.reset_peak_memory_stats(device)
     try:
         step_seconds = _step_seconds(job, device, seconds)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         return Row(batch=job.batch, activation_checkpointing=job.activation_checkpointing, excluded="out of memory")
     return _row(job, step_seconds, torch.cuda.max_memory_allocated(device) / GIB)
 

@@ -46,9 +46,12 @@ def test_a_process_that_the_system_ends_is_an_answer(monkeypatch):
     assert "ended (9)" in row.excluded and row.chunks_per_second == 0
 
 
-def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")]
+)
+def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch, error):
     def too_much(*given: object) -> float:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(benching, "_step_seconds", too_much)
     for name in ("empty_cache", "reset_peak_memory_stats"):
