@@ -33,6 +33,7 @@ from trainer.cost.planner import workload
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.inputs import Candles
+from trainer.launch.knowledge import known_rates
 from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers, look, read_stack
 from trainer.launch.start import new_record, register
@@ -115,10 +116,11 @@ def _preflight(
     job = job_from(settings)
     outputs = read_stack(access, stack=arguments.stack)
     objects = open_objects(access, outputs.bucket)
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle)
+        rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
         found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
     for note in found.notes:
         story.line(note)
@@ -138,6 +140,7 @@ def _preflight(
         region=outputs.region,
         rehearsal=access.rehearsal,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
+        rates=rates.result(),
     )
     return Ready(
         outputs=outputs,

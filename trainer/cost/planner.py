@@ -2,8 +2,8 @@
 
     training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first
 
-Rates are those of the chip's profile: estimates, until a tuner has measured that chip. It knows no cloud: prices come in,
-dollars come out.
+Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are estimates. It knows no
+cloud: prices come in, dollars come out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from datetime import timedelta
 from trainer.artifacts.names import label
 from trainer.config import Job
 from trainer.cost.instances import InstanceType
-from trainer.gpu_profiles.chips import named_profile
+from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
-from trainer.gpu_profiles.memory import Figure, figures
-from trainer.gpu_profiles.rates import window_costs
+from trainer.gpu_profiles.memory import figures
+from trainer.gpu_profiles.rates import Rate, window_costs
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
@@ -70,26 +70,34 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     )
 
 
-def estimate(work: Workload, machine: InstanceType, *, rehearsal: bool, cores: int | None = None) -> Estimate:
-    """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`."""
+def estimate(
+    work: Workload, machine: InstanceType, *, rehearsal: bool, cores: int | None = None, rate: Rate | None = None
+) -> Estimate:
+    """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`.
+
+    `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's.
+    """
     boot, after = AROUND["rehearsal" if rehearsal else "aws"]
     workers = min(machine.num_workers, max(1, len(work.windows)))
     if rehearsal:
         lanes = min(workers, cores or os.cpu_count() or 1)
-        rate = cpu_windows_per_second() / work.window_cost_cpu
+        by_profile = cpu_windows_per_second() / work.window_cost_cpu
     else:
         lanes = workers
-        rate = windows_per_second(machine) / work.window_cost_gpu
+        by_profile = windows_per_second(machine) / work.window_cost_gpu
+    # A rate that needs several models at a time is shared by their places, each of which trains one after another.
+    places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
     seconds = [
-        (count + SCORING_SHARE * work.scored.get(model, 0)) * work.epochs / rate for model, count in work.windows.items()
+        (count + SCORING_SHARE * work.scored.get(model, 0)) * work.epochs * places / device_rate
+        for model, count in work.windows.items()
     ]
-    training = longest_first(seconds, lanes)
+    training = longest_first(seconds, min(lanes * places, max(1, len(seconds))))
     return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)
 
 
 def windows_per_second(machine: InstanceType) -> float:
     """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as a T4."""
-    rate = rate_of(machine, rehearsal=False).value
+    rate = figures(profile_on(machine, rehearsal=False))["windows_per_second"].value
     return float(rate if rate is not None else figures(named_profile("t4"))["windows_per_second"].value)
 
 
@@ -98,11 +106,12 @@ def cpu_windows_per_second() -> float:
     return float(figures(named_profile("cpu"))["windows_per_second"].value)
 
 
-def rate_of(machine: InstanceType, *, rehearsal: bool) -> Figure:
-    """Return the profile's rate that a machine's times are made of, and whether somebody measured it."""
-    memory_gib = machine.gpu_memory_gib
-    gpu = Device(name=machine.gpu_model, memory_gib=memory_gib, free_gib=memory_gib)
-    return figures(named_profile("cpu") if rehearsal else profile_of(gpu))["windows_per_second"]
+def profile_on(machine: InstanceType, *, rehearsal: bool) -> GpuProfile:
+    """Return the profile of a machine's own chip; in a rehearsal the CPU's, whatever GPUs the machine would have."""
+    if rehearsal:
+        return named_profile("cpu")
+    gib = machine.gpu_memory_gib
+    return profile_of(Device(name=machine.gpu_model, memory_gib=gib, free_gib=gib))
 
 
 def longest_first(seconds: Sequence[float], lanes: int) -> float:

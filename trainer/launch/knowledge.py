@@ -1,4 +1,5 @@
-"""What a launch tells its node beyond the job: what tuners found on the planned chips before, and profiles of the user's own.
+"""What a launch knows from earlier runs: ways to train and rates that tuners found on the planned chips, and profiles of the
+user's own, which its node is told.
 
 Reads `memory/tuned/` of the bucket and the user's file at this desk. Writes nothing: `control.learn` adds to the memory.
 """
@@ -11,9 +12,10 @@ from typing import Any
 
 from trainer.config import Job
 from trainer.cost.instances import InstanceType
+from trainer.cost.planner import profile_on
 from trainer.errors import TrainerError
 from trainer.gpu_profiles.chips import GpuProfile, named_profile, user_tables
-from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.gpu_profiles.tuned import Entry, from_memory, key_of, memory_key, shape_of
 from trainer.runs.store import Objects
 
@@ -26,8 +28,7 @@ def profiles_of(job: Job, machines: Iterable[InstanceType], *, rehearsal: bool) 
         return (named_profile("cpu"),)
     if job.gpu_profile:
         return (named_profile(job.gpu_profile),)
-    gpus = ((machine.gpu_model, machine.gpu_memory_gib) for machine in machines)
-    found = (profile_of(Device(name=name, memory_gib=gib, free_gib=gib)) for name, gib in gpus)
+    found = (profile_on(machine, rehearsal=False) for machine in machines)
     return tuple({key_of(profile): profile for profile in found}.values())
 
 
@@ -38,6 +39,17 @@ def known_ways(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> di
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
         remembered = dict(zip(keys, pool.map(lambda key: _remembered(key, objects), keys), strict=True))
     return {key: {shape: entries[shape]} for key, entries in remembered.items() if shape in entries}
+
+
+def known_rates(job: Job, machines: Iterable[InstanceType], objects: Objects, *, rehearsal: bool) -> dict[str, Rate]:
+    """Return instance type -> the rate of one of its GPUs (in a rehearsal: of a core) for the job's models.
+
+    Measured where the memory has this shape on the machine's own chip, whatever profile the job names: that may be another's.
+    """
+    profiles = {machine.name: profile_on(machine, rehearsal=rehearsal) for machine in machines}
+    known = known_ways(job, list({key_of(profile): profile for profile in profiles.values()}.values()), objects)
+    shape = shape_of(job)
+    return {name: rate_of(profile, job, known.get(key_of(profile), {}).get(shape)) for name, profile in profiles.items()}
 
 
 def own_profiles(job: Job, profiles: Sequence[GpuProfile]) -> dict[str, dict[str, Any]]:

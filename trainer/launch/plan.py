@@ -5,17 +5,18 @@ What is printed is what is run: `--dry-run` shows this same value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from trainer.config import Job
 from trainer.cost.instances import InstanceType, instance_type, replacements
-from trainer.cost.planner import Workload, budget_duration, default_max_duration, dollars, estimate, rate_of
+from trainer.cost.planner import Workload, budget_duration, default_max_duration, dollars, estimate, profile_on
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import check_fits
+from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
 from trainer.runs.record import Rung
@@ -37,6 +38,7 @@ class Candidate:
     seconds_p90: float
     dollars_p50: float
     dollars_p90: float
+    rate: Rate  # that its times are made of
     note: str = ""
     refused: str = ""
 
@@ -62,11 +64,15 @@ class LaunchPlan:
     @property
     def times_are(self) -> str:
         """Say where the candidates' times come from."""
-        machines = [candidate.machine for candidate in self.candidates]
-        measured = [machine.name for machine in machines if rate_of(machine, rehearsal=self.rehearsal).basis != "estimate"]
-        if not measured:
-            return "derived, not measured"
-        return f"by measured rates for {', '.join(measured)}" + (", else derived" if len(measured) < len(machines) else "")
+        by_basis: dict[str, list[str]] = {}
+        for candidate in self.candidates:
+            if not candidate.rate.is_estimate:
+                by_basis.setdefault(candidate.rate.basis, []).append(candidate.machine.name)
+        if not by_basis:
+            return "an estimate, not measured"
+        told = [f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}" for basis, of in by_basis.items()]
+        some = any(candidate.rate.is_estimate for candidate in self.candidates)
+        return ", ".join([*told, "else an estimate"] if some else told)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as `--dry-run --json` prints it."""
@@ -92,13 +98,17 @@ def make_plan(
     region: str,
     rehearsal: bool,
     cap: timedelta,
+    rates: Mapping[str, Rate] | None = None,
 ) -> LaunchPlan:
     """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
+
+    `rates` says what is known of the job's models on each type's chip (`knowledge.known_rates`); else profiles do.
 
     Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget, UsageError for a
     `max_duration` beyond the cap.
     """
-    weighed = [weigh(job, work, machine, offers, rehearsal=rehearsal) for machine in machines]
+    known = rates or {}
+    weighed = [weigh(job, work, machine, offers, rehearsal=rehearsal, rate=known.get(machine.name)) for machine in machines]
     if not job.instance:
         weighed.sort(key=lambda candidate: (bool(candidate.refused), candidate.dollars_p50))
     offered = [candidate for candidate in weighed if not candidate.refused]
@@ -176,7 +186,9 @@ def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> N
         )
 
 
-def weigh(job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool) -> Candidate:
+def weigh(
+    job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool, rate: Rate | None = None
+) -> Candidate:
     """Return one row of the plan: time, price and cost, or why this type is not asked."""
     zones = offers.zones.get(machine.name, ())
     spot = {
@@ -184,7 +196,8 @@ def weigh(job: Job, work: Workload, machine: InstanceType, offers: Offers, *, re
     }
     on_demand = on_demand_price(machine)
     price = min(spot.values()) if spot else on_demand
-    time = estimate(work, machine, rehearsal=rehearsal)
+    rate = rate or rate_of(profile_on(machine, rehearsal=rehearsal), job)
+    time = estimate(work, machine, rehearsal=rehearsal, rate=rate)
     refused = note = ""
     if not zones:
         refused = "not offered in a zone of the stack"
@@ -203,6 +216,7 @@ def weigh(job: Job, work: Workload, machine: InstanceType, offers: Offers, *, re
         seconds_p90=time.seconds_p90,
         dollars_p50=dollars(time.seconds_p50, price),
         dollars_p90=dollars(time.seconds_p90, price),
+        rate=rate,
         note=note,
         refused=refused,
     )
@@ -273,6 +287,7 @@ def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
         "price_date": candidate.machine.price_date,
         "seconds": {"p50": round(candidate.seconds_p50), "p90": round(candidate.seconds_p90)},
         "dollars": {"p50": round(candidate.dollars_p50, 4), "p90": round(candidate.dollars_p90, 4)},
+        "rate": {"per_gpu_and_second": round(candidate.rate.per_second, 1), "basis": candidate.rate.basis},
         "note": candidate.note,
         "refused": candidate.refused,
     }

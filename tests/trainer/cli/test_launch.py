@@ -31,7 +31,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[1].startswith("#  instance      market     zones  GPUs")
     assert lines[2].startswith("1  p3.8xlarge *  on-demand      5  4 x V100 16GB  12.24  ")
     assert lines[2].endswith("retired by AWS in 2026: a rehearsal only")
-    assert lines[3] == "list prices of us-east-1, 2026-07-20; times are derived, not measured: P50 (P90)"
+    assert lines[3] == "list prices of us-east-1, 2026-07-20; times are an estimate, not measured: P50 (P90)"
     assert lines[5].startswith("hard stop 30m00s after launch (max_duration), at most $6.12 at the on-demand price")
     assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
     assert objects_in(rehearsed) == before

@@ -18,6 +18,7 @@ from trainer.cost.planner import (
     windows_per_second,
     workload,
 )
+from trainer.gpu_profiles.rates import Rate
 
 JOB = Job(epochs=2, validation_fraction=0.2, test_fraction=0.3, lookback=60)
 
@@ -66,6 +67,29 @@ def test_on_aws_four_gpus_take_four_symbols_at_once():
     four = estimate(work, instance_type("g6.12xlarge"), rehearsal=False).seconds_p50 - around
     one = estimate(work, instance_type("g6.xlarge"), rehearsal=False).seconds_p50 - around
     assert one == pytest.approx(4 * four)
+
+
+def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
+    work, around = workload(JOB, dict.fromkeys("ABCD", 4_000_000)), sum(AROUND["aws"])
+    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2
+    rate = Rate(per_second=50_000.0, basis="measured on 2026-11-20")
+
+    def seconds(name: str, rate: Rate) -> float:
+        return estimate(work, instance_type(name), rehearsal=False, rate=rate).seconds_p50 - around
+
+    assert seconds("g6.xlarge", rate) == pytest.approx(4 * one / 50_000)
+    assert seconds("g6.12xlarge", rate) == pytest.approx(one / 50_000)
+    packed = Rate(per_second=50_000.0, basis="", models=2)
+    assert seconds("g6.xlarge", packed) == pytest.approx(4 * one / 50_000), "both places are taken"
+    assert seconds("g6.12xlarge", packed) == pytest.approx(2 * one / 50_000), "each GPU has one model for its two places"
+
+
+def test_a_rehearsals_measured_rate_is_a_cores():
+    work, around = workload(JOB, dict.fromkeys("ABCD", 100_000)), sum(AROUND["rehearsal"])
+    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2
+    rate = Rate(per_second=4_000.0, basis="")
+    two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2, rate=rate)
+    assert two_cores.seconds_p50 - around == pytest.approx(2 * one / 4_000)
 
 
 def test_the_slow_estimate_is_above_the_middle_one():

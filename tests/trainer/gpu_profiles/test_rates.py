@@ -1,10 +1,27 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from trainer.config import Job
 from trainer.gpu_profiles.chips import named_profile
-from trainer.gpu_profiles.rates import visits_per_second
+from trainer.gpu_profiles.rates import TORCH, Rate, rate_of, visits_per_second
+from trainer.gpu_profiles.tuned import from_memory, shape_of, to_memory
+from trainer.node.packages import TORCH as NODE_TORCH
+
+ENTRY = {
+    "strategy": "fused",
+    "pack": 16,
+    "micro_batch": 256,
+    "activation_checkpointing": False,
+    "batch": 0,
+    "windows_per_second": 900_000.0,
+    "memory_per_model_gib": 0.5,
+    "torch": "2.13.0+cu130",
+    "date": "2026-11-20",
+}
 
 
 def test_the_reference_model_trains_at_the_profiles_rate_and_a_larger_one_slower():
@@ -18,3 +35,52 @@ def test_a_tcns_rate_is_in_bars():
     small, large = (visits_per_second(named_profile("cpu"), Job(model="tcn", chunk=chunk)) for chunk in (1024, 4096))
     assert small == pytest.approx(1_100, rel=0.1)  # as measured at full size: docs/benchmarks.md
     assert small < large < 2 * small  # the receptive field is read again for each chunk
+
+
+def test_a_measured_rate_of_the_same_shape_wins_and_says_when():
+    l4 = named_profile("l4")
+    assert rate_of(l4, Job(), ENTRY) == Rate(per_second=900_000.0, basis="measured on 2026-11-20", models=16)
+    assert rate_of(l4, Job()) == Rate(per_second=150_000.0, basis="estimate")
+    lanes = rate_of(l4, Job(), {**ENTRY, "strategy": "lanes", "pack": 8})
+    assert lanes.models == 1, "lanes train in turn: one model alone is as fast"
+
+
+def test_a_tcn_was_measured_in_chunks_and_is_planned_in_bars():
+    job = Job(model="tcn", chunk=1024)
+    entry = {**ENTRY, "strategy": "lanes", "pack": 1, "windows_per_second": 300.0}
+    assert rate_of(named_profile("l4"), job, entry).per_second == 300.0 * 1024
+
+
+def test_a_pack_that_is_not_full_is_no_faster_a_step():
+    rate = Rate(per_second=900_000.0, basis="", models=16)
+    assert (rate.with_models(4), rate.with_models(16), rate.with_models(100)) == (225_000.0, 900_000.0, 900_000.0)
+
+
+def test_the_users_own_word_stands_over_what_was_measured():
+    mine = replace(named_profile("l4"), yours={"windows_per_second": 70_000})
+    assert rate_of(mine, Job(), ENTRY) == Rate(per_second=70_000.0, basis="yours")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(
+            {"windows_per_second": value}
+            for value in (0, -5.0, float("nan"), float("inf"), 1e30, 1e11, 1e-9, "fast", None, True)
+        ),
+        *({"torch": value} for value in ("", "2.1", "2.130.0", "3.0", "1.13.0", 2.13)),
+        *({"date": value} for value in ("", "\x1b[31mtoday", "yesterday", "2026-13-01", 7)),
+        {"pack": 4096, "windows_per_second": 2_000.0},
+    ],
+    ids=str,
+)
+def test_a_hostile_or_absurd_entry_leaves_the_estimate(wrong):
+    shape = shape_of(Job())
+    body = json.dumps({"format": 1, "entries": {shape: {**ENTRY, **wrong}}}).encode()
+    assert rate_of(named_profile("l4"), Job(), from_memory(body).get(shape)) == rate_of(named_profile("l4"), Job())
+    sound = from_memory(to_memory("l4", {shape: ENTRY}))[shape]
+    assert not rate_of(named_profile("l4"), Job(), sound).is_estimate, "and a sound one does not"
+
+
+def test_instances_train_with_the_torch_that_rates_are_for():
+    assert TORCH == NODE_TORCH

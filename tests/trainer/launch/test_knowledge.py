@@ -11,7 +11,7 @@ from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.errors import PermissionDenied
 from trainer.gpu_profiles.tuned import memory_key, shape_of, to_memory
-from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
+from trainer.launch.knowledge import known_rates, known_ways, own_profiles, profiles_of
 from trainer.runs.store import Stored
 
 ENTRY = {
@@ -61,3 +61,23 @@ def test_of_the_users_profiles_those_go_along_that_may_be_needed(tmp_path: Path,
     assert own_profiles(Job(), profiles) == {"l4": {"models_per_gpu": 3}}
     named = Job(gpu_profile="my_a10g")
     assert own_profiles(named, profiles_of(named, MACHINES, rehearsal=True)) == {"my_a10g": {"memory_gib": 20}}
+
+
+def test_a_measured_rate_is_that_of_the_machines_own_chip():
+    body = to_memory("l4", {shape_of(Job()): ENTRY})
+    found = known_rates(Job(), MACHINES, Bucket(l4=body), rehearsal=False)
+    assert [found[machine.name].basis for machine in MACHINES] == [
+        "measured on 2026-11-21",
+        "measured on 2026-11-21",
+        "estimate",
+    ]
+    named = known_rates(Job(gpu_profile="t4"), MACHINES, Bucket(t4=body), rehearsal=False)
+    assert {rate.basis for rate in named.values()} == {"estimate"}, "the T4's is no rate of an L4"
+
+
+def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
+    lanes = {**ENTRY, "strategy": "lanes", "pack": 1, "windows_per_second": 4_000.0}
+    memory, p3 = Bucket(cpu=to_memory("cpu", {shape_of(Job()): lanes})), [instance_type("p3.8xlarge")]
+    rehearsed, launched = (known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False))
+    assert (rehearsed.per_second, rehearsed.basis) == (4_000.0, "measured on 2026-11-21")
+    assert launched.is_estimate and launched.per_second > 100_000

@@ -9,6 +9,7 @@ from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.chips import write_measured
+from trainer.gpu_profiles.rates import Rate
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
 
@@ -23,6 +24,7 @@ def plan(
     spot: dict[tuple[str, str], float] | None = None,
     rehearsal: bool = False,
     cap: timedelta = timedelta(hours=12),
+    rates: dict[str, Rate] | None = None,
 ) -> LaunchPlan:
     names = job.instance or DEFAULT_TYPES
     offers = Offers(
@@ -34,7 +36,8 @@ def plan(
     )
     machines = [instance_type(name) for name in names]
     work = workload(job, {"BTC-USD": 3_700_000})
-    return make_plan(job, work, machines, offers, subnets=SUBNETS, region="us-east-1", rehearsal=rehearsal, cap=cap)
+    known = {"subnets": SUBNETS, "region": "us-east-1", "cap": cap, "rates": rates}
+    return make_plan(job, work, machines, offers, rehearsal=rehearsal, **known)
 
 
 def test_the_users_first_type_is_asked_first_even_if_another_is_cheaper():
@@ -147,10 +150,28 @@ def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tm
 
 def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypatch):
     before = plan(Job(instance=("g6.xlarge", "g5.xlarge")))
-    assert before.times_are == "derived, not measured"
+    assert before.times_are == "an estimate, not measured"
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
     write_measured("l4", {"windows_per_second": 1_500_000}, date="2026-11-21")
     made = plan(Job(instance=("g6.xlarge", "g5.xlarge")))
-    assert made.times_are == "by measured rates for g6.xlarge, else derived"
+    assert made.times_are == "by a rate measured 2026-11-21 for g6.xlarge, else an estimate"
     assert made.candidates[0].seconds_p50 < before.candidates[0].seconds_p50
     assert made.candidates[1].seconds_p50 == before.candidates[1].seconds_p50
+
+
+def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
+    both = Job(instance=("g6.xlarge", "g5.xlarge"))
+    before = plan(both)
+    slow = Rate(per_second=15_000.0, basis="measured on 2026-11-20")
+    made = plan(both, rates={"g6.xlarge": slow})
+    assert made.times_are == "by a rate measured on 2026-11-20 for g6.xlarge, else an estimate"
+    assert made.candidates[0].seconds_p50 > 5 * before.candidates[0].seconds_p50
+    assert made.candidates[1] == before.candidates[1]
+    rows = made.to_dict()["candidates"]
+    assert rows[0]["rate"] == {"per_gpu_and_second": 15_000.0, "basis": "measured on 2026-11-20"}
+    assert rows[1]["rate"]["basis"] == "estimate"
+
+
+def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
+    made = plan(Job(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")})
+    assert made.max_duration == timedelta(minutes=30)

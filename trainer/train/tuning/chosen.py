@@ -21,7 +21,7 @@ from trainer.config import Job, with_settings
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit
-from trainer.gpu_profiles.rates import visits_per_second
+from trainer.gpu_profiles.rates import rate_of
 from trainer.gpu_profiles.tuned import OPEN, Entry, key_of, known_here, shape_of, sound, with_entry
 from trainer.train.packs.strategy import concrete, in_steps
 from trainer.train.survey import Survey
@@ -67,7 +67,7 @@ class Chosen:
 
 
 def look_ahead(job: Job, site: Site, found: Survey) -> Prospect:
-    """Return what lies ahead of a surveyed job: its windows by the rate that the profile knows."""
+    """Return what lies ahead of a surveyed job: its windows by the rate that is remembered of them here, else the profile's."""
     choice = site.profile
     visits = sum(task.estimate for task in found.tasks)
     symbols = found.data["symbols"].values()
@@ -82,7 +82,11 @@ def look_ahead(job: Job, site: Site, found: Survey) -> Prospect:
             windows=min(fold["train"] for summary in symbols for fold in summary["folds"]),
             timeframe=found.data["timeframe"],
         )
-    return Prospect(run_seconds=visits / visits_per_second(choice.profile, job) / site.workers, batch_limit=limit)
+    remembered = known_here(key_of(choice.profile), job, torch=torch.__version__)
+    rate = rate_of(choice.profile, job, remembered, torch=torch.__version__)
+    devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
+    run_seconds = visits / rate.with_models(len(found.tasks) / devices) / devices
+    return Prospect(run_seconds=run_seconds, batch_limit=limit)
 
 
 def choose_way(

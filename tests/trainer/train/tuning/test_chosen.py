@@ -93,6 +93,20 @@ def test_the_tuner_gets_two_percent_of_the_run_and_a_minute_at_most():
     assert found.tuner_seconds == 60.0
 
 
+def test_a_rate_that_is_remembered_here_beats_the_profiles():
+    keep_here("cpu", shape_of(Job()), entry_of(replace(SLICES, windows_per_second=4_000.0)))
+    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 4_000 / 2)
+    assert look_ahead(Job(hidden=128), CPU, surveyed(Job())).run_seconds > 4 * 15 * 300_000 / 2_000 / 2, "another shape"
+    keep_here("cpu", shape_of(Job()), {**entry_of(SLICES), "windows_per_second": 1e11})
+    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
+
+
+def test_workers_that_share_a_gpu_share_its_rate():
+    alone, sharing = (replace(H200, workers=count, workers_per_gpu=count) for count in (1, 2))
+    seconds = [look_ahead(Job(), site, surveyed(Job())).run_seconds for site in (alone, sharing)]
+    assert seconds[0] == seconds[1]
+
+
 def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
     """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for a tuner."""
     job = in_steps(Job(model="tcn", epochs=1))
