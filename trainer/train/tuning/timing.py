@@ -64,9 +64,11 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
     On a CPU a step takes a few slices and not the whole batch: they cost the same each, and the optimizer next to nothing.
     """
     cuda = members[0].rows_TF.device.type == "cuda"
+    before = 0
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated() - _bytes_of(members)  # rows of members that larger packs are timed with
     whole = option.of(job)
     job = whole if cuda else replace(whole, batch=min(whole.batch, max(option.micro_batch, CPU_WINDOWS[job.model])))
     try:
@@ -75,13 +77,17 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
         if option.strategy == "lanes" and not is_out_of_memory(error):
             raise
         return Timing(candidate=option, excluded=reason_of(error))
-    memory = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
+    memory = (torch.cuda.max_memory_allocated() - before) / 2**30 if cuda else 0.0
     return Timing(
         candidate=option,
         windows_per_second=job.batch * len(members) / step_seconds,
         steps_per_second=job.batch / whole.batch / step_seconds,
         memory_per_model_gib=memory / len(members),
     )
+
+
+def _bytes_of(members: Sequence[Member]) -> int:
+    return sum(part.nbytes for member in members for part in (member.rows_TF, member.labels_T, member.mean_F, member.std_F))
 
 
 def warm_up(device: torch.device) -> None:
