@@ -132,6 +132,11 @@ class Job:
         # Each block has two convolutions of kernel 3, which reach 2 x dilation bars back each.
         return 1 + 4 * sum(self.dilations) if self.model == "tcn" else self.lookback
 
+    @property
+    def unit(self) -> str:
+        """Return what a step takes and a rate counts: windows, or a TCN's chunks."""
+        return "chunks" if self.model == "tcn" else "windows"
+
     def max_duration_or(self, default: timedelta) -> timedelta:
         """Return the job's `max_duration`, or `default` where it names none."""
         return parse_duration(self.max_duration) if self.max_duration else default

@@ -98,3 +98,7 @@ def test_the_example_shows_every_key():
     text = example.read_text()
     for key, _, _ in job_keys():
         assert f"\n{key} = " in f"\n{text}" or f"\n# {key} = " in text, f"examples/crypto-lstm.toml does not show {key}"
+
+
+def test_a_tcn_is_counted_in_chunks_and_an_lstm_in_windows():
+    assert (Job(model="tcn").unit, Job().unit) == ("chunks", "windows")

@@ -79,8 +79,10 @@ def _doing(progress: Progress) -> str:
     if progress.phase != "train" or not progress.symbols:
         return f"{PHASES.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
     parts = [f"{progress.models_done}/{progress.models_total or len(progress.symbols)} models"]
-    if progress.windows_per_second:
-        parts.append(f"{progress.windows_per_second:,.0f} windows/s")
+    if progress.rate:
+        parts.append(
+            f"{progress.rate:,.0f} {progress.unit}/s" if progress.rate >= 10 else f"{progress.rate:.1f} {progress.unit}/s"
+        )
     parts += [
         _symbol(name, told) for name, told in progress.symbols.items() if told.get("state") == "training" and told.get("epochs")
     ]

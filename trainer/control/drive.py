@@ -47,7 +47,8 @@ class Progress:
     symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by symbol, as the node's heartbeat has it
     models_total: int = 0
     models_done: int = 0
-    windows_per_second: float | None = None
+    rate: float | None = None  # in `unit` a second
+    unit: str = "windows"
     message: str = ""  # the node's own words, or what the run waits for
     last_error: str = ""  # the last AWS error, while it lasts
     warning: str = ""  # to be said loudly: an instance can't be seen to end
@@ -232,7 +233,8 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         symbols=heartbeat.progress if heartbeat else {},
         models_total=heartbeat.models_total if heartbeat else 0,
         models_done=heartbeat.models_done if heartbeat else 0,
-        windows_per_second=heartbeat.windows_per_second if heartbeat else None,
+        rate=heartbeat.rate if heartbeat else None,
+        unit=heartbeat.unit if heartbeat else "windows",
         message=(heartbeat.message if heartbeat else "") or waiting,
         last_error=str(error) if error else "",
         warning=str(_unconfirmed(look, now)) if late else "",

@@ -19,7 +19,8 @@ class Progress:
     symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as called -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
     failed: tuple[Mapping[str, Any], ...] = ()
-    rates: Mapping[int, float] = field(default_factory=dict)  # worker -> windows a second, of those at work
+    rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
+    unit: str = "windows"  # of a tcn: chunks
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
@@ -27,7 +28,7 @@ class Progress:
     looking: bool = False  # for the fastest way to train
 
     @property
-    def windows_per_second(self) -> float | None:
+    def rate(self) -> float | None:
         """Return the rate of all workers together, or None before the first."""
         return round(sum(self.rates.values()), 1) if self.rates else None
 
@@ -58,8 +59,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         return _with_symbol(progress, symbol, state="training")
     if kind == "progress":
         told = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
-        rates = {**progress.rates, event["worker"]: float(event.get("windows_per_second") or 0.0)}
-        return replace(_with_symbol(progress, symbol, state="training", **told), rates=rates)
+        rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
+        return replace(_with_symbol(progress, symbol, state="training", **told), rates=rates, unit=str(event.get("unit")))
     if kind == "epoch":
         return _with_symbol(progress, symbol, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")})
     if kind == "model_done":

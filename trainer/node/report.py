@@ -50,7 +50,8 @@ def heartbeat(status: Status, now: datetime) -> dict[str, Any]:
         "progress": progress.symbols,
         "models_total": len(progress.models),
         "models_done": len(status.models),
-        "windows_per_second": progress.windows_per_second,
+        "rate": progress.rate,
+        "unit": progress.unit,
         "message": "looking for the fastest way to train" if progress.looking else status.message,
     }
 

@@ -27,7 +27,8 @@ class Heartbeat:
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by symbol
     models_total: int = 0
     models_done: int = 0
-    windows_per_second: float | None = None
+    rate: float | None = None  # of all workers together, in `unit` a second
+    unit: str = "windows"  # of a tcn: chunks
     message: str = ""
 
 
@@ -53,7 +54,8 @@ def read_heartbeat(values: Mapping[str, Any]) -> Heartbeat:
         progress=dict(values.get("progress") or {}),
         models_total=int(values.get("models_total") or 0),
         models_done=int(values.get("models_done") or 0),
-        windows_per_second=values.get("windows_per_second"),
+        rate=values.get("rate"),
+        unit="chunks" if values.get("unit") == "chunks" else "windows",
         message=str(values.get("message") or ""),
     )
 

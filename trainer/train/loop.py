@@ -125,7 +125,7 @@ def train(
             _count_losses(runs, unread)
         if due:
             for run in (run for run in runs if run.active):
-                report(_progress(run, job, pace.windows_per_second))
+                report(_progress(run, job, pace.rate))
         # Whose epoch is over or broken, and who stops with that.
         for number, run in enumerate(runs):
             if not run.active:
@@ -282,7 +282,7 @@ def _copy(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
-def _progress(run: Run, job: Job, windows_per_second: float) -> dict[str, Any]:
+def _progress(run: Run, job: Job, rate: float) -> dict[str, Any]:
     return {
         "event": "progress",
         "model": run.member.name,
@@ -292,15 +292,16 @@ def _progress(run: Run, job: Job, windows_per_second: float) -> dict[str, Any]:
         "step": math.ceil(run.position / job.batch),
         "steps": math.ceil(run.num_windows / job.batch),
         "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,
-        "windows_per_second": round(windows_per_second, 1),
+        "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
+        "unit": job.unit,
     }
 
 
 class _Pace:
-    """Windows a second since the last report."""
+    """Windows (of a tcn: chunks) a second since the last report."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._since, self._windows, self.windows_per_second = clock, clock(), 0, 0.0
+        self._clock, self._since, self._windows, self.rate = clock, clock(), 0, 0.0
 
     def count(self, windows: int) -> None:
         self._windows += windows
@@ -309,6 +310,6 @@ class _Pace:
         elapsed = self._clock() - self._since
         if elapsed < PROGRESS_SECONDS:
             return False
-        self.windows_per_second = self._windows / elapsed
+        self.rate = self._windows / elapsed
         self._since, self._windows = self._clock(), 0
         return True

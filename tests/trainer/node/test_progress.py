@@ -21,7 +21,8 @@ def step(symbol: str, worker: int, rate: float, **more: Any) -> dict[str, Any]:
         "model": f"lstm_{symbol}_1m",
         "symbol": symbol,
         "worker": worker,
-        "windows_per_second": rate,
+        "rate": rate,
+        "unit": "chunks",
         **more,
     }
 
@@ -39,8 +40,8 @@ def test_a_model_waits_trains_and_is_done() -> None:
 
 def test_the_rate_is_that_of_all_workers_until_the_end() -> None:
     training = after(STARTED, step("A", 0, 100.0), step("B", 1, 50.0), step("A", 0, 120.0))
-    assert training.windows_per_second == 170.0
-    assert advance(training, {"event": "ended"}).windows_per_second is None
+    assert (training.rate, training.unit) == (170.0, "chunks")
+    assert advance(training, {"event": "ended"}).rate is None
 
 
 def test_a_retry_counts_and_a_failure_keeps_its_reason() -> None:

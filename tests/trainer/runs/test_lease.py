@@ -47,3 +47,12 @@ def test_what_no_node_of_ours_wrote_is_refused(values):
 )
 def test_silence_counts_after_the_lease_or_the_boot_allowance(lease_until, now, expected):
     assert silent(launched_at=NOON, lease_until=lease_until, now=now) is expected
+
+
+def test_a_rate_has_a_unit_that_we_know():
+    at = {"at": "2026-11-20T12:00:00Z", "rate": 5.0}
+    assert [read_heartbeat({**at, "unit": unit}).unit for unit in ("chunks", "windows", "\x1b[31m")] == [
+        "chunks",
+        "windows",
+        "windows",
+    ]

@@ -135,7 +135,8 @@ def test_progress_is_reported_about_once_a_second():
     train(Listed(fresh), lambda members: Scripted([]), job, events.append, clock=lambda: next(ticks) * 0.5)
     progress = [event for event in events if event["event"] == "progress"]
     assert 0 < len(progress) < 4
-    assert progress[0]["steps"] == 4 and progress[0]["epochs"] == 1 and progress[0]["windows_per_second"] > 0
+    assert progress[0]["steps"] == 4 and progress[0]["epochs"] == 1
+    assert progress[0]["rate"] > 0 and progress[0]["unit"] == "windows"
 
 
 def _real_run(number: int, job: Job) -> Run:

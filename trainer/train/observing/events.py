@@ -91,17 +91,22 @@ class Story:
         shares = {model: _share(event) for model, event in self._latest.items()}
         done = (self._ended + sum(shares.values())) / max(1, self._total)
         # Every model of a pack reports its worker's speed.
-        speed = sum({event["worker"]: event["windows_per_second"] for event in self._latest.values()}.values())
+        speed = sum({event["worker"]: event["rate"] for event in self._latest.values()}.values())
+        unit = next((event["unit"] for event in self._latest.values()), "windows")
         filled = round(20 * done)
         names = "  ".join(f"{self._latest[model]['symbol']} {share:.0%}" for model, share in shares.items())
-        return f"[{'#' * filled}{'.' * (20 - filled)}] {self._ended}/{self._total} models  {speed:,.0f} windows/s  {names}"[
-            :118
-        ]
+        bar = "#" * filled + "." * (20 - filled)
+        return f"[{bar}] {self._ended}/{self._total} models  {rate_text(speed, unit)}  {names}"[:118]
 
     def _clear(self) -> None:
         if self._terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+
+def rate_text(rate: float, unit: str) -> str:
+    """Write a rate: few chunks a second have a decimal."""
+    return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"
 
 
 def _labels(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -120,7 +125,7 @@ def _share(event: dict[str, Any]) -> float:
 def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
-    return f"{event['symbol']}  {place}  loss {loss}  {event['windows_per_second']:,.0f} windows/s"
+    return f"{event['symbol']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}"
 
 
 def _started_line(event: dict[str, Any]) -> str:
@@ -142,7 +147,7 @@ def _tuned_line(event: dict[str, Any]) -> str:
         return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): defaults are taken"
     batch = f"batch {way['batch']:,}, " if way["batch"] else ""
     slices = f"{batch}{way['strategy']}, {way['pack']} models at a time, slices of {way['micro_batch']:,}"
-    return f"found in {event['seconds']:.0f} s: {slices}, {way['windows_per_second']:,.0f} windows/s{excluded}"
+    return f"found in {event['seconds']:.0f} s: {slices}, {rate_text(way['windows_per_second'], event['unit'])}{excluded}"
 
 
 def _worker_started_line(event: dict[str, Any]) -> str:
@@ -181,7 +186,7 @@ def _retry_line(event: dict[str, Any]) -> str:
 
 
 def _resumed_line(event: dict[str, Any]) -> str:
-    return f"{event['symbol']}  resumed in epoch {event['epoch']} after {event['windows']:,} windows"
+    return f"{event['symbol']}  resumed in epoch {event['epoch']} after {event['visited']:,} {event['unit']}"
 
 
 def _checkpoint_line(event: dict[str, Any]) -> str:

@@ -66,7 +66,7 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
     kind, model = event["event"], str(event.get("model", ""))
     if kind == "progress":
         step = (event["epoch"] - 1) * event["steps"] + event["step"]
-        return model, step, _numbers({"step/train_loss": event["loss"], "step/windows_per_second": event["windows_per_second"]})
+        return model, step, _numbers({"step/train_loss": event["loss"], f"step/{event['unit']}_per_second": event["rate"]})
     if kind == "epoch":
         losses = {f"epoch/{name}": value for name, value in event.items() if name.endswith("_loss")}
         return model, event["epoch"], _numbers(losses)

@@ -117,7 +117,7 @@ def choose_way(
         tuning = run(job, device=kind, seconds=seconds, batch_limit=ahead.batch_limit)
         entry = entry_of(tuning.timings[0]) if tuning.timings else None
         sources = _from(job, "tuned here") if entry else {}
-        emit(_told(tuning, entry, key=key, shape=shape_of(job), seconds=clock() - began, limit_seconds=seconds))
+        emit(_told(tuning, entry, job, key=key, seconds=clock() - began, limit_seconds=seconds))
     way = with_entry(job, entry) if entry else _without_unproven(job, kind)
     way = with_settings(way, batch=_batch(job, way, resumed, ahead))
     if kind == "cuda":
@@ -192,13 +192,14 @@ def _source(name: str, job: Job, way: Job, wanted: Job | None, sources: Mapping[
     return "default" if wanted is None else "memory"  # what fits, where that is less than what was found fastest
 
 
-def _told(tuning: Tuning, entry: Entry | None, *, key: str, shape: str, seconds: float, limit_seconds: float) -> dict[str, Any]:
+def _told(tuning: Tuning, entry: Entry | None, job: Job, *, key: str, seconds: float, limit_seconds: float) -> dict[str, Any]:
     timed = [timing for timing in tuning.timings if not timing.excluded]
     out = [timing for timing in tuning.timings if timing.excluded]
     return {
         "event": "tuned",
         "profile": key,
-        "shape": shape,
+        "shape": shape_of(job),
+        "unit": job.unit,
         "entry": entry,
         "candidates": [asdict(timing) for timing in timed],
         "excluded": [{"candidate": asdict(timing.candidate), "reason": timing.excluded} for timing in out],

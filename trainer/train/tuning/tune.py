@@ -247,10 +247,9 @@ def tune_here(
 def told(job: Job, choice: Choice, timings: Sequence[Timing]) -> list[str]:
     """Return the table for people, with the sentence that says how to read it."""
     job = in_steps(job)
-    kind = "chunks" if job.model == "tcn" else "windows"
-    steps = f"of {job.batch} {kind}" if job.batch else "of batches that differ"
-    reading = f"Most {kind} a second wins; it/s are {steps} and mislead."
-    return [f"{choice.profile.name}: {choice.why}. {reading}", *(_line(timing, kind) for timing in timings)]
+    steps = f"of {job.batch} {job.unit}" if job.batch else "of batches that differ"
+    reading = f"Most {job.unit} a second wins; it/s are {steps} and mislead."
+    return [f"{choice.profile.name}: {choice.why}. {reading}", *(_line(timing, job.unit) for timing in timings)]
 
 
 def _line(timing: Timing, kind: str) -> str:

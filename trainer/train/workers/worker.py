@@ -207,7 +207,7 @@ class _Desk:
         found = newest(self._checkpoints, opened.task.model, opened.source.mark)
         if found is not None:
             found.put_into(opened.run)
-            place = {"epoch": opened.run.epoch + 1, "windows": opened.run.position}
+            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.unit}
             self.report({"event": "resumed", **opened.task.identity, **place})
 
     def _fail(self, task: Task, error: TrainerError) -> None:

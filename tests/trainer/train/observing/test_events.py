@@ -15,7 +15,7 @@ DATA = {"bars": 1000, "timeframe": "1m", "holes": 3, "synthetic": True}
 
 
 def _progress(symbol: str, step: int) -> dict[str, Any]:
-    place = {"epoch": 1, "epochs": 2, "step": step, "steps": 10, "loss": 0.7, "windows_per_second": 1234.0}
+    place = {"epoch": 1, "epochs": 2, "step": step, "steps": 10, "loss": 0.7, "rate": 1234.0, "unit": "windows"}
     return {"event": "progress", "model": symbol, "symbol": symbol, "worker": symbol, **place}
 
 
@@ -45,6 +45,25 @@ def test_without_a_terminal_progress_is_a_line_now_and_then():
         "BTC-USD  epoch 1/2  step 1/10  loss 0.7000  1,234 windows/s",
         "BTC-USD  epoch 1/2  step 3/10  loss 0.7000  1,234 windows/s",
     ]
+
+
+def test_a_tcns_rates_are_in_chunks():
+    stream, bar = io.StringIO(), Terminal()
+    slow = {**_progress("SPY", 1), "rate": 1.75, "unit": "chunks"}
+    way = {"strategy": "lanes", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
+    for event in (
+        slow,
+        {"event": "resumed", "model": "SPY", "symbol": "SPY", "epoch": 2, "visited": 12, "unit": "chunks"},
+        {"event": "tuned", "seconds": 20.0, "entry": way, "excluded": [], "unit": "chunks", "failure": ""},
+    ):
+        Story(stream)(event)
+    assert stream.getvalue().splitlines() == [
+        "SPY  epoch 1/2  step 1/10  loss 0.7000  1.8 chunks/s",
+        "SPY  resumed in epoch 2 after 12 chunks",
+        "found in 20 s: lanes, 1 models at a time, slices of 4, 300 chunks/s",
+    ]
+    Story(bar)(slow)
+    assert "1.8 chunks/s" in bar.getvalue()
 
 
 def test_the_log_says_what_a_checkpoint_cost():

@@ -16,7 +16,8 @@ PROGRESS = {
     "step": 10,
     "steps": 100,
     "loss": 0.7,
-    "windows_per_second": 2000.0,
+    "rate": 2000.0,
+    "unit": "windows",
 }
 
 
@@ -47,6 +48,7 @@ def test_progress_of_a_model_is_kept_every_few_seconds_and_everything_else_alway
 def test_points_stand_at_the_step_of_the_whole_training_and_only_numbers_are_drawn():
     assert points_of(PROGRESS) == ("lstm_A-USD_1m", 110, {"step/train_loss": 0.7, "step/windows_per_second": 2000.0})
     assert points_of({**PROGRESS, "loss": None})[2] == {"step/windows_per_second": 2000.0}
+    assert points_of({**PROGRESS, "unit": "chunks", "rate": 1.5})[2]["step/chunks_per_second"] == 1.5
     done = {"event": "model_done", "model": "m", "metrics": {"test": {"auc": 0.6, "n": 5, "note": "x", "mcc": float("nan")}}}
     assert points_of(done) == ("m", 0, {"test/auc": 0.6, "test/n": 5.0})
     epoch = {"event": "epoch", "model": "m", "epoch": 4, "train_loss": 0.5, "validation_loss": 0.6}
