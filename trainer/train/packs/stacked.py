@@ -273,10 +273,13 @@ class Streams(_Stacked):
         if not self._streams:
             return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
         main = torch.cuda.current_stream()
+        # One place to wait for: torch deals 32 streams in turn, so that `main` may be a lane's own, too; whoever waited for all
+        # that `main` has been given would wait for that lane.
+        begun = main.record_event()
         losses, forked = list[torch.Tensor](), list[torch.cuda.Stream]()
         try:
             for number, stream in enumerate(self._streams):
-                stream.wait_stream(main)
+                stream.wait_event(begun)
                 forked.append(stream)
                 with torch.cuda.stream(stream):
                     losses.append(self._one(number, first, weight_MB[number]))
