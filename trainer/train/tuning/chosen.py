@@ -135,6 +135,10 @@ def choose_way(
     told = {"profile": key, "shape": shape_of(job), **{name: getattr(way, name) for name in names}}
     wanted = with_entry(job, entry) if entry else None
     where = {name: _source(name, job, way, wanted, sources) for name in names}
+    usual = concrete(with_settings(in_steps(job), batch=way.batch), kind)
+    for name in ("micro_batch", "activation_checkpointing"):  # nothing was measured, and by the formula no more fits
+        if where[name] == "default" and getattr(way, name) != getattr(usual, name):
+            where[name] = "memory"
     if resumed is not None and not job.batch:
         where["batch"] = resumed["from"].get("batch", "default")
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as this one did

@@ -150,6 +150,23 @@ def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
     assert 1 <= chosen.job.pack < 16 and chosen.choice["from"]["pack"] == "memory"
 
 
+def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wins(tmp_path):
+    job = Job(model="tcn", batch_chunks=200, tune="never")
+    whole = Choosing(tmp_path)(job, H200)
+    assert (whole.job.pack, whole.job.micro_batch, whole.choice["from"]["micro_batch"]) == (1, 200, "default")
+    l4 = Site(kind="cuda", profile=Choice(profile=named_profile("l4"), why="", memory_gib=22.0), workers=1)
+    sliced = Choosing(tmp_path)(job, l4)
+    assert 1 < sliced.job.micro_batch < 200 and not sliced.job.activation_checkpointing
+    assert sliced.choice["from"]["micro_batch"] == "memory"
+    seen = Timing(
+        candidate=Candidate(strategy="lanes", pack=1, micro_batch=200), windows_per_second=300.0, memory_per_model_gib=17.0
+    )
+    keep_here("l4", shape_of(job), entry_of(seen))
+    measured = Choosing(tmp_path)(job, l4)
+    assert (measured.job.micro_batch, measured.choice["from"]["micro_batch"]) == (200, "remembered")
+    assert measured.choice["memory_per_model_gib"] == 17.0, "for who goes on with it"
+
+
 def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_this_chip(tmp_path):
     job = Job(strategy="fused", tune="never", epochs=1)
     good = Choosing(tmp_path, FUSED)
