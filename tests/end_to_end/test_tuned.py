@@ -1,4 +1,5 @@
-"""A first run finds its way, the bucket remembers it, the second takes it unseen; and the user's profiles go along."""
+"""A first run finds its way, the bucket remembers it, the second takes it unseen and is planned by its rate; and the user's
+profiles go along."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from trainer.artifacts.card import read_card
 from trainer.gpu_profiles.tuned import from_memory
 
 TUNED = ("--epochs", "1", "--symbols", "AAA", "--set", "tune=always", "--gpu-profile", "my_v100")
-PROFILES = "[cpu]\nwindows_per_second = 1234\n\n[my_v100]\nmemory_gib = 15.5\n\n[workshop]\nmemory_gib = 48\n"
+PROFILES = "[cpu]\nmodels_per_gpu = 1\n\n[my_v100]\nmemory_gib = 15.5\n\n[workshop]\nmemory_gib = 48\n"
 
 
 def launched(desk: Any, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -51,4 +52,9 @@ def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(desk,
     manifests = (json.loads(body) for body in stored(desk, second["run_id"]) if b'"lock_sha256"' in body)
     (manifest,) = (item for item in manifests if item["run_id"] == second["run_id"])
     assert manifest["tuned"] == {"cpu": {event["shape"]: event["entry"]}}
-    assert manifest["gpu_profiles"] == {"cpu": {"windows_per_second": 1234}, "my_v100": {"memory_gib": 15.5}}
+    assert manifest["gpu_profiles"] == {"cpu": {"models_per_gpu": 1}, "my_v100": {"memory_gib": 15.5}}
+
+    planned, _ = desk.launch(*TUNED, "--dry-run").communicate(timeout=250)
+    rate = json.loads(planned)["candidates"][0]["rate"]
+    assert rate["basis"] == f"measured on {event['entry']['date']}"
+    assert rate["per_gpu_and_second"] == event["entry"]["windows_per_second"]
