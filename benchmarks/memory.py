@@ -26,7 +26,7 @@ from trainer.config import Job, job_from
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.footprint import Footprint, footprint
 from trainer.train.packs.strategy import form_pack, in_steps
-from trainer.train.tuning.timing import batches, make_members, warm_up
+from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory, make_members, warm_up
 
 MIB = 2**20
 STEPS = 3
@@ -60,16 +60,20 @@ def main() -> None:
     print(f"{how}; MiB of a step, predicted / found (ratio)")
     if on_gpu:
         warm_up(device)
-    rows = [_measured(job, device) if on_gpu else _counted(job) for job in jobs(device.type, quick=options.quick)]
-    for row in rows:
-        print(f"  {row['shape']:46} " + "   ".join(_cell(key, found) for key, found in row["figures"].items()))
-    worst = max(abs(found["ratio"] - 1) for row in rows for found in row["figures"].values() if "ratio" in found)
+    half = "fp16" if on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False) else "bf16"
+    rows = []
+    for job in jobs(device.type, half=half, quick=options.quick):
+        rows.append(_measured(job, device) if on_gpu else _counted(job))
+        cells = [_cell(key, found) for key, found in rows[-1]["figures"].items()]
+        print(f"  {rows[-1]['shape']:46} " + ("   ".join(cells) or OUT_OF_MEMORY), flush=True)
+    ratios = [found["ratio"] for row in rows for found in row["figures"].values() if "ratio" in found]
+    worst = max((abs(ratio - 1) for ratio in ratios), default=0.0)
     print(f"furthest from the prediction: {worst:.0%}; {ALLOWED:.0%} is asked for")
     print("wrote", write("memory", {"machine": machine(), "how": how, "worst": round(worst, 3), "rows": rows}, options.out))
 
 
-def jobs(kind: str, *, quick: bool) -> list[Job]:
-    """Return the shapes, each in one slice."""
+def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
+    """Return the shapes, each in one slice, in full precision and in `half`."""
     lstms = [
         {
             "strategy": strategy,
@@ -85,7 +89,7 @@ def jobs(kind: str, *, quick: bool) -> list[Job]:
         {"model": "tcn", "blocks": blocks, "width": width, "chunk": chunk, "batch_chunks": chunks}
         for blocks, width, chunk, chunks in TCN[kind][: 1 if quick else None]
     ]
-    ways: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": "bf16"}]
+    ways: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": half}]
     again = [{**way, "activation_checkpointing": True} for way in ways]
     found = [{**shape, **way} for shape in lstms for way in ways[: 1 if quick else None]]
     found += [{**shape, **way} for shape in tcns for way in (*ways[: 1 if quick else None], *again[: 1 if quick else None])]
@@ -160,9 +164,14 @@ def _measured(job: Job, device: torch.device) -> dict[str, Any]:
     members = make_members(job.pack or 1, job, device)
     pack = form_pack(members, job)
     torch.cuda.reset_peak_memory_stats(device)
-    for step in range(STEPS):
-        pack.step([True] * len(members), batches(members, job, step))
-    torch.cuda.synchronize(device)
+    try:
+        for step in range(STEPS):
+            pack.step([True] * len(members), batches(members, job, step))
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return {"shape": _name(job), "figures": {}}
     part, beside = predicted(job, on_gpu=True)
     foretold = len(members) * (part.rows + part.weights) + beside * (part.kept + part.workspace)
     return {
