@@ -131,6 +131,19 @@ def counted(job: Job) -> Counted:
     )
 
 
+def held(job: Job) -> int:
+    """Count the bytes that a pack of the job has after its first step, rows aside: weights, gradients, moments, averages."""
+    members = make_members(job.pack or 1, job, torch.device("cpu"))
+    starts = batches(members, job, 0)
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        pack = form_pack(members, job)
+        pack.step([True] * len(members), starts)
+    found = sum(event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
+    del pack  # not before its end was recorded
+    return int(found)
+
+
 def _peak(step: Any) -> int:
     """Return the most bytes that were allocated during a step, gradients included."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
