@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 from trainer.config import Job, with_settings
 from trainer.data.features import FEATURES
+from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit
 from trainer.gpu_profiles.rates import rate_of
@@ -82,7 +84,9 @@ def look_ahead(job: Job, site: Site, found: Survey) -> Prospect:
             windows=min(fold["train"] for summary in symbols for fold in summary["folds"]),
             timeframe=found.data["timeframe"],
         )
-    remembered = known_here(key_of(choice.profile), job, torch=torch.__version__)
+    remembered: Entry | None = None
+    with suppress(UsageError):  # a memory that can't be read is said where a way is taken from it; here it is an estimate
+        remembered = known_here(key_of(choice.profile), job, torch=torch.__version__)
     rate = rate_of(choice.profile, job, remembered, torch=torch.__version__)
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
     run_seconds = visits / rate.with_models(len(found.tasks) / devices) / devices

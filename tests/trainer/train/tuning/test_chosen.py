@@ -101,6 +101,11 @@ def test_a_rate_that_is_remembered_here_beats_the_profiles():
     assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
 
 
+def test_a_memory_that_cannot_be_read_leaves_the_estimate(tmp_path):
+    (tmp_path / "tuned.json").write_text("{")
+    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
+
+
 def test_workers_that_share_a_gpu_share_its_rate():
     alone, sharing = (replace(H200, workers=count, workers_per_gpu=count) for count in (1, 2))
     seconds = [look_ahead(Job(), site, surveyed(Job())).run_seconds for site in (alone, sharing)]
