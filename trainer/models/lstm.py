@@ -46,9 +46,9 @@ class LstmClassifier(nn.Module):
         for layer, lstm in enumerate(self.lstms):
             if self._recompute and torch.is_grad_enabled():
                 # Nothing in a layer is random: dropout is a function of its key.
-                hidden_TBH, _ = checkpoint(lstm, hidden_TBH, use_reentrant=False, preserve_rng_state=False)
+                hidden_TBH = checkpoint(_run, lstm, hidden_TBH, use_reentrant=False, preserve_rng_state=False)
             else:
-                hidden_TBH, _ = lstm(hidden_TBH)
+                hidden_TBH = _run(lstm, hidden_TBH)
             between_layers = layer + 1 < len(self.lstms)
             if between_layers and keys_L2 is not None and self.dropout > 0:
                 steps, rows, hidden = hidden_TBH.shape
@@ -63,3 +63,29 @@ class LstmClassifier(nn.Module):
         with torch.autocast(x_TBF.device.type, enabled=False):
             logits_B: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype)).squeeze(-1)
         return logits_B
+
+
+def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
+    """Return a layer's hidden states, under autocast on a GPU in its numbers, too."""
+    if x_TBF.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+        with torch.autocast("cuda", enabled=False):
+            return run_in(torch.get_autocast_dtype("cuda"), lstm, x_TBF)
+    hidden_TBH: torch.Tensor = lstm(x_TBF)[0]
+    return hidden_TBH
+
+
+def run_in(dtype: torch.dtype, lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
+    """Return a single layer's hidden states (T, B, H), computed in `dtype`; gradients reach its weights in theirs.
+
+    Autocast is no way to do so on a GPU: whatever it is told, it runs cuDNN's LSTM in fp16, where the unscaled gradients of a
+    bf16 training vanish (`_cudnn_rnn_cast_reflatten` in torch's aten/src/ATen/cudnn/AutocastRNN.cpp, read 2026-11-21).
+    """
+    weights = list(lstm.parameters())
+    # One buffer in cuDNN's own order, so that it need not make one.
+    flat = torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
+    parts = flat.split_with_sizes([weight.numel() for weight in weights])
+    cast = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+    zero_1BH = torch.zeros(1, x_TBF.shape[1], weights[1].shape[1], dtype=dtype, device=x_TBF.device)
+    hidden_TBH: torch.Tensor
+    hidden_TBH, _, _ = torch.lstm(x_TBF.to(dtype), (zero_1BH, zero_1BH), cast, True, 1, 0.0, lstm.training, False, False)
+    return hidden_TBH

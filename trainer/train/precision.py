@@ -1,6 +1,7 @@
 """In which numbers a model is multiplied: by the job's word, else by the chip. Weights, moments and losses are always float32.
 
-bf16 from compute capability 8.0 on, fp16 with a scaled loss below, fp32 on a CPU unless bf16 is asked for.
+bf16 from compute capability 8.0 on (an LSTM's only where the GPU's library has one), fp16 with a scaled loss below, fp32 on a
+CPU unless bf16 is asked for.
 """
 
 from __future__ import annotations
@@ -16,20 +17,34 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # torch.amp.GradScaler's own numbers (torch 2.13): where a scaled loss begins, and after how many steps it dares more.
 FIRST_SCALE = 65536.0
 GROWTH_STEPS = 2000
+# From here on cuDNN has an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch takes a bf16 layer
+# bar by bar. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read 2026-11-21).
+_CUDNN_OF_BF16_LSTM = 91300
 
 
 def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
-    """Return the numbers for matrix products. Raises UsageError for fp16 on a CPU, where nothing would be won."""
+    """Return the numbers for matrix products. Raises UsageError for what a device lacks: fp16 a CPU, bf16 an older GPU."""
     if job.precision != "auto":
         if job.precision == "fp16" and device.type == "cpu":
             raise UsageError(
                 "precision fp16 on a CPU", why="it has no fp16 units", do="Set precision to bf16, or leave it auto."
             )
+        if job.precision == "bf16" and device.type == "cuda" and not _has_bf16():
+            raise UsageError("precision bf16 on a GPU that has none", do="Leave precision auto, or set fp16 or fp32.")
         return _DTYPES[job.precision]
     if device.type == "cpu":
         return torch.float32
+    return torch.bfloat16 if _has_bf16() and (job.model != "lstm" or _has_bf16_lstm()) else torch.float16
+
+
+def _has_bf16() -> bool:
     # Emulated bf16 is slower than fp16: https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_bf16_supported.html
-    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def _has_bf16_lstm() -> bool:
+    version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return torch.version.hip is None and version is not None and version >= _CUDNN_OF_BF16_LSTM
 
 
 def settle_precision(job: Job, device: torch.device) -> torch.dtype:

@@ -9,7 +9,7 @@ from torch import nn
 from trainer.config import Job
 from trainer.models.dropout import keep_mask
 from trainer.models.families import architecture_of, build
-from trainer.models.lstm import LstmClassifier
+from trainer.models.lstm import LstmClassifier, run_in
 
 
 def _keys(*numbers: int) -> torch.Tensor:
@@ -26,6 +26,20 @@ def test_single_layers_over_each_other_are_torchs_stacked_lstm():
     x_TBF = torch.randn(11, 3, 5)
     expected = model.head(stacked(x_TBF)[0][-1]).squeeze(-1)
     assert torch.allclose(model(x_TBF), expected, atol=1e-6)
+
+
+def test_a_layer_in_other_numbers_is_that_layer_and_its_weights_get_their_gradients_in_their_own():
+    torch.manual_seed(0)
+    lstm, x_TBF = nn.LSTM(5, 8), torch.randn(11, 3, 5)
+    plain = nn.LSTM(5, 8).double()
+    plain.load_state_dict(lstm.state_dict())
+    expected = plain(x_TBF.double())[0]
+    found = run_in(torch.float64, lstm, x_TBF)
+    assert found.dtype == torch.float64 and torch.equal(found, expected)
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for weight, exact in zip(lstm.parameters(), plain.parameters(), strict=True):
+        assert weight.grad.dtype == torch.float32 and torch.allclose(weight.grad.double(), exact.grad, rtol=1e-6)
 
 
 def test_dropout_is_off_without_keys_and_a_function_of_them_with():

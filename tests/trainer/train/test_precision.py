@@ -28,10 +28,28 @@ def test_a_cpu_multiplies_in_full_precision_unless_bf16_is_asked_for():
         matmul_dtype(Job(precision="fp16"), CPU)
 
 
-@pytest.mark.parametrize(("native", "expected"), [(True, torch.bfloat16), (False, torch.float16)])
-def test_a_gpu_multiplies_in_bf16_where_it_has_it_and_does_not_emulate_it(monkeypatch, native, expected):
+@pytest.mark.parametrize(
+    ("native", "cudnn", "model", "expected"),
+    [
+        (True, 91300, "lstm", torch.bfloat16),
+        (True, 91002, "lstm", torch.float16),  # this cuDNN has no LSTM in bf16
+        (True, 91002, "tcn", torch.bfloat16),
+        (False, 91300, "lstm", torch.float16),
+        (False, 91300, "tcn", torch.float16),
+    ],
+)
+def test_a_gpu_multiplies_in_bf16_where_it_and_its_library_have_it_and_do_not_emulate_it(
+    monkeypatch, native, cudnn, model, expected
+):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
-    assert matmul_dtype(Job(), CUDA) == expected
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
+    assert matmul_dtype(Job(model=model), CUDA) == expected
+
+
+def test_bf16_that_a_gpu_lacks_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    with pytest.raises(UsageError, match="precision bf16 on a GPU that has none"):
+        matmul_dtype(Job(precision="bf16"), CUDA)
 
 
 def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
