@@ -70,7 +70,9 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
             contender.steps(2)  # warm-up
         rates = interleave({kind: partial(one.rate, steps) for kind, one in contenders.items()}, rounds=rounds)
         losses = {kind: one.loss for kind, one in contenders.items()}
-        assert len(set(losses.values())) == 1, f"not the same work: last losses {losses}"
+        apart = max(losses.values()) / min(losses.values()) - 1
+        # A convolution's gradients on a GPU are sums in any order.
+        assert apart <= (0 if DEVICE.type == "cpu" else 1e-3), f"not the same work: last losses {losses}"
         megabytes = sum(file.stat().st_size for file in (Path(folder) / OURS).rglob("*.safetensors")) / 2 / 1e6
     ours = contenders[OURS]
     waits, writes = (statistics.median(event[key] for event in ours.events) for key in ("snapshot_seconds", "write_seconds"))

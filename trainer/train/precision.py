@@ -6,6 +6,7 @@ CPU unless bf16 is asked for.
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -20,6 +21,9 @@ GROWTH_STEPS = 2000
 # From here on cuDNN has an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch takes a bf16 layer
 # bar by bar. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read 2026-11-21).
 _CUDNN_OF_BF16_LSTM = 91300
+# An LSTM gives the same twice only with this (https://docs.pytorch.org/docs/2.12/cudnn_rnn_determinism.html, 2026-11-21).
+# 8 MiB for each thread and stream that multiplies; on Hopper torch would take 32, which a stream a model pays twice.
+_CUBLAS_WORKSPACE = ":4096:2"
 
 
 def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
@@ -48,12 +52,15 @@ def _has_bf16_lstm() -> bool:
 
 
 def settle_precision(job: Job, device: torch.device) -> torch.dtype:
-    """Return `matmul_dtype`, and hold this process to it: left alone, cuDNN takes an LSTM's or convolution's fp32 for TF32.
+    """Return `matmul_dtype`, and hold this process to it, in sums of one order, before its first product on a GPU.
+
+    Left alone, cuDNN takes an LSTM's or convolution's fp32 for TF32.
 
     TF32 keeps three digits, and strategies would not agree (https://docs.pytorch.org/docs/stable/notes/cuda.html, 2026-11-21).
     """
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)  # read when CUDA first multiplies: here in time
     return matmul_dtype(job, device)
 
 

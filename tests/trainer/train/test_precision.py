@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,10 +16,14 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.fixture(autouse=True)
-def _cudnn_as_it_was() -> Iterator[None]:
+def _process_as_it_was() -> Iterator[None]:
     kept = torch.backends.cudnn.allow_tf32
+    workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
     yield
     torch.backends.cudnn.allow_tf32 = kept
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    if workspace is not None:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace
 
 
 def test_a_cpu_multiplies_in_full_precision_unless_bf16_is_asked_for():
@@ -56,6 +61,17 @@ def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
     torch.backends.cudnn.allow_tf32 = True
     assert settle_precision(Job(), CPU) == torch.float32 and torch.backends.cudnn.allow_tf32
     assert settle_precision(Job(precision="fp32"), CUDA) == torch.float32 and not torch.backends.cudnn.allow_tf32
+
+
+def test_sums_on_a_gpu_have_one_order_unless_the_user_has_said_otherwise(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    settle_precision(Job(), CPU)
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    settle_precision(Job(precision="fp32"), CUDA)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:2"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    settle_precision(Job(precision="fp32"), CUDA)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 def test_only_the_losses_of_fp16_are_scaled():
