@@ -60,7 +60,7 @@ def _steps(training: Any, event: dict[str, Any]) -> int:
     if event["event"] == "checkpoint":
         return int(event["folder"].rpartition("/")[2])
     windows = training.events("started")[0]["data"]["symbols"][event["symbol"]]["windows"]["train"]
-    return int((event["epoch"] - 1) * ceil(windows / BATCH) + ceil(event["windows"] / BATCH))
+    return int((event["epoch"] - 1) * ceil(windows / BATCH) + ceil(event["visited"] / BATCH))
 
 
 @pytest.mark.slow
