@@ -22,7 +22,7 @@ GROWTH_STEPS = 2000
 # bar by bar. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read 2026-11-21).
 _CUDNN_OF_BF16_LSTM = 91300
 # An LSTM gives the same twice only with this (https://docs.pytorch.org/docs/2.12/cudnn_rnn_determinism.html, 2026-11-21).
-# 8 MiB for each thread and stream that multiplies; on Hopper torch would take 32, which a stream a model pays twice.
+# 8 MiB for each thread and stream that multiplies. On Hopper torch would take 32, and a stream a model pays for two threads.
 _CUBLAS_WORKSPACE = ":4096:2"
 
 
@@ -60,7 +60,8 @@ def settle_precision(job: Job, device: torch.device) -> torch.dtype:
     """
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)  # read when CUDA first multiplies: here in time
+        if torch.version.hip is None:  # AMD's library reads it, too, and wants 128 MiB
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)  # read at the first product: here in time
     return matmul_dtype(job, device)
 
 
