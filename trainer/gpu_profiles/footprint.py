@@ -14,7 +14,7 @@ Letters: B windows or chunks of a slice, T bars of output, X bars read, F featur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer.config import Job
 
@@ -25,6 +25,7 @@ RESERVE = 6
 OUR_RESERVE = 5
 LANE_COPIES = 4  # weights, gradients, two moments
 STACKED_COPIES = LANE_COPIES + 1 + 6  # the modules that evaluation fills, and what the update makes of all rows at once
+STREAM_WORKSPACE = 2 * 8 * 2**20  # cuBLAS's, for each stream: 8 MiB for either pass's thread (train/precision.py)
 KERNEL = 3  # of the TCN's convolutions, two a block
 
 
@@ -65,6 +66,8 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
         return _tcn(job, features=features, bars=bars, chunks=windows, half=half)
     kinds = {"auto": (False, True), "fused": (True,)}.get(job.strategy, (False,))
     found = [_lstm(job, features=features, bars=bars, windows=windows, half=half, fused=fused) for fused in kinds]
+    if on_gpu and job.strategy in ("auto", "streams"):  # a stream a model
+        found[0] = replace(found[0], workspace=found[0].workspace + STREAM_WORKSPACE)
     return max(found, key=lambda one: one.total)
 
 

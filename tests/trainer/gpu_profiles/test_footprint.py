@@ -50,3 +50,11 @@ def test_gradients_of_several_slices_lie_beside_what_is_kept():
     whole = footprint(replace(TCN, batch_chunks=4), features=37, bars=0, windows=4)
     slices = footprint(replace(TCN, batch_chunks=8), features=37, bars=0, windows=4)
     assert 0 < slices.step - whole.step <= FLOAT * num_weights(TCN, features=37)
+
+
+def test_a_stream_of_its_own_has_a_workspace_of_its_own_on_a_gpu():
+    on_gpu, on_cpu = (
+        footprint(Job(strategy="streams", precision="fp32"), features=37, bars=0, windows=8, on_gpu=gpu)
+        for gpu in (True, False)
+    )
+    assert on_gpu.workspace - on_cpu.workspace == 16 * 2**20
