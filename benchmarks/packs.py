@@ -100,7 +100,7 @@ def main() -> None:
 def _table(
     rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, *, seconds: float, rounds: int, quick: bool
 ) -> dict[str, Any]:
-    job = Job(hidden=hidden, batch=batch, dropout=0.0)
+    job = Job(hidden=hidden, batch=batch, dropout=0.0, precision="fp32")
     rows = [rows[number % len(rows)] for number in range(models)]
     teams = _contenders(job, rows, quick=quick)
     try:
@@ -177,7 +177,9 @@ def trace_steps(job: Job, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
     starts = [batches(members, job, step) for step in range(WARM_UP_STEPS + TRACED_STEPS)]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json.gz"
-        pack = traced(partial(form_pack, job=job), steps=TRACED_STEPS, file=file, report=events.append)(members)
+        on_gpu = torch.cuda.is_available()
+        form = traced(partial(form_pack, job=job), steps=TRACED_STEPS, file=file, report=events.append, on_gpu=on_gpu)
+        pack = form(members)
         for step in starts:
             pack.step([True] * len(members), step)
     return events[0]

@@ -23,13 +23,13 @@ WARM_UP_STEPS = 3  # a first step compiles, captures its graph and fills the all
 Form = Callable[[Sequence[Member]], Pack]
 
 
-def traced(form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None]) -> Form:
+def traced(form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool) -> Form:
     """Return `form` with the steps after the warm-up recorded to `file`, once; then a `trace` event is reported.
 
     On a GPU the event tells the share of the recorded time in which a kernel ran. A worker that takes fewer steps than these
     leaves no trace.
     """
-    recorder = _Recorder(steps, file, report)
+    recorder = _Recorder(steps, file, report, on_gpu)
     return lambda members: cast(Pack, _Traced(form(members), recorder))
 
 
@@ -61,8 +61,8 @@ class _Traced:
 
 
 class _Recorder:
-    def __init__(self, steps: int, file: Path, report: Callable[[dict[str, Any]], None]) -> None:
-        self._steps, self._file, self._report = steps, file, report
+    def __init__(self, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool) -> None:
+        self._steps, self._file, self._report, self._on_gpu = steps, file, report, on_gpu
         self._taken = 0
         self._profiler: profile | None = None
         self._began = 0.0
@@ -71,7 +71,7 @@ class _Recorder:
         self._taken += 1
         if self._taken == WARM_UP_STEPS + 1:
             activities = [ProfilerActivity.CPU]
-            if torch.cuda.is_available():
+            if self._on_gpu:
                 torch.cuda.synchronize()
                 activities.append(ProfilerActivity.CUDA)
             self._profiler = profile(activities=activities)
@@ -81,7 +81,7 @@ class _Recorder:
     def after(self) -> None:
         if self._profiler is None or self._taken < WARM_UP_STEPS + self._steps:
             return
-        if torch.cuda.is_available():
+        if self._on_gpu:
             torch.cuda.synchronize()  # or the last kernels are missing
         seconds = time.perf_counter() - self._began
         self._profiler.stop()
@@ -91,7 +91,7 @@ class _Recorder:
         part.replace(self._file)
         self._profiler = None
         told = {"event": "trace", "file": f"{self._file.parent.name}/{self._file.name}", "steps": self._steps}
-        if torch.cuda.is_available():
+        if self._on_gpu:
             recorded = json.loads(gzip.decompress(self._file.read_bytes()))["traceEvents"]
             told["kernel_share"] = round(kernel_seconds(recorded) / seconds, 3)
         self._report(told)

@@ -68,7 +68,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
         desk.report({"event": "worker_started", **placed})
     job = settings.job
     try:
-        train(desk, _former(station.number, settings, desk.report), job, desk.report, places=places_of(job, station.device))
+        train(desk, _former(station, settings, desk.report), job, desk.report, places=places_of(job, station.device))
     except BaseException as error:  # broad on purpose: the supervisor hears why, then this process ends as it would have
         traceback.print_exc(file=sys.stderr)
         desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
@@ -76,7 +76,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
 
 
 def _former(
-    number: int, settings: WorkerSettings, report: Callable[[dict[str, Any]], None]
+    station: Station, settings: WorkerSettings, report: Callable[[dict[str, Any]], None]
 ) -> Callable[[Sequence[Member]], Pack]:
     """Return what makes the worker's packs; where the job asks for a trace, steps of the first are recorded."""
 
@@ -87,8 +87,8 @@ def _former(
         return form
     from trainer.train.observing.trace import traced  # only on request: the profiler takes its time to load
 
-    file = settings.out / "trace" / f"worker-{number}.json.gz"
-    return traced(form, steps=settings.job.trace_steps, file=file, report=report)
+    file, on_gpu = settings.out / "trace" / f"worker-{station.number}.json.gz", station.device != "cpu"
+    return traced(form, steps=settings.job.trace_steps, file=file, report=report, on_gpu=on_gpu)
 
 
 @dataclass(frozen=True, kw_only=True)
