@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._profiler import _EventType
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -30,6 +32,7 @@ from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory
 
 MIB = 2**20
 STEPS = 3
+MARK = "the step"
 ALLOWED = 0.1  # off the prediction, relative
 LSTM = {"cuda": ((2, 64, 256), (2, 128, 1024)), "cpu": ((1, 32, 128), (2, 64, 256))}  # layers, hidden, batch
 TCN = {
@@ -139,25 +142,40 @@ def held(job: Job) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         pack = form_pack(members, job)
         pack.step([True] * len(members), starts)
-    found = sum(event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
+    *_, (_, level) = _levels(profile)
     del pack  # not before its end was recorded
-    return int(found)
+    return level
 
 
-def _peak(step: Any) -> int:
+def _peak(step: Callable[[], object]) -> int:
     """Return the most bytes that were allocated during a step, gradients included."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step()  # blocks that are older than the profile are freed without a word: from the second step on all are known
-        with torch.profiler.record_function("the step"):
+        step()  # blocks that are older than the profile don't count: from the second step on there are none
+        with torch.profiler.record_function(MARK):
             step()
-    level = peak = 0
-    begun = False
-    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
-        begun = begun or event.name() == "the step"
-        if event.name() == "[memory]":
-            level += event.nbytes()
-            peak = max(peak, level) if begun else 0
-    return int(peak)
+    return max(level for marked, level in _levels(profile) if marked)
+
+
+def _levels(profile: torch.profiler.profile) -> Iterator[tuple[bool, int]]:
+    """Return the bytes of the profile's own blocks after each change, and whether the mark had been passed by then."""
+    blocks: dict[int, int] = {}
+    marked = False
+    events = _flat(profile.profiler.kineto_results.experimental_event_tree())
+    for event in sorted(events, key=lambda event: event.start_time_ns):
+        marked = marked or event.name == MARK
+        if event.tag == _EventType.Allocation:
+            block = event.extra_fields
+            if block.alloc_size > 0:
+                blocks[block.ptr] = block.alloc_size
+            else:  # of this profile or, without a meaning, of an earlier one: its sizes are remembered
+                blocks.pop(block.ptr, None)
+            yield marked, sum(blocks.values())
+
+
+def _flat(events: Iterable[Any]) -> Iterator[Any]:
+    for event in events:
+        yield event
+        yield from _flat(event.children)
 
 
 def _counted(job: Job) -> dict[str, Any]:

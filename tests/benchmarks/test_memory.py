@@ -76,10 +76,10 @@ def test_what_a_tcn_keeps_is_foretold(shape, precision, again):
 
 
 @pytest.mark.parametrize("again", [{}, AGAIN], ids=["kept", "again"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("shape", TCNS)
-def test_the_peak_of_a_tcns_step_is_foretold(shape, again):
-    # In full precision: what a CPU makes of bf16 inside its convolutions is its own.
-    job = one_slice(**shape, **again, model="tcn", precision="fp32")
+def test_the_peak_of_a_tcns_step_is_foretold(shape, precision, again):
+    job = one_slice(**shape, **again, model="tcn", precision=precision)
     part, _ = predicted(job, on_gpu=False)
     assert counted(job).peak == pytest.approx(part.kept + part.workspace, rel=ALLOWED)
 

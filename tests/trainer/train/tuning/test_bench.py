@@ -32,8 +32,8 @@ def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's memory")
 def test_a_row_has_its_own_memory(monkeypatch):
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})
-    wide = {"blocks": 3, "width": 64, "chunk": 256, "micro_batch": 64}
-    rows = bench(bench_job("cpu", wide), CPU, quick=True, say=lambda line: None)
+    deep = {"blocks": 6, "width": 32, "chunk": 256, "micro_batch": 64}
+    rows = bench(bench_job("cpu", deep), CPU, quick=True, say=lambda line: None)
     large, recomputed, small, _ = (row.memory_gib for row in rows)
     assert large > 2 * small  # though it came first
     assert small < recomputed < large
