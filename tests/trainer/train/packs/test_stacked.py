@@ -14,7 +14,7 @@ from trainer.train.packs.stacked import Fused, Streams
 
 STEPS = 60
 MODELS = 3
-JOB = Job(hidden=8, lookback=10, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
+JOB = Job(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
 RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}
 Strategy = Callable[[Sequence[Member], Job], Pack]
 
