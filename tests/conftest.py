@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from trainer.stack_outputs import StackOutputs
 
 
+WHOLE_RUNS = ("chaos", "end_to_end")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal whole runs out over the list: they mostly wait, and if they all came at once the cores would, too."""
+    whole = [item for item in items if item.path.parent.name in WHOLE_RUNS]
+    others = [item for item in items if item.path.parent.name not in WHOLE_RUNS]
+    for number, item in enumerate(reversed(whole), start=1):
+        others.insert(len(others) - number * len(others) // len(whole), item)
+    items[:] = others
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_gpu_profiles_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What stands or was measured in somebody's home changes no test."""

@@ -15,12 +15,10 @@ from trainer.train.packs.strategy import in_steps
 
 LSTMS = [
     {"layers": 1, "hidden": 32, "lookback": 20, "batch": 64},
-    {"layers": 2, "hidden": 64, "lookback": 16, "batch": 48},
-    {"layers": 3, "hidden": 48, "lookback": 12, "batch": 64, "dropout": 0.0},
+    {"layers": 3, "hidden": 48, "lookback": 12, "batch": 48, "dropout": 0.0},
 ]
 TCNS = [
     {"blocks": 4, "width": 64, "chunk": 128, "batch_chunks": 4},
-    {"blocks": 3, "width": 48, "chunk": 300, "batch_chunks": 3},
     {"blocks": 6, "width": 32, "chunk": 64, "batch_chunks": 4, "dropout": 0.0},
 ]
 AGAIN = {"activation_checkpointing": True}

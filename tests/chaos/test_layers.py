@@ -69,7 +69,7 @@ def test_each_layer_alone_ends_a_node_that_hangs(desk, candles, eventually):
     deadlines: dict[str, datetime] = {}
     for layer in LAYERS:
         started = desk.launch(
-            "--data", str(candles), "--epochs", "100000", "--set", "patience=100000", "--max-duration", "75s", "--detach"
+            "--data", str(candles), "--epochs", "100000", "--set", "patience=100000", "--max-duration", "60s", "--detach"
         )
         out, err = started.communicate(timeout=120)
         assert started.returncode == 0, err

@@ -21,6 +21,7 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.stack_outputs import StackOutputs
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
+UNTIL_TOLD = b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nuntil [ -e $MAYFLY_ROOT/go ]; do sleep 0.1; done\npoweroff\n"
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_a_node_keeps_its_server_alive_after_its_launcher_was_killed(
 ) -> None:
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     server = lease_server(root, holder=holder.pid)
-    desk = make_desk(server.access("000000000001"), user_data=b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nsleep 8\npoweroff\n")
+    desk = make_desk(server.access("000000000001"), user_data=UNTIL_TOLD)
     instance_id = desk.launched()
     wait_until(lambda: (root / "sandbox" / instance_id / "up").exists())
     holder.kill()
@@ -184,6 +185,7 @@ def test_a_node_keeps_its_server_alive_after_its_launcher_was_killed(
     time.sleep(6.5)  # longer than a server stays without lease or instance
     assert alive(server.pid)
     assert desk.state(instance_id) == "running"
+    (root / "sandbox" / instance_id / "go").touch()
     wait_until(lambda: not alive(server.pid))
     with rehearsal(root, program=False) as access:
         found = access.client("ec2").describe_instances()["Reservations"][0]["Instances"][0]

@@ -75,14 +75,14 @@ def test_a_worker_killed_once_is_replaced_and_its_model_tried_again(start, data)
 
 
 def test_a_worker_killed_after_a_checkpoint_loses_the_steps_since_and_ends_as_if_it_had_not(start, data):
-    settings = ("--workers", "1", "--symbols", "BIG-USD", "--set", "epochs=24", "--set", "patience=24")
+    settings = ("--workers", "1", "--symbols", "BIG-USD", "--set", "epochs=14", "--set", "patience=14")
     training = start(data, *settings, "--set", "checkpoint_seconds=1")
     training.await_event("checkpoint")
     os.kill(training.events("model_started")[0]["pid"], signal.SIGKILL)
     assert training.end() == 0
     assert training.events("resumed")[0]["symbol"] == "BIG-USD"
     epochs = [event["epoch"] for event in training.events("epoch")]
-    assert sorted(set(epochs)) == list(range(1, 25)) and epochs.count(1) == 1  # the first was not trained again
+    assert sorted(set(epochs)) == list(range(1, 15)) and epochs.count(1) == 1  # the first was not trained again
     assert not (training.out / "checkpoints").exists()
     interrupted = {event["epoch"]: event["validation_loss"] for event in training.events("epoch")}
     whole = start(data, *settings, name="whole")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -54,20 +55,25 @@ def _train(pack: Pack, members: Sequence[Member], *, stop: dict[int, int] | None
     return torch.stack(losses)
 
 
+@cache
+def _trained(strategy: Strategy, dtype: torch.dtype) -> torch.Tensor:
+    """Return the losses (steps, M) of the test job's models, trained as they are most often."""
+    members = _members(dtype)
+    return _train(strategy(members, JOB), members)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_sixty_steps_give_the_losses_of_models_trained_one_after_another(strategy: Strategy, dtype: torch.dtype) -> None:
-    members = _members(dtype)
-    expected = _train(Lanes(members, JOB), members)
-    torch.testing.assert_close(_train(strategy(members, JOB), members), expected, rtol=RELATIVE[dtype], atol=0)
+    expected = _trained(Lanes, dtype)
+    torch.testing.assert_close(_trained(strategy, dtype), expected, rtol=RELATIVE[dtype], atol=0)
     assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy, dtype: torch.dtype) -> None:
-    members = _members(dtype)
-    together = _train(strategy(members, JOB), members)
+    members, together = _members(dtype), _trained(strategy, dtype)
     alone = strategy(members[1:2], JOB)
     losses = torch.stack([alone.step([True], _batches(members, step)[1:2])[0] for step in range(STEPS)])
     torch.testing.assert_close(losses, together[:, 1], rtol=RELATIVE[dtype], atol=0)
@@ -99,7 +105,7 @@ def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(s
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strategy) -> None:
     members = _members()
-    together, thinned = _train(strategy(members, JOB), members), _train(strategy(members, JOB), members, stop={1: 20})
+    together, thinned = _trained(strategy, torch.float32), _train(strategy(members, JOB), members, stop={1: 20})
     assert torch.isnan(thinned[20:, 1]).all()
     torch.testing.assert_close(thinned[:, [0, 2]], together[:, [0, 2]], rtol=1e-6, atol=0)
 
@@ -107,8 +113,7 @@ def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strateg
 @pytest.mark.parametrize("later", [Lanes, Fused, Streams])
 @pytest.mark.parametrize("first", [Lanes, Fused, Streams])
 def test_a_snapshot_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
-    members = _members(torch.float64)
-    uninterrupted = _train(Lanes(members, JOB), members)
+    members, uninterrupted = _members(torch.float64), _trained(Lanes, torch.float64)
     begun, continued = first(members, JOB), later(members, JOB)
     for step in range(30):
         begun.step([True] * MODELS, _batches(members, step))
@@ -144,7 +149,7 @@ def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy)
     alone = _train(Lanes(members, job), members)
     together = _train(strategy(members, job), members)
     torch.testing.assert_close(together, alone, rtol=1e-2, atol=0)
-    full = _train(Lanes(members, JOB), members)
+    full = _trained(Lanes, torch.float32)
     assert not torch.equal(alone, full)
     torch.testing.assert_close(alone, full, rtol=2e-2, atol=0)
 
@@ -152,14 +157,13 @@ def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy)
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> None:
     members, again = _members(), replace(JOB, activation_checkpointing=True)
-    assert torch.equal(_train(strategy(members, JOB), members), _train(strategy(members, again), members))
+    assert torch.equal(_train(strategy(members, again), members), _trained(strategy, torch.float32))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable[..., Pack], dtype: torch.dtype) -> None:
-    members = _members(dtype)
-    whole = _train(strategy(members, JOB), members)
+    members, whole = _members(dtype), _trained(strategy, dtype)
     torch.testing.assert_close(_train(strategy(members, JOB, micro_batch=9), members), whole, rtol=RELATIVE[dtype], atol=0)
 
 
