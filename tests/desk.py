@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,10 +136,21 @@ def _desk(folder: Path, checkout: Path) -> Iterator[Desk]:
         cwd=folder,
         env={**os.environ, "MAYFLY_HOME": str(desk.home), "PYTHONPATH": str(ROOT)},
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
-    left = desk.processes()
+    deadline = time.monotonic() + 30  # what was just told to end may still be at it
+    while (left := desk.processes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    told = {process: _command_of(process) for process in left}
     for process in left:
-        os.kill(process, signal.SIGKILL)
-    assert not left, f"processes outlived the test: {left}"
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    assert not left, f"processes outlived the test: {told}"
+
+
+def _command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "gone by now"
