@@ -23,7 +23,7 @@ from torch._C._profiler import _EventType
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from benchmarks.rounds import machine, write
+from benchmarks.rounds import half_precision, machine, write
 from trainer.config import Job, job_from
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.footprint import Footprint, footprint
@@ -63,9 +63,8 @@ def main() -> None:
     print(f"{how}; MiB of a step, predicted / found (ratio)")
     if on_gpu:
         warm_up(device)
-    half = "fp16" if on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False) else "bf16"
     rows = []
-    for job in jobs(device.type, half=half, quick=options.quick):
+    for job in jobs(device.type, half=half_precision(device.type), quick=options.quick):
         rows.append(_measured(job, device) if on_gpu else _counted(job))
         cells = [_cell(key, found) for key, found in rows[-1]["figures"].items()]
         print(f"  {rows[-1]['shape']:46} " + ("   ".join(cells) or OUT_OF_MEMORY), flush=True)

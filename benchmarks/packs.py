@@ -40,7 +40,7 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import Phases, Share, Team, batches, in_order, lightning, ours, plain, plain_as_ours
-from benchmarks.rounds import interleave, machine, median, ratio, write
+from benchmarks.rounds import half_precision, interleave, machine, median, ratio, write
 from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.features import FEATURES, compute_features
@@ -61,7 +61,7 @@ LIGHTNING = "Lightning"
 OURS, TUNED = "ours", "ours, tuned"
 TUNING_SECONDS = 10.0
 TRACED_STEPS = 10
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
     tables = [_table(rows, *shape, seconds=seconds, rounds=rounds, quick=options.quick) for shape in shapes]
     found = {"machine": machine(), "rows": source, "tables": tables}
     if torch.cuda.is_available():
-        found["peak_gflops"] = {precision: _peak_of_gpu(dtype) for precision, dtype in PRECISIONS.items()}
+        found["peak_gflops"] = {precision: _peak_of_gpu(DTYPES[precision]) for precision in ("fp32", half_precision("cuda"))}
         for precision, peak in found["peak_gflops"].items():
             print(f"peak of the GPU in {precision}, as a large matrix product reaches it: {peak:,.0f} GFLOP/s")
     else:
@@ -111,7 +111,7 @@ def _table(
             team.close()
     worst = {name: max(abs(a - b) / abs(b) for a, b in zip(losses[name], losses[BASE], strict=True)) for name in teams}
     flops = _flops_per_window(job)
-    exact = [name for name in teams if "bf16" not in name]
+    exact = [name for name in teams if not name.endswith(("bf16", "fp16"))]
     product = OURS if OURS in teams else TUNED  # on a GPU each strategy is a row, and what a user gets is the tuner's
     tuned = round(ratio(rates, TUNED, max(exact, key=lambda name: median(rates, name))), 2)
     found: dict[str, dict[str, float]] = {
@@ -125,7 +125,7 @@ def _table(
         for name in teams
     }
     if torch.cuda.is_available():
-        for name, way in _ways_on_gpu(job).items():
+        for name, way in ways_on_gpu(job).items():
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 found[name]["kernel_share"] = pool.apply(trace_steps, (way, rows))["kernel_share"]
     print(f"{models} models, hidden {hidden}, batch {batch}")
@@ -156,16 +156,17 @@ def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[
         found[TUNED] = by_core(ours, tuned)
         found["ours, bf16"] = by_core(ours, replace(job, precision="bf16"))
         return found
-    for name, way in _ways_on_gpu(job).items():
+    for name, way in ways_on_gpu(job).items():
         found[name] = Team(ours, way, whole, 1)
     found[TUNED] = Team(ours, tuned, whole, 1)
     return found
 
 
-def _ways_on_gpu(job: Job) -> dict[str, Job]:
+def ways_on_gpu(job: Job) -> dict[str, Job]:
+    """Return the job in every strategy, in full precision and in the half that this chip has."""
     return {
         f"ours, {strategy}, {precision}": replace(job, strategy=strategy, precision=precision)
-        for precision in PRECISIONS
+        for precision in ("fp32", half_precision("cuda"))
         for strategy in ("lanes", "streams", "fused")
     }
 

@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+from trainer.config import Job
+from trainer.train.precision import matmul_dtype
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -51,6 +54,11 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+def half_precision(kind: str) -> str:
+    """Return the half precision of a training on cuda or cpu: what one gets on this GPU, what one may ask for on a CPU."""
+    return "bf16" if kind == "cpu" or matmul_dtype(Job(), torch.device(kind)) == torch.bfloat16 else "fp16"
 
 
 def write(name: str, found: Mapping[str, Any], out: Path | None) -> Path:

@@ -25,8 +25,6 @@ FEWEST_STEPS = 100  # optimizer steps an epoch below which a larger batch starve
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # what the listed ceilings are for: 24x7 bars of seven years
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 TRAINING_SHARE = 0.7
-
-
 REFERENCE, REFERENCE_FEATURES, REFERENCE_BATCH = Job(), 37, 256  # the model that figures are for
 
 
@@ -73,12 +71,12 @@ def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bo
     return batch
 
 
-def tcn_slices(profile: GpuProfile, *, memory_gib: float | None = None) -> tuple[int, int]:
+def tcn_slices(profile: GpuProfile) -> tuple[int, int]:
     """Return how many chunks of the full-size TCN fit at once, without and with activation checkpointing: powers of two.
 
     By the formula, on seven years of minutes; 0 where not even one fits.
     """
-    room = room_gib(profile.memory_gib if memory_gib is None else min(profile.memory_gib, memory_gib)) * GIB
+    room = room_gib(profile.memory_gib) * GIB
     plain = Job(model="tcn", batch_chunks=1 << 20)
     found = []
     for job in (plain, with_settings(plain, activation_checkpointing=True)):

@@ -60,7 +60,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "progress":
         told = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
-        return replace(_with_symbol(progress, symbol, state="training", **told), rates=rates, unit=str(event.get("unit")))
+        unit = event.get("unit", progress.unit)
+        return replace(_with_symbol(progress, symbol, state="training", **told), rates=rates, unit=unit)
     if kind == "epoch":
         return _with_symbol(progress, symbol, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")})
     if kind == "model_done":
