@@ -150,7 +150,9 @@ def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:
         return _ID.sub(lambda match: replaced.get(match[0], match[0]), value)
     if isinstance(value, dict):
         return {
-            with_identifiers(key, replaced): _in_base64(item, replaced) if key == "UserData" else with_identifiers(item, replaced)
+            with_identifiers(key, replaced): _in_base64(item, replaced)
+            if key == "UserData"
+            else with_identifiers(item, replaced)
             for key, item in value.items()
         }
     return [with_identifiers(item, replaced) for item in value] if isinstance(value, list) else value
@@ -204,5 +206,3 @@ def _in_base64(value: Any, replaced: Mapping[str, str]) -> Any:
 
 def _bytes_again(members: dict[str, Any]) -> Any:
     return base64.b64decode(members["base64"]) if members.keys() == {"base64"} else members
-
-

@@ -37,6 +37,7 @@ from trainer.rehearsal import instance, lambdas, pulumi_apply, scheduling, stora
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.cloud import REGION, Cloud
+from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import Front
 from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.leases import Leases
@@ -72,6 +73,8 @@ class EmbeddedAws:
         fire_schedules: bool = True,
         grace_seconds: float = 10.0,
         programs: Path | None = None,
+        fork_nodes: bool = False,
+        fork_server: Path | None = None,
     ) -> None:
         self._remembers = root is not None
         self.root = root or Path(tempfile.mkdtemp(prefix="mayfly-aws-"))
@@ -80,6 +83,7 @@ class EmbeddedAws:
         self._run_nodes, self._fire_schedules = run_nodes, fire_schedules
         self._instance_logs: dict[str, InstanceLog] = {}
         self._programs = ProgramStore(programs or self.root / "programs")
+        self._fork_nodes, self._fork_server = fork_nodes, fork_server
         self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
         self._stack_locks: dict[str, threading.Lock] = {}
         self.front = Front(self._make_cloud)
@@ -143,6 +147,8 @@ class EmbeddedAws:
         what the program said; the account is then as it was before, but for its buckets.
         """
         account = self.cloud(access).account
+        if self._fork_nodes and self.nodes.forks is None:  # whoever applies it launches soon: libraries load beside that
+            self.nodes.forks = ForkServerProcess(self._fork_server)
         with self._stack_locks.setdefault(account, threading.Lock()):
             if account not in self._stacks:
                 try:
@@ -271,7 +277,15 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: leases.end())
         note = root / "server.json"
-        with EmbeddedAws(root, catalogue=catalogue, delays=Delays()) as aws:
+        shared = {name: os.environ.get(name) for name in ("MAYFLY_PROGRAMS", "MAYFLY_FORK_SERVER")}
+        with EmbeddedAws(
+            root,
+            catalogue=catalogue,
+            delays=Delays(),
+            programs=Path(shared["MAYFLY_PROGRAMS"]) if shared["MAYFLY_PROGRAMS"] else None,
+            fork_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") != "fresh",
+            fork_server=Path(shared["MAYFLY_FORK_SERVER"]) if shared["MAYFLY_FORK_SERVER"] else None,
+        ) as aws:
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
             note.with_suffix(".new").write_text(json.dumps({"url": aws.url, "pid": os.getpid()}), encoding="utf-8")
             note.with_suffix(".new").replace(note)
