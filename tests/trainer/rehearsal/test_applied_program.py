@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
 
 ROOT = Path(__file__).resolve().parents[3]
-_CHOSEN_BY_AWS = re.compile(r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+\b|\bA[A-Z0-9]{19,}\b|(?<=ProfileId": ")\w+")
+_CHOSEN_BY_AWS = re.compile(
+    r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+\b|\bA[A-Z0-9]{19,}\b"
+    r'|(?<=ProfileId": ")\w+'
+)
 
 
 def call(operation: str, *found: str, **params: Any) -> RecordedCall:
