@@ -18,12 +18,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stack_outputs": set(),
     "access": {"errors"},
     "config": {"errors"},
+    "code_files": set(),
     "gpu_profiles": {"errors", "config"},
     "artifacts": {"errors", "config"},
     "runs": {"errors", "config", "access", "stack_outputs", "artifacts"},
     "cost": {"errors", "config", "access", "gpu_profiles", "artifacts", "runs"},
     "registry": {"errors", "config", "access", "stack_outputs", "artifacts", "runs"},
-    "launch": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "cost", "registry"},
+    "launch": {
+        "errors",
+        "config",
+        "code_files",
+        "access",
+        "stack_outputs",
+        "gpu_profiles",
+        "artifacts",
+        "runs",
+        "cost",
+        "registry",
+    },
     "control": {
         "errors",
         "config",
@@ -38,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "models": {"config"},
     "data": {"errors", "config"},
-    "train": {"errors", "config", "gpu_profiles", "artifacts", "models", "data"},
+    "train": {"errors", "config", "code_files", "gpu_profiles", "artifacts", "models", "data"},
     "node": {"errors", "config", "access", "artifacts", "runs"},
     "rehearsal": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "runs", "control", "launch", "cost", "infra"},
     "cli": {"*"},
@@ -48,9 +60,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS: dict[str, set[str]] = {
     "trainer/data/sync.py": {"errors", "config", "access"},  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
-    "trainer/control/sweep.py": {"errors", "runs.lease"},  # a broken launcher can't stop the sweeper
+    "trainer/control/sweep.py": {"runs.lease"},  # a broken launcher can't stop the sweeper
 }
-CONTROL_PLANE = ("config", "errors", "access", "stack_outputs", "gpu_profiles", "launch", "control", "runs", "cost", "registry")
+CONTROL_PLANE = (
+    *("config", "errors", "code_files", "access", "stack_outputs", "gpu_profiles"),
+    *("launch", "control", "runs", "cost", "registry"),
+)
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}
 FORBIDDEN_LIBRARIES: dict[str, set[str]] = {
