@@ -15,11 +15,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # What each part may import of ours. A name stands for the module or the whole package.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "environment": set(),
     "stack_outputs": set(),
     "access": {"errors"},
     "config": {"errors"},
     "code_files": set(),
-    "gpu_profiles": {"errors", "config"},
+    "gpu_profiles": {"errors", "environment", "config"},
     "artifacts": {"errors", "config"},
     "runs": {"errors", "config", "access", "stack_outputs", "artifacts"},
     "cost": {"errors", "config", "access", "gpu_profiles", "artifacts", "runs"},
@@ -50,9 +51,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "models": {"config"},
     "data": {"errors", "config"},
-    "train": {"errors", "config", "code_files", "gpu_profiles", "artifacts", "models", "data"},
-    "node": {"errors", "config", "access", "artifacts", "runs"},
-    "rehearsal": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "runs", "control", "launch", "cost", "infra"},
+    "train": {"errors", "environment", "config", "code_files", "gpu_profiles", "artifacts", "models", "data"},
+    "node": {"errors", "environment", "config", "access", "artifacts", "runs"},
+    "rehearsal": {
+        "errors",
+        "environment",
+        "config",
+        "access",
+        "stack_outputs",
+        "gpu_profiles",
+        "runs",
+        "control",
+        "launch",
+        "cost",
+        "infra",
+    },
     "cli": {"*"},
     "infra": {"stack_outputs", "gpu_profiles"},
 }
@@ -63,7 +76,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "trainer/control/sweep.py": {"runs.lease"},  # a broken launcher can't stop the sweeper
 }
 CONTROL_PLANE = (
-    *("config", "errors", "code_files", "access", "stack_outputs", "gpu_profiles"),
+    *("config", "errors", "environment", "code_files", "access", "stack_outputs", "gpu_profiles"),
     *("launch", "control", "runs", "cost", "registry"),
 )
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
@@ -77,6 +90,9 @@ FORBIDDEN_LIBRARIES: dict[str, set[str]] = {
     "data": CLOUD,
     "node": {"torch", "pandas"},
 }
+# Who reads the environment: one module, and the sweeper, which would import the module for four names.
+READS_THE_ENVIRONMENT = {"trainer/environment.py", "trainer/control/sweep.py"}
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 
@@ -137,6 +153,40 @@ def test_a_file_imports_no_library_that_its_part_must_not(path):
         assert libraries <= set(sys.stdlib_module_names) | CONTROL_PLANE_LIBRARIES | {"trainer"}
     if not path.startswith(MAY_BE_LINUX_ONLY):
         assert not libraries & LINUX_ONLY, "the desk may be a Mac"
+
+
+def reads_the_environment(tree: ast.AST) -> bool:
+    """Return whether a file may read or set a variable: it names os.environ or the like, or imports os under another name."""
+    attributes = {(ast.unparse(node.value), node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    renamed = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname]
+    return (
+        any(owner in ("os", "os.path") and name in ENVIRONMENT for owner, name in attributes)
+        or bool(imported(tree) & {f"{module}.{name}" for module in ("os", "os.path", "posix") for name in ENVIRONMENT})
+        or any(alias.name in ("os", "os.path") for alias in renamed)
+    )
+
+
+@pytest.mark.parametrize("path", sorted(sources()))
+def test_the_environment_is_read_in_one_module(path):
+    may = path in READS_THE_ENVIRONMENT
+    told = "reads no variable any more" if may else "reads the environment: add a function to trainer/environment.py"
+    assert reads_the_environment(sources()[path]) == may, f"{path} {told}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['A']",
+        "import os\ndef f(environment=os.environ): ...",
+        "import os\nos.getenv('A')",
+        "from os import environ",
+        "from os import getenv as read",
+        "import os as system\nsystem.environ",
+        "import os\nos.path.expandvars('$A')",
+    ],
+)
+def test_a_file_that_reads_the_environment_is_found(source):
+    assert reads_the_environment(ast.parse(source))
 
 
 def test_no_cycles():
