@@ -39,6 +39,7 @@ from trainer.rehearsal.world import AwsError  # noqa: E402
 Environ = dict[str, Any]
 Answer = tuple[int, list[tuple[str, str]], bytes]  # status, headers, body
 StartResponse = Callable[..., Any]
+Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 # What requests are signed for, where botocore's model has another name.
 _MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
@@ -156,6 +157,17 @@ def to_moto(environ: Environ, account: str, start_response: StartResponse) -> It
 
 def call_moto(account: str, region: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
     """Call moto as a client would, without a socket. Raises AwsError with moto's code."""
+
+    def moto(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        return to_moto(environ, account, start_response)
+
+    return call_application(moto, account, region, service, operation, params)
+
+
+def call_application(
+    application: Application, account: str, region: str, service: str, operation: str, params: dict[str, Any]
+) -> dict[str, Any]:
+    """Send a request to a WSGI application that speaks AWS, and return its parsed answer. Raises AwsError with its code."""
     model = get_model(service)
     operation_model = model.operation_model(operation)
     protocol = "ec2" if service == "ec2" else model.metadata["protocol"]
@@ -174,7 +186,7 @@ def call_moto(account: str, region: str, service: str, operation: str, params: d
         data=data,
         content_type=headers.get("Content-Type"),
     )
-    status, answer_headers, answer = collect(builder.get_environ(), account)
+    status, answer_headers, answer = _answer_of(application, builder.get_environ())
     raw = {"status_code": status, "headers": HeadersDict(answer_headers), "body": answer}
     parsed: dict[str, Any] = create_parser(protocol).parse(raw, operation_model.output_shape)
     if status >= 300:
@@ -185,12 +197,16 @@ def call_moto(account: str, region: str, service: str, operation: str, params: d
 
 def collect(environ: Environ, account: str) -> Answer:
     """Let moto answer, and return (status, headers, body)."""
+    return _answer_of(lambda environ, start_response: to_moto(environ, account, start_response), environ)
+
+
+def _answer_of(application: Application, environ: Environ) -> Answer:
     seen: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
         seen.append((status, headers))
 
-    body = b"".join(to_moto(environ, account, start_response))
+    body = b"".join(application(environ, start_response))
     status, headers = seen[-1]
     return int(status.split()[0]), headers, body
 
