@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 import urllib.parse
 import warnings
@@ -17,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer import environment
+
 # moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a region).
-os.environ["MOTO_AMIS_PATH"] = str(Path(__file__).with_name("images.json"))
+environment.set_moto_images(Path(__file__).with_name("images.json"))
 
 from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above comes first)
 from botocore.parsers import create_parser  # noqa: E402
