@@ -32,6 +32,7 @@ from werkzeug.serving import make_server
 
 import trainer
 from trainer.access import Access
+from trainer.environment import rehearsal_environment
 from trainer.errors import ConfigError, TrainerError
 from trainer.rehearsal import instance, lambdas, pulumi_apply, scheduling, storage
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
@@ -277,14 +278,14 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: leases.end())
         note = root / "server.json"
-        shared = {name: os.environ.get(name) for name in ("MAYFLY_PROGRAMS", "MAYFLY_FORK_SERVER")}
+        wanted = rehearsal_environment()
         with EmbeddedAws(
             root,
             catalogue=catalogue,
             delays=Delays(),
-            programs=Path(shared["MAYFLY_PROGRAMS"]) if shared["MAYFLY_PROGRAMS"] else None,
-            fork_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") != "fresh",
-            fork_server=Path(shared["MAYFLY_FORK_SERVER"]) if shared["MAYFLY_FORK_SERVER"] else None,
+            programs=wanted.programs,
+            fork_nodes=not wanted.fresh_nodes,
+            fork_server=wanted.fork_server,
         ) as aws:
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
             note.with_suffix(".new").write_text(json.dumps({"url": aws.url, "pid": os.getpid()}), encoding="utf-8")
