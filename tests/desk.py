@@ -113,7 +113,6 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
 @pytest.fixture(scope="session")
 def shared(programs: Path, fork_server: Path) -> dict[str, str]:
     """What desks share: how the Pulumi program is applied, and the server that their nodes are forked from."""
