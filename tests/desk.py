@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+CLIENT = ROOT / "trainer" / "rehearsal" / "fork_client.py"
 QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
 
 
@@ -39,8 +40,11 @@ class Desk:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
         environment |= {"PYTHONPATH": str(self.checkout), "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
         environment |= self.shared
+        python = [sys.executable]
+        if server := self.shared.get("MAYFLY_FORK_SERVER"):
+            python = [*python, "-I", "-S", str(CLIENT), server, sys.executable]
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.cli.main", *words],
+            [*python, "-m", "trainer.cli.main", *words],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -73,13 +77,13 @@ class Desk:
 
 
 def processes_that_mention(text: str) -> list[int]:
-    """Return the ids of the processes whose command line or environment holds a text, this one excepted."""
+    """Return the ids of the processes whose command line, environment or folder holds a text, this one excepted."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes() + bytes((entry / "cwd").readlink())
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
