@@ -16,16 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "stack_outputs": set(),
-    "access": {"errors"},
+    "aws_errors": {"errors"},
+    "access": {"errors", "aws_errors"},
+    "stack": {"errors", "aws_errors", "access", "stack_outputs"},
     "config": {"errors"},
     "gpu_profiles": {"errors", "config"},
     "artifacts": {"errors", "config"},
-    "runs": {"errors", "config", "access", "stack_outputs", "artifacts"},
+    "runs": {"errors", "aws_errors", "config", "access", "stack_outputs", "artifacts"},
     "cost": {"errors", "config", "access", "gpu_profiles", "artifacts", "runs"},
     "registry": {"errors", "config", "access", "stack_outputs", "artifacts", "runs"},
     "launch": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "cost", "registry"},
     "control": {
         "errors",
+        "aws_errors",
         "config",
         "access",
         "stack_outputs",
@@ -39,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"config"},
     "data": {"errors", "config"},
     "train": {"errors", "config", "gpu_profiles", "artifacts", "models", "data"},
-    "node": {"errors", "config", "access", "artifacts", "runs"},
+    "node": {"errors", "aws_errors", "config", "access", "artifacts", "runs"},
     "rehearsal": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "runs", "control", "launch", "cost", "infra"},
     "cli": {"*"},
     "infra": {"stack_outputs", "gpu_profiles"},
@@ -50,7 +53,10 @@ EXCEPTIONS: dict[str, set[str]] = {
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
     "trainer/control/sweep.py": {"errors", "runs.lease"},  # a broken launcher can't stop the sweeper
 }
-CONTROL_PLANE = ("config", "errors", "access", "stack_outputs", "gpu_profiles", "launch", "control", "runs", "cost", "registry")
+CONTROL_PLANE = (
+    *("config", "errors", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles"),
+    *("launch", "control", "runs", "cost", "registry"),
+)
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}
 FORBIDDEN_LIBRARIES: dict[str, set[str]] = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from trainer.cli.output import duration, money, table
 from trainer.config import Job
-from trainer.launch.inputs import Candles
-from trainer.launch.plan import LIST_PRICE_REGION, Candidate, LaunchPlan
+from trainer.launch.inputs import CandleSet
+from trainer.launch.plan import LIST_PRICE_REGION, LaunchPlan, PlanCandidate
 
 LONG_REHEARSAL_SECONDS = 900.0
 HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough)", "est. cost (rough)", "note"]
 
 
-def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
+def plan_lines(plan: LaunchPlan, job: Job, candles: CandleSet) -> list[str]:
     """Return the plan as lines of text: what is trained, the candidates, and the hard stop."""
     bars = sum(min(count, job.bars) if job.bars else count for count in candles.bars.values())
     kind = "SYNTHETIC bars" if candles.synthetic else "bars"
@@ -41,7 +41,7 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
     return lines
 
 
-def _row(number: int, candidate: Candidate, plan: LaunchPlan) -> list[str]:
+def _row(number: int, candidate: PlanCandidate, plan: LaunchPlan) -> list[str]:
     machine = candidate.machine
     chosen = " *" if candidate is plan.first else ""
     gpus = f"{machine.gpus:g} x {machine.gpu_model.removeprefix('NVIDIA ')}"

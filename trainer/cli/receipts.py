@@ -13,8 +13,8 @@ from trainer.control.act import read_receipt
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run, settle_unwatched
 from trainer.errors import UsageError
-from trainer.launch.preflight import read_stack
 from trainer.runs.store import run_ids
+from trainer.stack import read_stack
 
 HEADER = ["run", "state", "exit", "models", "failed", "bars", "time", "spent", "instance"]
 

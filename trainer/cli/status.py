@@ -12,12 +12,12 @@ from trainer.cli.output import duration, money, table
 from trainer.cli.receipt_view import receipt_lines
 from trainer.control.act import read_receipt
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.drive import Progress, progress_of
+from trainer.control.drive import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_run
 from trainer.errors import UsageError
-from trainer.launch.preflight import read_stack
 from trainer.runs.record import from_iso, iso
 from trainer.runs.store import UnreadableRecord, run_ids
+from trainer.stack import read_stack
 
 LAST_ENDED = 5  # how many ended runs are shown beside the open ones
 HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
@@ -85,7 +85,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_progress(progress: Progress, now: datetime) -> dict[str, Any]:
+def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
     return {
         "run_id": progress.run_id,
         "state": progress.state,

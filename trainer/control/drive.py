@@ -33,7 +33,7 @@ _NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "u
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class RunProgress:
     """What there is to say about a run right now. `phase` is one of the receipt's phases, `spent_usd` the high bound."""
 
     run_id: str
@@ -54,7 +54,7 @@ class Progress:
     warning: str = ""  # to be said loudly: an instance can't be seen to end
 
 
-def say_nothing(progress: Progress) -> None:
+def say_nothing(progress: RunProgress) -> None:
     """Ignore progress."""
 
 
@@ -93,7 +93,7 @@ def drive(
     outputs: StackOutputs,
     run_id: str,
     *,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> Receipt:
     """Drive a run to its end and return its receipt.
@@ -109,7 +109,7 @@ def start(
     outputs: StackOutputs,
     run_id: str,
     *,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> RunRecord:
     """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
@@ -126,7 +126,7 @@ def drive_to_receipt(
     run_id: str,
     *,
     poll_seconds: float,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt:
@@ -146,7 +146,7 @@ def drive_to_instance(
     run_id: str,
     *,
     poll_seconds: float,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
@@ -163,7 +163,7 @@ def follow(
     run_id: str,
     *,
     poll_seconds: float,
-    on_event: Callable[[Progress], None],
+    on_event: Callable[[RunProgress], None],
     stop: StopSignal,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
@@ -216,12 +216,12 @@ def detached(look: Step, now: datetime) -> TrainerError:
     )
 
 
-def progress_of(look: Step, now: datetime, error: TrainerError | None = None) -> Progress:
+def progress_of(look: Step, now: datetime, error: TrainerError | None = None) -> RunProgress:
     """Return what there is to say about a look at a run."""
     record, world, heartbeat = look.record, look.world, look.world.heartbeat
     waiting = next((action.why for action in look.actions if hasattr(action, "why")), "")
     late = record.state == "ending" and record.ending_at is not None and now > record.ending_at + LOUD_AFTER
-    return Progress(
+    return RunProgress(
         run_id=record.run_id,
         state=record.state,
         outcome=record.outcome,

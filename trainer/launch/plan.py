@@ -27,7 +27,7 @@ LIST_PRICE_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class PlanCandidate:
     """One type on one market: what it takes and costs, or in `refused` why it is not asked."""
 
     machine: InstanceType
@@ -47,7 +47,7 @@ class Candidate:
 class LaunchPlan:
     """Everything decided before the first write."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PlanCandidate, ...]
     ladder: tuple[Rung, ...]
     max_duration: timedelta
     hard_stop: timedelta  # the earlier of max_duration and what the budget lasts
@@ -57,7 +57,7 @@ class LaunchPlan:
     region: str
 
     @property
-    def first(self) -> Candidate:
+    def first(self) -> PlanCandidate:
         """Return the candidate that is asked first."""
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
@@ -188,7 +188,7 @@ def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> N
 
 def weigh(
     job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool, rate: Rate | None = None
-) -> Candidate:
+) -> PlanCandidate:
     """Return one row of the plan: time, price and cost, or why this type is not asked."""
     zones = offers.zones.get(machine.name, ())
     spot = {
@@ -207,7 +207,7 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    return Candidate(
+    return PlanCandidate(
         machine=machine,
         market=job.market,
         zones=zones,
@@ -227,7 +227,7 @@ def on_demand_price(machine: InstanceType) -> float:
     return machine.price_usd_per_hour or 0.0
 
 
-def _within_budget(candidates: Sequence[Candidate], budget: float) -> list[Candidate]:
+def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[PlanCandidate]:
     """Refuse the candidates dearer than the budget. Raises BudgetError where that leaves none."""
     if not budget:
         return list(candidates)
@@ -242,8 +242,8 @@ def _within_budget(candidates: Sequence[Candidate], budget: float) -> list[Candi
     return marked
 
 
-def _over_budget(candidate: Candidate) -> Candidate:
-    return candidate if candidate.refused else Candidate(**{**vars(candidate), "refused": "over the budget"})
+def _over_budget(candidate: PlanCandidate) -> PlanCandidate:
+    return candidate if candidate.refused else PlanCandidate(**{**vars(candidate), "refused": "over the budget"})
 
 
 def _cents_up(amount: float) -> str:
@@ -262,7 +262,7 @@ def _max_duration(job: Job, seconds_p90: float, cap: timedelta) -> timedelta:
     return wanted
 
 
-def _pools(candidate: Candidate, offers: Offers) -> Pools:
+def _pools(candidate: PlanCandidate, offers: Offers) -> Pools:
     name, on_demand = candidate.machine.name, on_demand_price(candidate.machine)
     prices = {zone: offers.spot_usd_per_hour.get((name, zone), on_demand) for zone in candidate.zones}
     return Pools(machine=candidate.machine, market=candidate.market, on_demand_usd_per_hour=on_demand, price_by_zone=prices)
@@ -276,7 +276,7 @@ def _option(machine: InstanceType, work: Workload | None) -> str:
     return f"{machine.name} (about {max(1, round(time.seconds_p50 / 60))} min, ${dollars(time.seconds_p50, price):.2f})"
 
 
-def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
+def _candidate_dict(candidate: PlanCandidate) -> dict[str, Any]:
     return {
         "instance_type": candidate.machine.name,
         "market": candidate.market,

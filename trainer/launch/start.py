@@ -11,7 +11,7 @@ from datetime import datetime
 from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.launch.bundle import Bundle, upload_bundle
-from trainer.launch.inputs import Candles
+from trainer.launch.inputs import CandleSet
 from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
@@ -45,7 +45,7 @@ def new_record(
     )
 
 
-def register(record: RunRecord, job: Job, bundle: Bundle, candles: Candles, offers: Offers, objects: Objects) -> None:
+def register(record: RunRecord, job: Job, bundle: Bundle, candles: CandleSet, offers: Offers, objects: Objects) -> None:
     """Write code, manifest and record, in this order: a record that can be read has everything that it names."""
     upload_bundle(bundle, objects)
     machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]

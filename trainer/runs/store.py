@@ -13,11 +13,9 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from trainer.access import Access, aws_error, error_code
+from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConfigError, UsageError, nearest
 from trainer.runs.record import RunRecord, record_from_json, to_json
-
-NOT_FOUND = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
-LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 
 
 class Conflict(Exception):
@@ -83,7 +81,7 @@ class S3Objects:
         try:
             response = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition)
         except (BotoCoreError, ClientError) as error:
-            if condition and error_code(error) in LOST_RACE | NOT_FOUND:
+            if condition and error_code(error) in LOST_RACE | NO_OBJECT:
                 raise Conflict(key) from error
             raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
         return str(response["ETag"])
@@ -120,7 +118,7 @@ class S3Objects:
         try:
             return getattr(self._s3, operation)(Bucket=self._bucket, Key=key, **more)
         except (BotoCoreError, ClientError) as error:
-            if error_code(error) in NOT_FOUND:
+            if error_code(error) in NO_OBJECT:
                 return None
             raise aws_error(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
 

@@ -4,13 +4,13 @@ import io
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from trainer.cli.output import Story
+from trainer.cli.output import Console
 from trainer.cli.watch import Watch
-from trainer.control.drive import Progress, StopSignal
+from trainer.control.drive import RunProgress, StopSignal
 from trainer.runs.record import InstanceSeen
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
-START = Progress(
+START = RunProgress(
     run_id="run-1",
     state="starting",
     outcome=None,
@@ -30,9 +30,9 @@ SEEN = InstanceSeen(
 )
 
 
-def told(*events: Progress, stop: StopSignal | None = None) -> list[str]:
+def told(*events: RunProgress, stop: StopSignal | None = None) -> list[str]:
     stream = io.StringIO()
-    watch = Watch(Story(stream, clock=lambda: 0.0), stop or StopSignal(), where=" --rehearse")
+    watch = Watch(Console(stream, clock=lambda: 0.0), stop or StopSignal(), where=" --rehearse")
     for event in events:
         watch.on_event(event)
     return stream.getvalue().splitlines()

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from trainer.control.drive import Progress, StopSignal, drive_to_instance, drive_to_receipt
+from trainer.control.drive import RunProgress, StopSignal, drive_to_instance, drive_to_receipt
 from trainer.errors import ConnectionFailed, PermissionDenied, Stopped, UsageError
 from trainer.launch.fleet import FleetOutcome, outcome
 
@@ -83,7 +83,7 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
     cloud.work = timedelta(minutes=20)
     stop = StopSignal()
 
-    def press_in_training(progress: Progress) -> None:
+    def press_in_training(progress: RunProgress) -> None:
         if progress.phase == "train" and not stop.presses:
             stop.press()
 
@@ -100,7 +100,7 @@ def test_the_second_press_detaches_and_names_the_deadline_and_the_next_command(m
     cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: Progress) -> None:
+    def press_in_training(progress: RunProgress) -> None:
         if progress.phase == "train":
             stop.press()
 
@@ -125,7 +125,7 @@ def test_a_node_that_ignores_the_stop_is_terminated_after_the_grace(make_cloud):
     cloud.node_works = cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: Progress) -> None:
+    def press_in_training(progress: RunProgress) -> None:
         if progress.phase == "train" and not stop.presses:
             stop.press()
 
@@ -156,7 +156,7 @@ def test_a_node_that_falls_silent_is_terminated_and_failed(make_cloud):
     cloud, record = make_cloud()
     cloud.node_works = False
 
-    def hang(progress: Progress) -> None:
+    def hang(progress: RunProgress) -> None:
         if progress.elapsed_seconds > 300:
             cloud.node_beats = False
 
@@ -170,7 +170,7 @@ def test_a_spot_instance_taken_back_is_interrupted(make_cloud, make_record):
     ladder = tuple(type(rung)(**(vars(rung) | {"market": "spot", "price_usd_per_hour": 2.0})) for rung in make_record().ladder)
     cloud, record = make_cloud(ladder=ladder)
 
-    def take_back(progress: Progress) -> None:
+    def take_back(progress: RunProgress) -> None:
         if progress.elapsed_seconds > 120:
             cloud.end("i-0000", "Server.SpotInstanceTermination")
 
@@ -206,7 +206,7 @@ def test_a_detached_launch_without_capacity_ends_with_its_receipt(make_cloud):
 
 def test_progress_walks_through_the_phases_and_the_dollars_only_grow(make_cloud):
     cloud, record = make_cloud()
-    told: list[Progress] = []
+    told: list[RunProgress] = []
     drive(cloud, record, on_event=told.append)
     phases = list(dict.fromkeys(progress.phase for progress in told))
     assert phases == ["capacity", "boot", "train", "terminate"]
