@@ -1,7 +1,8 @@
 """`mayfly launch` (python -m trainer.launch): from a job to its receipt.
 
-Reads downwards: the job, preflight, the plan, the question, the record, the run, the receipt. Decisions are made elsewhere
-(`launch/plan`, `runs/reconcile`); here is only their order, and what is said about them.
+Reads downwards: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and the messages;
+`launch.plan` and `runs.reconcile` decide. From here `control.drive` leads to CreateFleet (`control.cloud`) and to the receipt
+(`runs.receipt`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
 from trainer.config import Job, job_from, load_job, parse_assignments, with_settings
-from trainer.control.act import read_receipt
-from trainer.control.drive import StopSignal, drive, start
+from trainer.control.drive import drive, start
 from trainer.control.settle import settle_unwatched
+from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.errors import Stopped, TrainerError, UsageError
@@ -37,10 +38,10 @@ from trainer.launch.knowledge import known_rates
 from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers, look
 from trainer.launch.start import new_record, register
-from trainer.runs.observed import last_deadline
+from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
-from trainer.runs.store import Objects, open_objects
+from trainer.runs.store import Objects, open_objects, read_receipt
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 
@@ -50,7 +51,7 @@ NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """What preflight found and decided: all that a run is made of, and nothing written yet."""
+    """Result of preflight: everything that a run needs, with nothing written yet."""
 
     outputs: StackOutputs
     objects: Objects
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         _ask(arguments, access)
         candles = _uploaded(ready, access, console)
         record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
-        with StopSignal().installed() as stop:  # from here on Ctrl-C is a wish that the run's record must know of
+        with StopSignal().installed() as stop:  # from here on Ctrl-C is stored in the run's record
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
             console.line(f"run {record.run_id}")
             watch = Watch(console, stop, where=_where(arguments))
@@ -113,7 +114,7 @@ def _preflight(
     access: Access,
     console: Console,
 ) -> Ready:
-    """Look at account, candles and prices at once, and make the plan. Settles old runs on the way; this one writes nothing."""
+    """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     job = job_from(settings)
     outputs = read_stack(access, stack=arguments.stack)
     objects = open_objects(access, outputs.bucket)
@@ -125,7 +126,7 @@ def _preflight(
         found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
     for note in found.notes:
         console.line(note)
-    _tell_settled(settled, console)
+    _report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.instance else (), workload(found.job, found.candles.bars) if found.candles else None)
     if found.candles is None:
@@ -155,8 +156,8 @@ def _preflight(
     )
 
 
-def _tell_settled(settled: Future[list[Receipt]] | None, console: Console) -> None:
-    """Say what became of runs that nobody watched. Trouble with an old run is told and does not stop a new one."""
+def _report_settled(settled: Future[list[Receipt]] | None, console: Console) -> None:
+    """Print how runs ended that no command drove. Trouble with an old run is a warning and does not stop a new one."""
     if settled is None:
         return
     try:
@@ -198,27 +199,26 @@ def _uploaded(ready: Ready, access: Access, console: Console) -> CandleSet:
 
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, console: Console) -> int:
-    """Leave a run that has its instance; one that ended before that has a receipt to show."""
+    """Leave a run that has its instance; print the receipt of one that ended before."""
     receipt = read_receipt(objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
         return _end(arguments, receipt, console)
-    deadline = iso(last_deadline(record).replace(microsecond=0))
-    instances = [
-        instance_id for attempt in record.attempts for launch in attempt.launches for instance_id in launch.instance_ids
-    ]
+    deadline = record.effective_deadline
+    instances = list(record.last_launch.instance_ids) if record.last_launch else []
     if arguments.json:
         document = {
             "run_id": record.run_id,
             "state": record.state,
             "detached": True,
             "instances": instances,
-            "deadline": deadline,
+            "deadline": iso(deadline.at),
+            "deadline_cause": deadline.cause,
         }
         print(json.dumps(document, indent=2))
     else:
         print(record.run_id)
-    where = _where(arguments)
-    console.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {deadline} at the latest")
+    where, until = _where(arguments), f"{iso(deadline.at)} at the latest, set by {CAUSES[deadline.cause]}"
+    console.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {until}")
     console.line(f"follow it:  {mayfly()} logs {record.run_id} -f{where}    {mayfly()} status {record.run_id}{where}")
     console.line(f"end it:     {mayfly()} stop {record.run_id}{where}")
     return 0

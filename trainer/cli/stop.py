@@ -1,4 +1,4 @@
-"""`mayfly stop RUN`: end a run from anywhere: finished models are uploaded, then its machine is terminated and seen to go."""
+"""`mayfly stop RUN`: end a run from anywhere. Finished models are uploaded, then the machine is terminated and seen to go."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from trainer.cli.connect import connected
 from trainer.cli.output import Console
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
-from trainer.control.act import read_receipt, request_stop
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import StopSignal, drive
-from trainer.runs.verdict import EXIT_CODES
+from trainer.control.drive import drive
+from trainer.control.stop import StopSignal, request_stop
+from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.store import read_receipt
 from trainer.stack import read_stack
 
 

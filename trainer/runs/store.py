@@ -1,12 +1,13 @@
-"""What a run keeps in S3: its keys, and the run record by compare-and-swap.
+"""A run in S3: its keys, its receipt, and its record by compare-and-swap.
 
 Owns the names under `runs/` and the few object calls that the control plane needs (`Objects`, which S3 implements here and
-the tests in memory). Does not own what stands in a record (`record`) nor what is decided about it (`reconcile`).
+the tests in memory). Does not own the contents of a record (`record`) nor the decisions about it (`reconcile`).
 """
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -182,6 +183,12 @@ def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         do = "Use the Mayfly that launched it."
         raise UnreadableRecord(f"cannot read the record of run {run_id}", why=repr(error), do=do) from error
+
+
+def read_receipt(objects: Objects, run_id: str) -> dict[str, Any] | None:
+    """Return a closed run's receipt, or None where there is none yet."""
+    stored = objects.get(key=receipt_key(run_id))
+    return None if stored is None else dict(json.loads(stored.body))
 
 
 def run_ids(objects: Objects) -> tuple[str, ...]:

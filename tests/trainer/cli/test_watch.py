@@ -6,7 +6,9 @@ from datetime import datetime, timezone
 
 from trainer.cli.output import Console
 from trainer.cli.watch import Watch
-from trainer.control.drive import RunProgress, StopSignal
+from trainer.control.progress import RunProgress
+from trainer.control.stop import StopSignal
+from trainer.runs.deadline import Deadline
 from trainer.runs.record import InstanceSeen
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -17,7 +19,7 @@ START = RunProgress(
     phase="capacity",
     elapsed_seconds=3,
     spent_usd=0,
-    deadline=datetime(2026, 11, 20, 13, 0, tzinfo=timezone.utc),
+    deadline=Deadline(at=datetime(2026, 11, 20, 13, 0, tzinfo=timezone.utc), cause="budget"),
 )
 SEEN = InstanceSeen(
     instance_id="i-1",

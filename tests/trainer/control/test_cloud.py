@@ -9,8 +9,8 @@ import pytest
 
 from trainer.control.cloud import AwsCloud, schedule_request
 from trainer.control.drive import drive
+from trainer.control.fleet import create_fleet_request
 from trainer.errors import ConfigError
-from trainer.launch.requests import create_fleet_request
 from trainer.runs.record import Attempt, Launch, Rung, new_run_id
 from trainer.runs.store import create_record, open_objects
 from trainer.stack import read_stack

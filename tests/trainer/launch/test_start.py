@@ -72,7 +72,7 @@ def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
     record, plan = record_and_plan()
     assert record.run_id.startswith("20261120-120000-crypto-")
     assert (record.state, record.attempts, record.instances) == ("starting", (), ())
-    assert record.deadline == NOW + timedelta(hours=2)
+    assert (record.deadline, record.deadline_cause) == (NOW + timedelta(hours=2), "max_duration")
     assert (record.budget_usd, record.ladder, record.job) == (2.0, plan.ladder, JOB.to_dict())
     assert record.estimated_usd == plan.first.dollars_p50
 
