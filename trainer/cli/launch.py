@@ -33,7 +33,7 @@ from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.launch.bundle import Bundle, build_bundle
-from trainer.launch.inputs import CandleSet
+from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
 from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers, look
@@ -59,7 +59,7 @@ class Ready:
     bundle: Bundle
     found: Found
     job: Job  # with the symbols and the timeframe that the candles decide
-    candles: CandleSet
+    candles: ChosenCandles
     plan: LaunchPlan
 
 
@@ -188,7 +188,7 @@ def _ask(arguments: argparse.Namespace, access: Access) -> None:
         raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
 
 
-def _uploaded(ready: Ready, access: Access, console: Console) -> CandleSet:
+def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
     """Put the desk's files into raw/ and return the candles as the manifest pins them."""
     files, bucket = ready.found.files, ready.outputs.bucket
     if not files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.cli.output import duration, money, table
 from trainer.config import Job
-from trainer.launch.inputs import CandleSet
+from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LIST_PRICE_REGION, LaunchPlan, PlanCandidate
 from trainer.runs.deadline import CAUSES
 
@@ -12,7 +12,7 @@ LONG_REHEARSAL_SECONDS = 900.0
 HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough)", "est. cost (rough)", "note"]
 
 
-def plan_lines(plan: LaunchPlan, job: Job, candles: CandleSet) -> list[str]:
+def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
     """Return the plan as lines of text: the work, the candidates, and the hard stop."""
     bars = sum(min(count, job.bars) if job.bars else count for count in candles.bars.values())
     kind = "SYNTHETIC bars" if candles.synthetic else "bars"

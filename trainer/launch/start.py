@@ -11,7 +11,7 @@ from datetime import datetime
 from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.launch.bundle import Bundle, upload_bundle
-from trainer.launch.inputs import CandleSet
+from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
@@ -46,7 +46,7 @@ def new_record(
     )
 
 
-def register(record: RunRecord, job: Job, bundle: Bundle, candles: CandleSet, offers: Offers, objects: Objects) -> None:
+def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
     """Write code, manifest and record, in this order: everything that a readable record names exists."""
     upload_bundle(bundle, objects)
     machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]

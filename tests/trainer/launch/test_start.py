@@ -8,7 +8,7 @@ from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.launch.bundle import build_bundle
-from trainer.launch.inputs import CandleSet, Input
+from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.start import new_record, register
@@ -82,7 +82,7 @@ def test_code_and_manifest_are_there_before_the_record_that_names_them():
     memory, bundle = Memory(), build_bundle()
     item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
     register(
-        record, JOB, bundle, CandleSet(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,)), OFFERS, memory
+        record, JOB, bundle, ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,)), OFFERS, memory
     )
     assert list(memory.written) == [bundle.key, manifest_key(record.run_id), record_key(record.run_id)]
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
@@ -93,7 +93,7 @@ def test_code_and_manifest_are_there_before_the_record_that_names_them():
 
 def test_the_same_code_is_uploaded_once():
     memory, bundle = Memory(), build_bundle()
-    candles = CandleSet(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
+    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
     for _ in range(2):
         register(record_and_plan()[0], JOB, bundle, candles, OFFERS, memory)
     assert sum(Path(key).suffix == ".whl" for key in memory.written) == 1
