@@ -17,20 +17,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "environment": set(),
     "stack_outputs": set(),
-    "access": {"errors"},
+    "aws_errors": {"errors"},
+    "access": {"errors", "aws_errors"},
+    "stack": {"errors", "aws_errors", "access", "stack_outputs"},
     "config": {"errors"},
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "config"},
     "artifacts": {"errors"},
-    "runs": {"errors", "access", "artifacts"},
+    "runs": {"errors", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "config", "gpu_profiles", "artifacts"},
     "registry": {"errors", "access", "stack_outputs", "artifacts", "runs"},
     "launch": {"errors", "config", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost"},
-    "control": {"errors", "access", "stack_outputs", "gpu_profiles", "runs", "registry", "launch"},
+    "control": {"errors", "aws_errors", "access", "stack_outputs", "gpu_profiles", "runs", "registry"},
     "models": {"config"},
     "data": {"errors", "config"},
     "train": {"errors", "environment", "config", "code_files", "gpu_profiles", "artifacts", "models", "data"},
-    "node": {"errors", "environment", "access", "artifacts", "runs"},
+    "node": {"errors", "environment", "aws_errors", "access", "artifacts", "runs"},
     "rehearsal": {"errors", "environment", "access", "runs"},
     "cli": {"*"},
     "infra": {"stack_outputs"},
@@ -42,7 +44,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "trainer/control/sweep.py": {"runs.lease"},  # a broken launcher can't stop the sweeper
 }
 CONTROL_PLANE = (
-    *("config", "errors", "environment", "code_files", "access", "stack_outputs", "gpu_profiles"),
+    *("config", "errors", "environment", "code_files", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles"),
     *("launch", "control", "runs", "cost", "registry"),
 )
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
@@ -65,10 +67,7 @@ READS_THE_ENVIRONMENT = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 # Names that two classes still have. Rename one of the pair and take the name out; add none.
-SHARED_NAMES = {
-    *("Candidate", "Candles", "Cloud", "Identity", "Instance", "Progress"),
-    *("Schedule", "Settings", "Source", "Story", "World"),
-}
+SHARED_NAMES = {"Cloud", "Schedule", "Source"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 

@@ -13,10 +13,10 @@ import pytest
 
 from trainer.access import Access, _session
 from trainer.artifacts.card import METADATA_KEY, Card
+from trainer.runs.observation import NodeResult, Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
-from trainer.runs.world import NodeResult, World
 from trainer.stack_outputs import StackOutputs
 
 if TYPE_CHECKING:
@@ -147,6 +147,6 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     )
     create_record(objects, closed)
     result = NodeResult(state="done", models=({**model, "metrics": METRICS},))
-    objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, World(result=result))).encode())
+    objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, Observation(result=result))).encode())
     for number, text in enumerate(("booted\nstaged\n", "trained\n"), start=1):
         objects.put(key=f"{log_prefix(record.run_id, 1)}{number:06d}.log", body=text.encode())

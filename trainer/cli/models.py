@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, table
-from trainer.launch.preflight import read_stack
 from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
 from trainer.runs.store import open_objects
+from trainer.stack import read_stack
 
 HEADER = ["model", "stage", "run", "accuracy", "base rate", "AUC", "MCC", "correlation", "bars", "created", "version", "sha256"]
 

@@ -26,7 +26,7 @@ def mayfly() -> str:
     return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
 
 
-class Story:
+class Console:
     """Tell a person what happens: permanent lines, and on a terminal one line that updates in place."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:

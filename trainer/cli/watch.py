@@ -1,4 +1,4 @@
-"""What is said while a run goes on: a line for each phase, and in between where training is, with time and dollars so far."""
+"""Messages while a run goes on: a line for each phase, and training progress in between, with time and dollars so far."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from trainer.cli.output import BOLD, RED, Story, duration, mayfly, money
-from trainer.control.drive import Progress, StopSignal
+from trainer.cli.output import BOLD, RED, Console, duration, mayfly, money
+from trainer.control.progress import RunProgress
+from trainer.control.stop import StopSignal
 
 PHASES = {
     "capacity": "looking for capacity",
@@ -22,18 +23,18 @@ PHASES = {
 class Watch:
     """Renders progress. One for each run; `on_event` is what `control.drive` calls."""
 
-    def __init__(self, story: Story, stop: StopSignal, *, where: str) -> None:
+    def __init__(self, console: Console, stop: StopSignal, *, where: str) -> None:
         """`where` is what the user adds to the next commands: " --rehearse", or nothing."""
-        self._story, self._stop, self._where = story, stop, where
+        self._console, self._stop, self._where = console, stop, where
         self._phase = ""
         self._instances: set[str] = set()
         self._presses = 0
         self._ended: set[str] = set()
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
 
-    def on_event(self, progress: Progress) -> None:
-        """Say what is new since the last look, and show where things are."""
-        self._tell_presses(progress)
+    def on_event(self, progress: RunProgress) -> None:
+        """Print the changes since the last look, and update the live line."""
+        self._report_presses(progress)
         for seen in progress.instances:
             if seen.instance_id not in self._instances:
                 self._instances.add(seen.instance_id)
@@ -47,34 +48,34 @@ class Watch:
             self._phase = progress.phase
             self._line(progress, PHASES.get(progress.phase, progress.phase))
             if progress.phase == "train":
-                self._tell_how_to_leave(progress)
+                self._explain_leaving(progress)
         for text, style in ((progress.warning, RED), (progress.last_error, "")):
-            if text and text not in self._told:
-                self._told.add(text)
-                self._story.line(f"{'WARNING: ' if style else 'AWS: '}{text}", style)
-        self._story.update(f"{_clock(progress)}  {_doing(progress)}")
+            if text and text not in self._printed:
+                self._printed.add(text)
+                self._console.line(f"{'WARNING: ' if style else 'AWS: '}{text}", style)
+        self._console.update(f"{_clock(progress)}  {_doing(progress)}")
 
-    def _tell_presses(self, progress: Progress) -> None:
+    def _report_presses(self, progress: RunProgress) -> None:
         if self._stop.presses > self._presses and self._presses == 0:
-            self._story.line("Ctrl-C: ending the run; finished models are uploaded, then the machine is terminated.", BOLD)
-            self._story.line(f"Press it again to leave at once; the deadline stands, {_utc(progress.deadline)}.")
+            self._console.line("Ctrl-C: ending the run; finished models are uploaded, then the machine is terminated.", BOLD)
+            self._console.line(f"Press it again to leave at once; the deadline stands, {_utc(progress.deadline.at)}.")
         self._presses = self._stop.presses
 
-    def _tell_how_to_leave(self, progress: Progress) -> None:
-        self._story.line(
+    def _explain_leaving(self, progress: RunProgress) -> None:
+        self._console.line(
             f"Ctrl-C ends the run. To leave without stopping it, close this terminal: it goes on, and ends by "
-            f"{_utc(progress.deadline)} at the latest; {mayfly()} status {progress.run_id}{self._where} tells."
+            f"{_utc(progress.deadline.at)} at the latest; {mayfly()} status {progress.run_id}{self._where} shows its progress."
         )
 
-    def _line(self, progress: Progress, text: str) -> None:
-        self._story.line(f"{_clock(progress)}  {text}")
+    def _line(self, progress: RunProgress, text: str) -> None:
+        self._console.line(f"{_clock(progress)}  {text}")
 
 
-def _clock(progress: Progress) -> str:
+def _clock(progress: RunProgress) -> str:
     return f"[{duration(progress.elapsed_seconds):>6} {money(progress.spent_usd):>7}]"
 
 
-def _doing(progress: Progress) -> str:
+def _doing(progress: RunProgress) -> str:
     """Return where the run is, in one line."""
     if progress.phase != "train" or not progress.symbols:
         return f"{PHASES.get(progress.phase, progress.phase)}  {progress.message}".rstrip()

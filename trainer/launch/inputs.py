@@ -34,7 +34,7 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candles:
+class ChosenCandles:
     """What a run trains on: symbols with their bars, one timeframe. `inputs` is empty while the files lie at the desk."""
 
     timeframe: str
@@ -55,7 +55,7 @@ def list_inputs(objects: Objects) -> tuple[Input, ...]:
         return tuple(item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None)
 
 
-def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int) -> Candles:
+def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int) -> ChosenCandles:
     """Choose the inputs of a run. Raises DataError for an unknown symbol or timeframe, an open choice, or too few bars."""
     known = [item for item in inputs if item.sha256 and item.summary]
     if not known:
@@ -79,7 +79,7 @@ def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, f
             why = f"one window and its label take {fewest_bars}"
             raise DataError(f"{symbol} has {count} bars", why=why, do="Bring more bars, or set a smaller lookback.")
     used = [item for item in known if item.summary["timeframe"] == timeframe and _symbols(item) & bars.keys()]
-    return Candles(
+    return ChosenCandles(
         timeframe=timeframe,
         bars=bars,
         synthetic=any(item.summary.get("synthetic", False) for item in used),

@@ -9,11 +9,11 @@ import pytest
 
 from trainer.control.cloud import AwsCloud, schedule_request
 from trainer.control.drive import drive
+from trainer.control.fleet import create_fleet_request
 from trainer.errors import ConfigError
-from trainer.launch.preflight import read_stack
-from trainer.launch.requests import create_fleet_request
 from trainer.runs.record import Attempt, Launch, Rung, new_run_id
 from trainer.runs.store import create_record, open_objects
+from trainer.stack import read_stack
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
