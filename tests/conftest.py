@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest_plugins = ["tests.desk"]
+pytest_plugins = ["tests.network", "tests.desk"]
 
 if TYPE_CHECKING:
     from trainer.access import Access

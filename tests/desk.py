@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.network import HOOK
+
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
 
@@ -33,14 +35,18 @@ class Desk:
         """Return the embedded AWS's folder."""
         return self.folder / ".mayfly"
 
+    def environment(self) -> dict[str, str]:
+        """Return what a command gets: no credentials and no region but what a rehearsal gives, and no network."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
+        paths = os.pathsep.join([str(HOOK), str(self.checkout)])
+        return kept | {"PYTHONPATH": paths, "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
+
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `python -m trainer.cli.main WORDS`, with no credentials and no region but what a rehearsal gives."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
-        environment |= {"PYTHONPATH": str(self.checkout), "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
+        """Start `python -m trainer.cli.main WORDS`."""
         return subprocess.Popen(
             [sys.executable, "-m", "trainer.cli.main", *words],
             cwd=self.folder,
-            env=environment,
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,7 +140,7 @@ def _desk(folder: Path, checkout: Path) -> Iterator[Desk]:
     subprocess.run(
         [sys.executable, "-m", "trainer.cli.main", "rehearse", "--stop"],
         cwd=folder,
-        env={**os.environ, "MAYFLY_HOME": str(desk.home), "PYTHONPATH": str(ROOT)},
+        env={**desk.environment(), "PYTHONPATH": os.pathsep.join([str(HOOK), str(ROOT)])},
         capture_output=True,
         timeout=120,
         check=False,
