@@ -53,7 +53,7 @@ class Desk:
             text=True,
         )
 
-    def run(self, *words: str, timeout_seconds: float = 250) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout_seconds: float = 500) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         process = self.start(*words)
         out, err = process.communicate(timeout=timeout_seconds)
@@ -92,7 +92,7 @@ def processes_that_mention(text: str) -> list[int]:
     return found
 
 
-def until(true: Callable[[], Any], *, seconds: float = 120.0) -> Any:
+def until(true: Callable[[], Any], *, seconds: float = 500.0) -> Any:
     """Look ten times a second until something holds, and return it; fail when time is up."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -142,10 +142,10 @@ def _desk(folder: Path, checkout: Path) -> Iterator[Desk]:
         cwd=folder,
         env={**desk.environment(), "PYTHONPATH": os.pathsep.join([str(HOOK), str(ROOT)])},
         capture_output=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
-    deadline = time.monotonic() + 30  # what was just told to end may still be at it
+    deadline = time.monotonic() + 500  # what was just told to end may still be at it
     while (left := desk.processes()) and time.monotonic() < deadline:
         time.sleep(0.1)
     told = {process: _command_of(process) for process in left}

@@ -24,7 +24,7 @@ def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path) -> None:
     environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": f"{HOOK}:{ROOT}"}
     mayfly = f"{sys.executable} -m trainer.cli.main rehearse"
     script = f'set -e; variables=$({mayfly} --env); eval "$variables"; {sys.executable} -c "{PROGRAM}"; {mayfly} --stop'
-    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["000000000001", "/mayfly/mayfly/dev", "stopped"]
     assert "000000000001" not in ended.stderr

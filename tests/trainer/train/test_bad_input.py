@@ -19,7 +19,7 @@ import pytest
 from trainer.artifacts.card import Card, read_card
 from trainer.train.__main__ import main
 
-SECONDS = 200
+SECONDS = 500
 SMALL = ("--device", "cpu", "--epochs", "1", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
 Change = Callable[[dict[str, np.ndarray]], None]
 

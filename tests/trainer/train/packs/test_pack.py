@@ -115,7 +115,7 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path
         "cpu",
     ]
     assignments = [f"--set={name}={value}" for name, value in settings.items()]
-    subprocess.run([*command, *assignments], check=True, timeout=120, capture_output=True)
+    subprocess.run([*command, *assignments], check=True, timeout=500, capture_output=True)
     file = tmp_path / "out" / "lstm_SIG-USD_1m.safetensors"
     card = read_card(file)
     assert card.training["ema"] == 0.9
