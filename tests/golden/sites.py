@@ -7,14 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import errors
+from trainer.errors import TrainerError
+from trainer.runs import store  # has a class of its own
 
+assert issubclass(store.UnreadableRecord, TrainerError)
 ROOT = Path(__file__).resolve().parents[2]
-CLASSES = {
-    name: value
-    for name, value in vars(errors).items()
-    if isinstance(value, type) and issubclass(value, errors.TrainerError) and value is not errors.TrainerError
-}
+
+
+def _below(parent: type[TrainerError]) -> Iterator[type[TrainerError]]:
+    for child in parent.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+CLASSES = {one.__name__: one for one in _below(TrainerError) if one.__module__.startswith("trainer.")}
 
 
 @dataclass(frozen=True, kw_only=True)

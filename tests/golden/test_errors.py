@@ -44,7 +44,7 @@ from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.plan import machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
-from trainer.registry.store import Model, find_model, save_model
+from trainer.registry.store import find_model
 from trainer.rehearsal.client import lease_server
 from trainer.rehearsal.pulumi_apply import settings
 from trainer.runs.lease import Heartbeat
@@ -87,7 +87,7 @@ def client_error(code: str, message: str, status: int = 400) -> aws.ClientError:
 
 
 def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=12)) -> Any:
-    zones = {name: ("us-east-1a",) for name in job.instance} if offered else {}
+    zones = dict.fromkeys(job.instance, ("us-east-1a",)) if offered else {}
     offers = Offers(image_line="l", image_id="ami-1", launch_template_id="lt-1", zones=zones, spot_usd_per_hour={})
     machines = [instance_type(name) for name in job.instance]
     known: dict[str, Any] = {"subnets": {"us-east-1a": "subnet-a"}, "region": "us-east-1", "rehearsal": False, "cap": cap}
@@ -96,7 +96,7 @@ def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=
 
 def given(symbol: str, timeframe: str, bars: int) -> Input:
     held = [{"symbol": symbol, "bars": bars, "first": "2024-01-01T00:00:00Z", "last": "2024-02-01T00:00:00Z"}]
-    summary = {"timeframe": timeframe, "symbols": held, "synthetic": False}
+    summary = {"timeframe": timeframe, "holds": held, "synthetic": False}
     return Input(key=f"raw/{symbol}_{timeframe}.parquet", version_id="v", sha256="s", bytes=1, summary=summary)
 
 
@@ -194,9 +194,10 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         *(
             (lambda _, words=words: main(words.split()))
             for words in (
-                "bench --set hidden=4",
+                "bench --set batch=4",
+                "bench --set model=lstm",
                 "bench --price -1",
-                "bench --bars 0",
+                "bench --bars -1",
                 "logs 20261120-120000-crypto-k3v9 --tail -1",
                 "logs 20261120-120000-crypto-k3v9 --follow --json",
                 "predict nowhere.safetensors --data . --last 0",
@@ -385,7 +386,7 @@ def test_every_error_has_its_words_and_wherever_it_can_be_made_an_example(
 
 def test_an_error_is_one_line_and_as_json_its_parts(golden: Callable[[str, str], None], capsys: pytest.CaptureFixture) -> None:
     said = []
-    for words in ("launch --instance g5.12xlage", "launch --instnace g5.12xlarge", "nothing", "launch --spot --on-demand"):
+    for words in ("launch --instance g5.12xlage", "launch --instnace g5.12xlarge", "launch --spot --on-demand"):
         for extra in ([], ["--json"]):
             code = main([*words.split(), *extra])
             printed = capsys.readouterr()

@@ -20,7 +20,7 @@ def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> It
                 yield from commands(below, (*words, name))
 
 
-@pytest.mark.parametrize("words", commands(build_parser()), ids=lambda words: "-".join(words) or "mayfly")
+@pytest.mark.parametrize("words", list(commands(build_parser())), ids=lambda words: "-".join(words) or "mayfly")
 def test_help(words: tuple[str, ...], golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "--help"])

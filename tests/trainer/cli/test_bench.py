@@ -19,6 +19,7 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benching, "QUICK_SECONDS", 0.05)
 
 
+@pytest.mark.slow
 def test_the_table_says_what_counts_and_what_it_costs(capsys):
     assert main(["bench", *TINY, "--price", "2", "--bars", "100000"]) == 0
     out, err = capsys.readouterr()

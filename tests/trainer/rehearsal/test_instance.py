@@ -210,6 +210,7 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SERVER, str(sandbox)], cwd=Path(__file__).parents[3])
 
 
+@pytest.mark.slow
 def test_a_node_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
     server = run_server(tmp_path / "nodes/i-orphan")
     pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")

@@ -88,6 +88,7 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
     columns["close"][500] = np.nan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["lanes", "fused"])
 def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(candles, tmp_path, strategy):
     candles("GOOD-USD", seed=1)

@@ -73,6 +73,7 @@ def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places
     return worker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "dies_after", "places", "ema"),
     [
@@ -98,6 +99,7 @@ def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_p
         assert all(torch.equal(weight, found[part]) for part, weight in run.best_weights.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [Lanes, Fused, Streams])
 def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_path, later):
     whole = _train(Worker(tmp_path / "whole"), Lanes, 1)

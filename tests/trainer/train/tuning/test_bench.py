@@ -29,6 +29,7 @@ def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
     assert len(said) == len(rows) and "chunks/s" in said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's memory")
 def test_a_row_has_its_own_memory(monkeypatch):
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})
@@ -39,6 +40,7 @@ def test_a_row_has_its_own_memory(monkeypatch):
     assert small < recomputed < large
 
 
+@pytest.mark.slow
 def test_a_process_that_the_system_ends_is_an_answer(monkeypatch):
     monkeypatch.setattr(benching, "_measure", _ended)  # pickled by its name, so that the child finds this one
     monkeypatch.setattr(multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn"))

@@ -14,6 +14,8 @@ from trainer.gpu_profiles.tuned import known_here
 from trainer.train.tuning import tuner_process
 from trainer.train.tuning.tuner_process import run_tuner
 
+pytestmark = pytest.mark.slow
+
 JOB = Job(hidden=4, lookback=6, batch=128)
 
 

@@ -208,6 +208,7 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
     assert not (training.out / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
     events = [json.loads(line) for line in (whole.parent / "events" / "events.jsonl").read_text().splitlines()]
     (started,) = [event for event in events if event["event"] == "started"]
