@@ -11,6 +11,8 @@ from trainer.cli import bench as verb
 from trainer.cli.main import main
 from trainer.train.tuning import bench as benching
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--quick", "--device", "cpu", "--set", "blocks=2", "--set", "width=4", "--set", "chunk=16"]
 
 
@@ -19,7 +21,6 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benching, "QUICK_SECONDS", 0.05)
 
 
-@pytest.mark.slow
 def test_the_table_says_what_counts_and_what_it_costs(capsys):
     assert main(["bench", *TINY, "--price", "2", "--bars", "100000"]) == 0
     out, err = capsys.readouterr()

@@ -20,6 +20,8 @@ from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Lanes, Member, ModelState, Pack
 from trainer.train.packs.stacked import Fused, Streams
 
+pytestmark = pytest.mark.slow
+
 # Sixty steps of the shorter model.
 JOB = Job(hidden=6, lookback=8, batch=10, epochs=5, patience=5, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
 MARK = "the same job, data and code"
@@ -73,7 +75,6 @@ def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places
     return worker
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "dies_after", "places", "ema"),
     [
@@ -99,7 +100,6 @@ def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_p
         assert all(torch.equal(weight, found[part]) for part, weight in run.best_weights.items())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("later", [Lanes, Fused, Streams])
 def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_path, later):
     whole = _train(Worker(tmp_path / "whole"), Lanes, 1)

@@ -42,6 +42,8 @@ from trainer.train.volatility import (
     weighted_metrics,
 )
 
+pytestmark = pytest.mark.slow
+
 HOURS = 2
 SESSION = 24 // HOURS
 JOB = Job(
@@ -116,7 +118,6 @@ def trained(data: StreamData, job: Job) -> tuple[nn.Module, Run]:
     return roster.model, run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(seed, capsys):
     candles, size = planted(bars=6000, seed=seed)

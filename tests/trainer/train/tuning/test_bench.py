@@ -12,6 +12,8 @@ import torch
 from trainer.train.tuning import bench as benching
 from trainer.train.tuning.bench import Row, bench, bench_job, epoch_seconds, num_chunks, num_parameters
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TINY = {"blocks": 2, "width": 4, "chunk": 16}
 
@@ -29,7 +31,6 @@ def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
     assert len(said) == len(rows) and "chunks/s" in said[0]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's memory")
 def test_a_row_has_its_own_memory(monkeypatch):
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})
@@ -40,7 +41,6 @@ def test_a_row_has_its_own_memory(monkeypatch):
     assert small < recomputed < large
 
 
-@pytest.mark.slow
 def test_a_process_that_the_system_ends_is_an_answer(monkeypatch):
     monkeypatch.setattr(benching, "_measure", _ended)  # pickled by its name, so that the child finds this one
     monkeypatch.setattr(multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn"))
