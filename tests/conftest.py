@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-pytest_plugins = ["tests.network", "tests.selection", "tests.desk"]
+pytest_plugins = ["tests.network", "tests.selection", "tests.desk", "tests.forks"]
 
 if TYPE_CHECKING:
     from trainer.access import Access
@@ -25,12 +26,12 @@ def no_gpu_profiles_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="session")
-def aws_server() -> Iterator[EmbeddedAws]:
+def aws_server(programs: Path) -> Iterator[EmbeddedAws]:
     """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test switches it on
     (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`)."""
     from trainer.rehearsal.server import EmbeddedAws  # late: moto takes a second, and many tests need none
 
-    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=120) as server:
+    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, programs=programs) as server:
         yield server
 
 
@@ -42,7 +43,7 @@ def access(aws_server: EmbeddedAws) -> Access:
 
 @pytest.fixture
 def stack(aws_server: EmbeddedAws, access: Access) -> tuple[Access, StackOutputs]:
-    """A fresh account with the Pulumi program applied, and what the program says of it; four seconds."""
+    """A fresh account with the Pulumi program applied, and what the program says of it."""
     from trainer.stack_outputs import StackOutputs, parameter_name
 
     aws_server.apply_program(access)

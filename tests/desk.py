@@ -29,6 +29,7 @@ class Desk:
 
     folder: Path
     checkout: Path
+    shared: dict[str, str]  # variables that let its embedded AWS share with those of other tests
 
     @property
     def home(self) -> Path:
@@ -39,7 +40,7 @@ class Desk:
         """Return what a command gets: no credentials and no region but what a rehearsal gives, and no network."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
         paths = os.pathsep.join([str(HOOK), str(self.checkout)])
-        return kept | {"PYTHONPATH": paths, "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
+        return kept | {"PYTHONPATH": paths, "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)} | self.shared
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `python -m trainer.cli.main WORDS`."""
@@ -117,25 +118,31 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def shared(programs: Path, fork_server: Path) -> dict[str, str]:
+    """What desks share: how the Pulumi program is applied, and the server that their nodes are forked from."""
+    return {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_FORK_SERVER": str(fork_server)}
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path, shared: dict[str, str]) -> Iterator[Desk]:
     """A desk whose commands come from this checkout."""
-    yield from _desk(tmp_path, ROOT)
+    yield from _desk(tmp_path, ROOT, shared)
 
 
 @pytest.fixture
-def desk_with_own_checkout(tmp_path: Path) -> Iterator[Desk]:
-    """A desk with a copy of the checkout, which a test may break."""
+def desk_with_own_checkout(tmp_path: Path, programs: Path) -> Iterator[Desk]:
+    """A desk with a copy of the checkout, which a test may break; its nodes start every Python anew."""
     copy = tmp_path / "checkout"
     for name in ("trainer", "infra"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, copy / name)
-    yield from _desk(tmp_path, copy)
+    yield from _desk(tmp_path, copy, {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_REHEARSAL_NODES": "fresh"})
 
 
-def _desk(folder: Path, checkout: Path) -> Iterator[Desk]:
-    desk = Desk(folder=folder, checkout=checkout)
+def _desk(folder: Path, checkout: Path, shared: dict[str, str]) -> Iterator[Desk]:
+    desk = Desk(folder=folder, checkout=checkout, shared=shared)
     yield desk
     subprocess.run(
         [sys.executable, "-m", "trainer.cli.main", "rehearse", "--stop"],

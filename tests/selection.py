@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SLOW_FOLDERS = ("end_to_end", "benchmarks")
 SLOW_FIXTURES = {
     "tests/desk.py": {"desk", "desk_with_own_checkout"},
+    "tests/forks.py": {"fork_server"},
     "tests/conftest.py": {"stack"},
     "tests/trainer/conftest.py": {"applied"},
     "tests/trainer/node/conftest.py": {"machine"},

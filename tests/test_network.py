@@ -51,7 +51,7 @@ def test_loopback_and_unix_sockets_are_open(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_child_is_told_what_it_tried(tmp_path: Path) -> None:
-    for environment in (dict(os.environ), Desk(folder=tmp_path, checkout=tmp_path).environment()):
+    for environment in (dict(os.environ), Desk(folder=tmp_path, checkout=tmp_path, shared={}).environment()):
         child = subprocess.run([sys.executable, "-c", TRY], env=environment, capture_output=True, text=True, check=False)
         assert child.returncode == 1 and "beyond loopback (socket.connect to '192.0.2.1')" in child.stderr
 

@@ -6,7 +6,6 @@ The check runs in a child because it needs pyarrow, and the launcher does not. I
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer import environment
 from trainer.access import Access
 from trainer.config import Job, job_from
 from trainer.data.sync import LocalFile, upload
@@ -116,12 +116,12 @@ def upload_candles(candles: Candles, files: Sequence[LocalFile], access: Access,
     return Candles(timeframe=candles.timeframe, bars=candles.bars, synthetic=candles.synthetic, inputs=inputs)
 
 
-def demo_data(home: Path, environment: Mapping[str, str] = os.environ) -> tuple[Path, str]:
+def demo_data(home: Path) -> tuple[Path, str]:
     """Return the demo's candles and a sentence about them: real ones where they lie ready, else seeded synthetic bars.
 
     Real: the folder that $DATA names, else ../shared/data/raw. Synthetic bars are written below `home`.
     """
-    named = environment.get("DATA", "")
+    named = environment.demo_folder()
     folder = Path(named) if named else Path.cwd().parent / "shared" / "data" / "raw"
     if folder.exists():
         return (

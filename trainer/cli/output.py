@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
+
+from trainer import environment
 
 QUIET_SECONDS = 10.0  # without a terminal, where nothing changes something is said this often
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
@@ -30,8 +31,8 @@ class Story:
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream = stream or sys.stderr
-        self.live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.colour = self.live and "NO_COLOR" not in os.environ
+        self.live = self.stream.isatty() and not environment.terminal_is_dumb()
+        self.colour = self.live and not environment.colours_refused()
         self._clock = clock
         self._on_screen = False
         self._told_at = float("-inf")

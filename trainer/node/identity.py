@@ -9,8 +9,6 @@ from datetime import datetime
 
 from trainer.runs.record import from_iso
 
-METADATA_ENDPOINT = "http://169.254.169.254"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
@@ -24,7 +22,7 @@ class Identity:
     instance_type: str
 
 
-def read_identity(endpoint: str = METADATA_ENDPOINT) -> Identity:
+def read_identity(endpoint: str) -> Identity:
     """Ask the metadata service at `endpoint`. Raises OSError when it does not answer."""
     ask = _session(endpoint.rstrip("/"))
     return Identity(

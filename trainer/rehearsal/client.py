@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import trainer
+from trainer import environment
 from trainer.access import Access
 from trainer.errors import ConfigError
 
@@ -79,8 +80,8 @@ def rehearsal(root: Path | None = None, *, account: str = ACCOUNT, program: bool
 
 
 def default_root() -> Path:
-    """Return the folder of this desk's embedded AWS: $MAYFLY_HOME, else .mayfly in the current folder."""
-    return Path(os.environ.get("MAYFLY_HOME") or ".mayfly")
+    """Return the folder of this desk's embedded AWS."""
+    return environment.rehearsal_home()
 
 
 def lease_server(root: Path, *, holder: int | None = None) -> Server:
@@ -144,16 +145,13 @@ def _known(root: Path) -> dict[str, Any] | None:
 def _start(root: Path) -> subprocess.Popen[bytes]:
     """Start a server in a session of its own: a Ctrl-C at the desk is not meant for it."""
     source = str(Path(next(iter(trainer.__path__))).parent)
-    # The desk's credentials, profile and endpoints have no business there.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     with (root / "server.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "trainer.rehearsal.server", "--root", str(root)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=environment.for_embedded_aws(source=source),
             cwd=root,
             start_new_session=True,
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.cloud import REGION, Cloud
+from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.rehearsal.wire import Answer, Environ, access_key
@@ -34,6 +35,7 @@ class Nodes:
 
     grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads the models that are finished
     find_cloud: Callable[[str], Cloud | None]  # by instance id, for metadata
+    forks: ForkServerProcess | None = None  # that nodes are forked from; they are started afresh without
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
     _tokens: TokenStore = field(default_factory=TokenStore)
@@ -61,6 +63,8 @@ class Nodes:
         for node in list(self._running.values()):
             node.terminate(grace_seconds=0)
         self._running.clear()
+        if self.forks is not None:
+            self.forks.close()
 
     def metadata(self, environ: Environ, body: bytes) -> Answer:
         """Answer /imds/<instance id>/latest/..., as that instance's metadata service would."""
@@ -98,6 +102,7 @@ class Nodes:
                 instance_type=instance_type,
                 user_data=instance.user_data,
                 environment=environment,
+                forks=self.forks,
             )
         except (OSError, RuntimeError) as error:
             log.error("instance %s could not start: %s", instance.id, error)

@@ -10,6 +10,7 @@ import pytest
 
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
+from trainer.code_files import training_sha256
 from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.errors import TrainingFailed
@@ -105,6 +106,7 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
             labels.append(float(close[bars[later]] > close[found.bar]))
     found = metrics(np.array(chances), np.array(labels))
     assert found == {name: card.metrics["test"][name] for name in found} and card.metrics == planted.done["metrics"]
+    assert card.code_sha256 == training_sha256()
 
 
 def test_predictions_do_not_change_when_later_bars_do(planted, tmp_path, write_candles):
