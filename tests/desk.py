@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.network import HOOK
+
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "trainer" / "rehearsal" / "fork_client.py"
 QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
@@ -35,25 +37,28 @@ class Desk:
         """Return the embedded AWS's folder."""
         return self.folder / ".mayfly"
 
+    def environment(self) -> dict[str, str]:
+        """Return what a command gets: no credentials and no region but what a rehearsal gives, and no network."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
+        paths = os.pathsep.join([str(HOOK), str(self.checkout)])
+        return kept | {"PYTHONPATH": paths, "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)} | self.shared
+
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `python -m trainer.cli.main WORDS`, with no credentials and no region but what a rehearsal gives."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
-        environment |= {"PYTHONPATH": str(self.checkout), "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
-        environment |= self.shared
+        """Start `python -m trainer.cli.main WORDS`, as a fork where the desk shares a fork server."""
         python = [sys.executable]
         if server := self.shared.get("MAYFLY_FORK_SERVER"):
             python = [*python, "-I", "-S", str(CLIENT), server, sys.executable]
         return subprocess.Popen(
             [*python, "-m", "trainer.cli.main", *words],
             cwd=self.folder,
-            env=environment,
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, *words: str, timeout_seconds: float = 250) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout_seconds: float = 500) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         process = self.start(*words)
         out, err = process.communicate(timeout=timeout_seconds)
@@ -92,7 +97,7 @@ def processes_that_mention(text: str) -> list[int]:
     return found
 
 
-def until(true: Callable[[], Any], *, seconds: float = 120.0) -> Any:
+def until(true: Callable[[], Any], *, seconds: float = 500.0) -> Any:
     """Look ten times a second until something holds, and return it; fail when time is up."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -146,12 +151,12 @@ def _desk(folder: Path, checkout: Path, shared: dict[str, str]) -> Iterator[Desk
     subprocess.run(
         [sys.executable, "-m", "trainer.cli.main", "rehearse", "--stop"],
         cwd=folder,
-        env={**os.environ, "MAYFLY_HOME": str(desk.home), "PYTHONPATH": str(ROOT)},
+        env={**desk.environment(), "PYTHONPATH": os.pathsep.join([str(HOOK), str(ROOT)])},
         capture_output=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
-    deadline = time.monotonic() + 30  # what was just told to end may still be at it
+    deadline = time.monotonic() + 500  # what was just told to end may still be at it
     while (left := desk.processes()) and time.monotonic() < deadline:
         time.sleep(0.1)
     told = {process: _command_of(process) for process in left}

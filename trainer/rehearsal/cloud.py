@@ -66,6 +66,7 @@ class Cloud:
     bucket_policies: dict[str, str] = field(default_factory=dict)
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
+    in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
     calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
     world: World = field(init=False)

@@ -195,6 +195,7 @@ class Order:
         sys.path_importer_cache.clear()
         for folder in Path(self.executable).parent.parent.glob("lib/python3*/site-packages"):
             site.addsitedir(str(folder))
+        site.execsitecustomize()
         sys.modules["__main__"] = main = types.ModuleType("__main__")
         sys.argv = [flag, *rest]
         if flag == "-c":

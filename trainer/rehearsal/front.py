@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from email.utils import format_datetime
 from http.client import responses
 
 from trainer.rehearsal import compute, lambdas, scheduling, storage, wire
@@ -85,7 +86,10 @@ class Front:
                 raise after
         except AwsError as error:
             return _respond(wire.encode(call, error), start_response)
-        return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
+        status, headers, answered = result if isinstance(result, tuple) else wire.encode(call, result)
+        date = format_datetime(cloud.clock.now(), usegmt=True)  # the desk reads AWS's clock from it
+        headers = [*((name, value) for name, value in headers if name.lower() != "date"), ("Date", date)]
+        return _respond((status, headers, answered), start_response)
 
 
 def _respond(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:

@@ -22,6 +22,7 @@ from typing import Any
 from trainer.rehearsal.cloud import REGION, Cloud, Function, Rules
 from trainer.rehearsal.wire import Answer, Call, access_key, collect
 from trainer.rehearsal.world import AwsError
+from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
@@ -113,6 +114,7 @@ def run(cloud: Cloud, function: Function, payload: bytes) -> dict[str, Any]:
         "memory_limit_in_mb": function.memory_mib,
         "aws_request_id": str(uuid.uuid4()),
         "timeout_seconds": function.timeout_seconds,
+        "clock_ahead_seconds": (cloud.clock.now() - utc_now()).total_seconds(),
     }
     with log_file(cloud, function.name).open("ab") as output:
         process = subprocess.Popen(

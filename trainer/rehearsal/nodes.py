@@ -111,7 +111,7 @@ class Nodes:
 
     def _watch(self, cloud: Cloud, instance: Instance, node: NodeProcess) -> None:
         try:
-            node.tick(utc_now())
+            node.tick(cloud.clock.now())
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:  # a broken unit must not stop the others
             log.error("a timer of %s failed: %s", instance.id, error)
         with cloud.lock:

@@ -75,18 +75,21 @@ def delete_schedule_group(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {}
 
 
-def fire_due(cloud: Cloud) -> list[threading.Thread]:
-    """Fire what is due, each on a thread of its own, and return the threads."""
-    if not cloud.fire_schedules:
-        return []
+def fire_due(cloud: Cloud) -> None:
+    """Fire what is due, each on a thread of its own; `wait_for_deliveries` returns once they are on record."""
     with cloud.lock:
-        firings = cloud.world.fire_due(cloud.clock.now())
-    threads = [
-        threading.Thread(target=_deliver, args=(cloud, firing), daemon=True, name=f"fire-{firing.name}") for firing in firings
-    ]
+        for firing in cloud.world.fire_due(cloud.clock.now()):
+            thread = threading.Thread(target=_deliver, args=(cloud, firing), daemon=True, name=f"fire-{firing.name}")
+            cloud.in_flight.append(thread)
+            thread.start()
+
+
+def wait_for_deliveries(cloud: Cloud) -> None:
+    """Return once every firing so far, whoever fired it, stands in `Cloud.deliveries`."""
+    with cloud.lock:
+        threads = list(cloud.in_flight)
     for thread in threads:
-        thread.start()
-    return threads
+        thread.join()
 
 
 def _deliver(cloud: Cloud, firing: Firing) -> None:
@@ -103,6 +106,7 @@ def _deliver(cloud: Cloud, firing: Firing) -> None:
             except AwsError as failure:  # somebody deleted it while it fired
                 log.debug("schedule %s: %s", firing.name, failure)
         cloud.deliveries.append(Delivery(schedule=firing.name, at=firing.at, target_arn=firing.target["Arn"], error=error))
+        cloud.in_flight.remove(threading.current_thread())
 
 
 def _call_target(cloud: Cloud, firing: Firing) -> None:

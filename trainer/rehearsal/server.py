@@ -193,7 +193,8 @@ class EmbeddedAws:
         while not self._ends.wait(STEP_SECONDS):
             for cloud in self.front.clouds():
                 self.nodes.step(cloud)
-                scheduling.fire_due(cloud)
+                if cloud.fire_schedules:
+                    scheduling.fire_due(cloud)
                 self._keep_memory(cloud)
 
     def _keep_memory(self, cloud: Cloud) -> None:

@@ -41,6 +41,7 @@ print(peak(int(sys.argv[1])) - small)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count memory otherwise")
 def test_the_formula_foretells_the_peak_of_a_step_on_this_cpu():
     windows = 1024

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -39,13 +41,11 @@ def create(desk: Any, role: str, expression: str, arn: str = TERMINATE, **option
 
 def fire(cloud: Cloud, seconds: float) -> int:
     """Move the clock on, let everything that is due happen to its end, and return how much that was."""
+    before = len(cloud.deliveries)
     cloud.clock.advance(seconds)
-    cloud.fire_schedules = True
-    threads = scheduling.fire_due(cloud)
-    cloud.fire_schedules = False
-    for thread in threads:
-        thread.join()
-    return len(threads)
+    scheduling.fire_due(cloud)
+    scheduling.wait_for_deliveries(cloud)
+    return len(cloud.deliveries) - before
 
 
 def names(desk: Any) -> list[str]:
@@ -75,6 +75,28 @@ def test_a_target_that_fails_is_on_record(desk: Any, cloud: Cloud, scheduler_rol
     assert "InvalidInstanceID.NotFound" in cloud.deliveries[-1].error
 
 
+def test_a_delivery_recorded_late_is_waited_for_whoever_fired_it(
+    desk: Any, cloud: Cloud, scheduler_role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server fired what the test was about to fire, and the test looked before the delivery was on record."""
+    fired, answer = threading.Event(), threading.Event()
+
+    def blocked(cloud: Cloud, firing: Any) -> None:
+        fired.set()
+        answer.wait()
+        raise ValueError("a late answer")
+
+    monkeypatch.setattr(scheduling, "_call_target", blocked)
+    create(desk, scheduler_role, "at(2026-11-20T12:05:00)")
+    cloud.clock.advance(300)
+    cloud.fire_schedules = True  # from here on the server's own thread takes it
+    fired.wait()
+    assert cloud.deliveries == []  # what the test saw
+    threading.Timer(0.1, answer.set).start()  # the longer, the surer the old way failed; no time is too long for this one
+    assert fire(cloud, 0) == 1
+    assert cloud.deliveries[-1].error == "a late answer"
+
+
 def test_a_misspelled_input_fails_as_it_would_on_aws(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"instanceIds": ["i-1"]}))
     fire(cloud, 300)
@@ -100,8 +122,16 @@ def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: Cloud, sche
     assert fire(cloud, 1200) == 1
 
 
-def test_the_session_server_fires_nothing_by_itself(cloud: Cloud) -> None:
-    assert scheduling.fire_due(cloud) == []
+def test_the_session_server_fires_nothing_by_itself(
+    aws_server: EmbeddedAws, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    seen: list[Cloud] = []
+    monkeypatch.setattr(scheduling, "fire_due", seen.append)
+    other = aws_server.cloud(aws_server.account())
+    other.fire_schedules = True
+    wait_until(lambda: len(seen) >= 2)  # it went through all accounts once, at least
+    assert cloud not in seen and other in seen
+    other.fire_schedules = False
 
 
 @pytest.mark.parametrize(
