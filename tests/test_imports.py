@@ -67,7 +67,7 @@ READS_THE_ENVIRONMENT = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 # Names that two classes still have. Rename one of the pair and take the name out; add none.
-SHARED_NAMES = {"Cloud", "Schedule", "Source"}
+SHARED_NAMES = {"Source"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 

@@ -20,6 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from botocore import exceptions as aws
+from trainer.control.act import Step
+from trainer.launch.fleet import refusal
+from trainer.runs.verdict import models_spoiled, verdict
+from trainer.runs.world import Instance, NodeResult, World
 
 from tests.golden.sites import ROOT, Site, sites
 from trainer.access import _session, aws_error
@@ -27,7 +31,6 @@ from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.weights import load
 from trainer.cli.main import main
 from trainer.config import Job, check, job_from, load_job, parse_assignments, parse_duration
-from trainer.control.act import Step
 from trainer.control.drive import detached, unconfirmed_receipt
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
@@ -39,7 +42,6 @@ from trainer.errors import DataError, TrainerError
 from trainer.gpu_profiles.chips import named_profile, profiles, read_measured
 from trainer.gpu_profiles.choice import check_fits, choose
 from trainer.gpu_profiles.memory import fit
-from trainer.launch.fleet import refusal
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.plan import machines_of, make_plan, refuse_retired
@@ -50,8 +52,6 @@ from trainer.rehearsal.pulumi_apply import settings
 from trainer.runs.lease import Heartbeat
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
 from trainer.runs.store import Stored, read_record
-from trainer.runs.verdict import models_spoiled, verdict
-from trainer.runs.world import Instance, NodeResult, World
 from trainer.train.precision import matmul_dtype
 from trainer.train.workers.devices import device_kind
 

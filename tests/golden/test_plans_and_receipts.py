@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from trainer.runs.verdict import verdict
+from trainer.runs.world import NodeResult, World
 
 from trainer.cli import launch as launch_verb
 from trainer.cli.plan_view import plan_lines
@@ -22,8 +24,6 @@ from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
-from trainer.runs.verdict import verdict
-from trainer.runs.world import NodeResult, World
 
 Golden = Callable[[str, str], None]
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)

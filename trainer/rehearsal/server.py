@@ -35,9 +35,9 @@ from trainer.access import Access
 from trainer.environment import rehearsal_environment
 from trainer.errors import ConfigError, TrainerError
 from trainer.rehearsal import instance, lambdas, pulumi_apply, scheduling, storage
+from trainer.rehearsal.account import REGION, EmbeddedAccount
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.catalogue import Catalogue
-from trainer.rehearsal.cloud import REGION, Cloud
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import Front
 from trainer.rehearsal.instance_log import InstanceLog
@@ -133,7 +133,7 @@ class EmbeddedAws:
         key = access_key(account)
         return Access(region=REGION, endpoint_url=self.url, access_key=key, secret_key="rehearsal", rehearsal=True)
 
-    def cloud(self, access: Access) -> Cloud:
+    def cloud(self, access: Access) -> EmbeddedAccount:
         """Return what stands behind an access."""
         return self.front.cloud((access.access_key or "")[4:16])
 
@@ -197,7 +197,7 @@ class EmbeddedAws:
                     scheduling.fire_due(cloud)
                 self._keep_memory(cloud)
 
-    def _keep_memory(self, cloud: Cloud) -> None:
+    def _keep_memory(self, cloud: EmbeddedAccount) -> None:
         """Let moto give back what ended instances held, write down what changed, and forget what AWS would not show."""
         with cloud.lock:
             now = cloud.clock.now()
@@ -216,12 +216,12 @@ class EmbeddedAws:
             if memory:
                 memory.forget(instance_id)
 
-    def _cloud_of_instance(self, instance_id: str) -> Cloud | None:
+    def _cloud_of_instance(self, instance_id: str) -> EmbeddedAccount | None:
         return next((cloud for cloud in self.front.clouds() if instance_id in cloud.world.instances), None)
 
-    def _make_cloud(self, account: str) -> Cloud:
+    def _make_cloud(self, account: str) -> EmbeddedAccount:
         memory = ObjectLog(self.root / "s3" / account, account) if self._remembers else None
-        cloud = Cloud(
+        cloud = EmbeddedAccount(
             account=account,
             root=self.root,
             catalogue=self._catalogue,

@@ -25,8 +25,8 @@ from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive_to_instance
 from trainer.rehearsal import scheduling
+from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
-from trainer.rehearsal.cloud import Cloud
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.lease import heartbeat_key
@@ -47,7 +47,7 @@ class Net:
     """The program's account with one hung node a layer, and what was seen while the clock went past their deadline."""
 
     access: Access
-    cloud: Cloud
+    cloud: EmbeddedAccount
     outputs: StackOutputs
     deadline: datetime
     runs: dict[str, str] = field(default_factory=dict)  # layer -> run id

@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from trainer.rehearsal import scheduling
+from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
-from trainer.rehearsal.cloud import Cloud
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -21,7 +21,7 @@ TERMINATE = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
 
 
 @pytest.fixture
-def cloud(aws_server: EmbeddedAws, desk: Any) -> Cloud:
+def cloud(aws_server: EmbeddedAws, desk: Any) -> EmbeddedAccount:
     """The desk's cloud, its clock stopped at noon; a test fires what is due itself."""
     cloud = aws_server.cloud(desk.access)
     cloud.clock = StoppedClock(NOON)
@@ -39,7 +39,7 @@ def create(desk: Any, role: str, expression: str, arn: str = TERMINATE, **option
     )
 
 
-def fire(cloud: Cloud, seconds: float) -> int:
+def fire(cloud: EmbeddedAccount, seconds: float) -> int:
     """Move the clock on, let everything that is due happen to its end, and return how much that was."""
     before = len(cloud.deliveries)
     cloud.clock.advance(seconds)
@@ -52,7 +52,9 @@ def names(desk: Any) -> list[str]:
     return [one["Name"] for one in desk.access.client("scheduler").list_schedules()["Schedules"]]
 
 
-def test_a_one_time_schedule_terminates_an_instance_and_vanishes(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_one_time_schedule_terminates_an_instance_and_vanishes(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
+) -> None:
     instance_id = desk.launched()
     create(
         desk,
@@ -69,19 +71,19 @@ def test_a_one_time_schedule_terminates_an_instance_and_vanishes(desk: Any, clou
     assert fire(cloud, 3600) == 0
 
 
-def test_a_target_that_fails_is_on_record(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_target_that_fails_is_on_record(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"InstanceIds": ["i-0123456789abcdef0"]}))
     fire(cloud, 300)
     assert "InvalidInstanceID.NotFound" in cloud.deliveries[-1].error
 
 
 def test_a_delivery_recorded_late_is_waited_for_whoever_fired_it(
-    desk: Any, cloud: Cloud, scheduler_role: str, monkeypatch: pytest.MonkeyPatch
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server fired what the test was about to fire, and the test looked before the delivery was on record."""
     fired, answer = threading.Event(), threading.Event()
 
-    def blocked(cloud: Cloud, firing: Any) -> None:
+    def blocked(cloud: EmbeddedAccount, firing: Any) -> None:
         fired.set()
         answer.wait()
         raise ValueError("a late answer")
@@ -97,20 +99,20 @@ def test_a_delivery_recorded_late_is_waited_for_whoever_fired_it(
     assert cloud.deliveries[-1].error == "a late answer"
 
 
-def test_a_misspelled_input_fails_as_it_would_on_aws(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_misspelled_input_fails_as_it_would_on_aws(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"instanceIds": ["i-1"]}))
     fire(cloud, 300)
     assert "instanceIds" in cloud.deliveries[-1].error
 
 
-def test_a_deleted_or_disabled_schedule_does_not_fire(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_deleted_or_disabled_schedule_does_not_fire(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "rate(2 minutes)", Name="deleted")
     create(desk, scheduler_role, "rate(2 minutes)", Name="disabled", State="DISABLED")
     desk.access.client("scheduler").delete_schedule(Name="deleted")
     assert fire(cloud, 600) == 0
 
 
-def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)")
     desk.access.client("scheduler").update_schedule(
         Name="s",
@@ -123,9 +125,9 @@ def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: Cloud, sche
 
 
 def test_the_session_server_fires_nothing_by_itself(
-    aws_server: EmbeddedAws, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+    aws_server: EmbeddedAws, cloud: EmbeddedAccount, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
 ) -> None:
-    seen: list[Cloud] = []
+    seen: list[EmbeddedAccount] = []
     monkeypatch.setattr(scheduling, "fire_due", seen.append)
     other = aws_server.cloud(aws_server.account())
     other.fire_schedules = True

@@ -48,7 +48,7 @@ class Function:
 
 
 @dataclass(kw_only=True)
-class Cloud:
+class EmbeddedAccount:
     """Everything the front keeps for one account."""
 
     account: str
@@ -94,14 +94,14 @@ class Cloud:
 
 
 # A rule answers with the result's members, or with a whole HTTP answer that moto gave.
-Rule = Callable[[Cloud, Call], dict[str, Any] | Answer]
+Rule = Callable[[EmbeddedAccount, Call], dict[str, Any] | Answer]
 Rules = dict[tuple[str, str], Rule]
 
 
 def refuse(what: str) -> Rule:
     """Return a rule for what moto would do wrongly and the embedded AWS does not do at all."""
 
-    def rule(cloud: Cloud, call: Call) -> dict[str, Any]:
+    def rule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise AwsError("UnsupportedOperation", f"The embedded AWS does not {what}.")
 
     return rule
