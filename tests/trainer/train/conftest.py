@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,9 +147,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory, write_candles: WriteCandle
 class Training:
     """`python -m trainer.train` as the node runs it, and what it says in its events file."""
 
-    def __init__(self, data: Path, folder: Path, *arguments: str) -> None:
+    def __init__(self, python: Sequence[str], data: Path, folder: Path, *arguments: str) -> None:
         self.out, self.events_file = folder / "out", folder / "events" / "events.jsonl"
-        command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(self.out)]
+        command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(self.out)]
         command += ["--events", str(folder / "events"), *SMALL, *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -185,12 +185,15 @@ class Training:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Training]]:
-    """Return a function that starts the command on a folder of candles; what still runs is killed at the end."""
+def start(tmp_path: Path, python: list[str]) -> Iterator[Callable[..., Training]]:
+    """Return a function that starts the command on a folder of candles; what still runs is killed at the end.
+
+    The command is a fork that has torch loaded, or with `anew` a new process, whose workers are its descendants.
+    """
     started: list[Training] = []
 
-    def begin(data: Path, *arguments: str, name: str = "training") -> Training:
-        started.append(Training(data, tmp_path / name, *arguments))
+    def begin(data: Path, *arguments: str, name: str = "training", anew: bool = False) -> Training:
+        started.append(Training([sys.executable] if anew else python, data, tmp_path / name, *arguments))
         return started[-1]
 
     yield begin

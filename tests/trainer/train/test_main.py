@@ -89,7 +89,7 @@ def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
-    training = start(data, "--workers", "2", *ENDLESS)
+    training = start(data, "--workers", "2", *ENDLESS, anew=True)
     for symbol in ("BIG-USD", "LOW-USD"):
         training.await_event("progress", symbol=symbol)
     family = _descendants(training.process.pid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -103,11 +102,11 @@ def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
 
 
 @pytest.mark.slow
-def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path, write_candles, train):
+def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path, write_candles, train, python):
     write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
     settings = {"hidden": 4, "lookback": 20, "batch": 64, "epochs": 3, "learning_rate": 1e-2, "ema": 0.9}
     command = [
-        sys.executable,
+        *python,
         "-m",
         "trainer.train",
         "--data",

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from math import ceil
@@ -42,11 +41,11 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, python: list[str]) -> Path:
     """Return the models of the training that nothing disturbs."""
     out = tmp_path_factory.mktemp("whole") / "out"
     small = ("--device", "cpu", "--set", "hidden=4", "--set", f"batch={BATCH}", "--set", "lookback=20")  # conftest's
-    command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
+    command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
     command += ["--events", str(out.parent / "events")]
     subprocess.run(command, check=True, capture_output=True)
     return out
