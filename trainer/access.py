@@ -14,7 +14,7 @@ from trainer.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How to reach one AWS. Without an endpoint the SDK finds region, credentials and endpoints itself."""
+    """Region, endpoint and credentials of one AWS. Without an endpoint the SDK finds all of them itself."""
 
     region: str | None = None
     endpoint_url: str | None = None

@@ -98,7 +98,7 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
 def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """Call CreateFleet for an intent, or repeat the call under the same token once its pause is over.
 
-    The instant is stored before each call, so that whoever ends the run knows how long an instance may still appear.
+    The instant is stored before each call, so that a run that ends waits as long as an instance may still appear.
     """
     if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
         return (Wait(why="CreateFleet gave no clear answer; it is called again under the same token"),)
