@@ -8,24 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest_plugins = ["tests.desk", "tests.forks"]
+pytest_plugins = ["tests.network", "tests.selection", "tests.desk", "tests.forks"]
 
 if TYPE_CHECKING:
     from trainer.access import Access
     from trainer.rehearsal.server import EmbeddedAws
     from trainer.stack_outputs import StackOutputs
-
-
-WHOLE_RUNS = ("chaos", "end_to_end")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal whole runs out over the list: they mostly wait, and if they all came at once the cores would, too."""
-    whole = [item for item in items if item.path.parent.name in WHOLE_RUNS]
-    others = [item for item in items if item.path.parent.name not in WHOLE_RUNS]
-    for number, item in enumerate(reversed(whole), start=1):
-        others.insert(len(others) - number * len(others) // len(whole), item)
-    items[:] = others
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,7 +31,7 @@ def aws_server(programs: Path) -> Iterator[EmbeddedAws]:
     (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`)."""
     from trainer.rehearsal.server import EmbeddedAws  # late: moto takes a second, and many tests need none
 
-    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=3, programs=programs) as server:
+    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, programs=programs) as server:
         yield server
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+WARM_MOTO = Path(__file__).with_name("warm_moto.py")
+
 
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a temporary folder that all processes of this test run share."""
@@ -25,7 +27,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not note.exists():
             run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-            note.write_text(str(ForkServerProcess(until_ends=run).path))
+            note.write_text(str(ForkServerProcess(until_ends=run, more_libraries=(str(WARM_MOTO),)).path))
     return Path(note.read_text())
 
 

@@ -32,6 +32,24 @@ VARIABLES = (
         meaning="your file of GPU profiles; what was measured and tuned is kept beside it. On a node the agent sets it.",
         default="`~/.config/mayfly/gpu_profiles.toml`",
     ),
+    Variable(
+        name="MAYFLY_REHEARSAL_NODES",
+        set_by=YOU,
+        meaning="`fresh`: a rehearsal starts each Python of a node anew, as a machine would; slower",
+        default="forks of one Python that has torch loaded",
+    ),
+    Variable(
+        name="MAYFLY_PROGRAMS",
+        set_by=YOU,
+        meaning="folder in which rehearsals store how the Pulumi program was applied, by its hash",
+        default="`programs` in MAYFLY_HOME",
+    ),
+    Variable(
+        name="MAYFLY_FORK_SERVER",
+        set_by=YOU,
+        meaning="socket of a fork server that several rehearsals share, as the tests do",
+        default="one for each embedded AWS",
+    ),
     Variable(name="GPU_PROFILE", set_by=YOU, meaning="GPU profile of a training at a desk", default="the GPU's own profile"),
     Variable(
         name="DATA",
@@ -90,6 +108,9 @@ VARIABLES = (
         default="`http://169.254.169.254`",
     ),
     Variable(name="MAYFLY_DESK_PYTHON", set_by="the embedded AWS", meaning="Python of the desk, for bootstrap.sh"),
+    Variable(name="MAYFLY_REAL_PYTHON", set_by="the embedded AWS", meaning="Python behind the one that forks, for a node"),
+    Variable(name="MAYFLY_FORK_SOCKET", set_by="the embedded AWS", meaning="socket of a node's own fork server"),
+    Variable(name="MAYFLY_FORK_CLIENT", set_by="the embedded AWS", meaning="script that orders a fork, for a node's Python"),
     Variable(name="MAYFLY_REHEARSAL_GPUS", set_by="the embedded AWS", meaning="GPUs of the type, for the nvidia-smi stub"),
     Variable(name="MAYFLY_INSTANCE", set_by="the embedded AWS", meaning="instance id, a mark on each process of a node"),
     Variable(name="MAYFLY_INSTANCE_TYPE", set_by="the embedded AWS", meaning="instance type of a node"),
@@ -105,6 +126,25 @@ VARIABLES = (
 def rehearsal_home() -> Path:
     """Return the folder of this desk's embedded AWS."""
     return Path(os.environ.get("MAYFLY_HOME") or ".mayfly")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearsalEnvironment:
+    """How the embedded AWS starts nodes, and where it stores applied programs; None where the default holds."""
+
+    fresh_nodes: bool
+    programs: Path | None
+    fork_server: Path | None
+
+
+def rehearsal_environment() -> RehearsalEnvironment:
+    """Return what the embedded AWS's process reads of the desk's environment."""
+    programs, fork_server = os.environ.get("MAYFLY_PROGRAMS"), os.environ.get("MAYFLY_FORK_SERVER")
+    return RehearsalEnvironment(
+        fresh_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") == "fresh",
+        programs=Path(programs) if programs else None,
+        fork_server=Path(fork_server) if fork_server else None,
+    )
 
 
 def profiles_file() -> Path:

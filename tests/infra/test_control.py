@@ -72,6 +72,7 @@ def test_zip_describes_only_the_services_that_the_sweeper_calls() -> None:
     assert services == set(control.SERVICES)
 
 
+@pytest.mark.slow
 def test_sweeper_runs_from_the_zip_alone(tmp_path: Path) -> None:
     archive = tmp_path / "sweeper.zip"
     archive.write_bytes(zip_archive(control.sweeper_archive()))

@@ -48,7 +48,7 @@ def rung(instance_type: str = "g5.12xlarge", zone: str = "us-east-1a", market: s
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_record() -> Callable[..., RunRecord]:
     """Build a starting run of two symbols on two zones, created at noon with an hour to live; any field may be given."""
 

@@ -24,6 +24,7 @@ import trainer
 from trainer import environment
 from trainer.access import Access
 from trainer.errors import ConfigError
+from trainer.rehearsal.forks import ForkedProcess, fork
 
 ACCOUNT = "000000000001"
 REGION = "us-east-1"
@@ -93,7 +94,7 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
     root.mkdir(parents=True, exist_ok=True)
     root = root.resolve()
     deadline = time.monotonic() + START_SECONDS
-    starting: subprocess.Popen[bytes] | None = None
+    starting: subprocess.Popen[bytes] | ForkedProcess | None = None
     while time.monotonic() < deadline:
         server = _lease_running(root, holder or os.getpid())
         if server:
@@ -142,16 +143,21 @@ def _known(root: Path) -> dict[str, Any] | None:
     return known
 
 
-def _start(root: Path) -> subprocess.Popen[bytes]:
+def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
     """Start a server in a session of its own: a Ctrl-C at the desk is not meant for it."""
-    source = str(Path(next(iter(trainer.__path__))).parent)
-    with (root / "server.log").open("ab") as log:
+    words = ("-m", "trainer.rehearsal.server", "--root", str(root))
+    variables = environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
+    shared = environment.rehearsal_environment().fork_server
+    with (root / "server.log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
+        if shared is not None:
+            files = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
+            return fork(shared, words, environment=variables, folder=root, files=files, name="mayfly-aws", detached=True)
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.rehearsal.server", "--root", str(root)],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, *words],
+            stdin=nothing,
             stdout=log,
             stderr=log,
-            env=environment.for_embedded_aws(source=source),
+            env=variables,
             cwd=root,
             start_new_session=True,
         )

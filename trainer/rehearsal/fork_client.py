@@ -28,8 +28,12 @@ def send_order(
     folder: Path,
     files: Mapping[int, int],
     name: str,
+    detached: bool = False,
 ) -> socket.socket:
-    """Order a fork and return the connection that stands for it. `files`: number in the fork -> number here."""
+    """Order a fork and return the connection that stands for it. `files`: number in the fork -> number here.
+
+    A detached fork goes on when the connection is closed.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(path))
     message = {
@@ -39,6 +43,7 @@ def send_order(
         "folder": str(folder),
         "files": list(files),
         "name": name,
+        "detached": detached,
     }
     body = json.dumps(message).encode()
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files.values()).tobytes())

@@ -3,14 +3,15 @@
 Loading torch takes four core-seconds, and a node starts three interpreters that need it. Nothing of `trainer` is loaded here:
 a fork finds its code in its own folders, as a new interpreter would. A plain script, which imports the standard library:
 
-    python fork_server.py SOCKET [PID]
+    python fork_server.py SOCKET [PID [LIBRARY...]]
 
 A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. What a
 client asks for is `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first
 process of a node, which is a fork server of its own) or `python --serve SOCKET` (a fork server for somebody else).
 
-When a client goes away, its fork is killed with its process group; a node's first process ends by itself, with its node, when
-the server that forked it is gone. This server ends when the process that started it does, or the one with PID.
+When a client goes away, its fork is killed with its process group, unless it is detached; a node's first process ends by
+itself, with its node, when the server that forked it is gone. This server ends when the process that started it does, or the
+one with PID.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import site
 import socket
 import sys
 import types
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -120,7 +122,7 @@ class ForkServer:
             return order
         for descriptor in order.files.values():
             os.close(descriptor)
-        self._forks[client] = Fork(pid, ends_by_itself=order.arguments[0] == SUPERVISE)
+        self._forks[client] = Fork(pid, detached=order.detached)
         with suppress(OSError):
             client.sendall(_line({"pid": pid}))
         return None
@@ -134,13 +136,13 @@ class ForkServer:
 class Fork:
     """A child of a fork server."""
 
-    def __init__(self, pid: int, *, ends_by_itself: bool) -> None:
+    def __init__(self, pid: int, *, detached: bool) -> None:
         self.pid = pid
-        self._ends_by_itself = ends_by_itself
+        self._detached = detached
 
     def abandon(self) -> None:
         """Kill it with its process group: nobody waits for it any more."""
-        if self._ends_by_itself:
+        if self._detached:
             return
         for kill in (os.killpg, os.kill):  # it may not have its own group yet
             with suppress(ProcessLookupError, PermissionError):
@@ -157,6 +159,7 @@ class Order:
         self.folder = str(message["folder"])
         self.name = str(message["name"])
         self.files = dict(zip(map(int, message["files"]), received, strict=True))
+        self.detached = bool(message["detached"])
         self.parent = 0  # the server that forks it
 
     def become(self) -> None:
@@ -173,7 +176,7 @@ class Order:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         prctl = ctypes.CDLL(None).prctl
         prctl(PR_SET_NAME, self.name.encode()[:15], 0, 0, 0)
-        if self.arguments[0] != SUPERVISE:  # that one sees by itself when its server is gone, and ends its node first
+        if not self.detached:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -192,6 +195,7 @@ class Order:
         sys.path_importer_cache.clear()
         for folder in Path(self.executable).parent.parent.glob("lib/python3*/site-packages"):
             site.addsitedir(str(folder))
+        site.execsitecustomize()
         sys.modules["__main__"] = main = types.ModuleType("__main__")
         sys.argv = [flag, *rest]
         if flag == "-c":
@@ -230,11 +234,11 @@ def receive_order(client: socket.socket) -> Order | None:
     return Order(json.loads(body), received.tolist())
 
 
-def load_libraries() -> None:
-    """Import every library that is installed, and keep what they allocated out of later collections."""
-    for name in LIBRARIES:
+def load_libraries(names: Sequence[str]) -> None:
+    """Import every library that is installed (or run a file that does), and keep what they allocated out of collections."""
+    for name in names:
         with suppress(ImportError):
-            importlib.import_module(name)
+            runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
     ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("trainer", "infra"))
     assert not ours, f"a fork must find its own code, and {ours} would be this checkout's"
     gc.collect()
@@ -260,11 +264,11 @@ def supervise(words: list[str]) -> Order | None:
     return order
 
 
-def main(path: Path, *, until_ends: int) -> None:
+def main(path: Path, *, until_ends: int, more_libraries: Sequence[str]) -> None:
     """Load the libraries and serve; in each fork, do what was ordered."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the desk is not meant for it
     server = ForkServer(path)  # first: who connects while libraries are being loaded waits for his fork
-    load_libraries()
+    load_libraries((*LIBRARIES, *more_libraries))
     order = serve(server, until_ends=until_ends)
     while order is not None:
         order.become()
@@ -289,4 +293,5 @@ def _line(message: dict[str, int]) -> bytes:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), until_ends=int(sys.argv[2]) if len(sys.argv) > 2 else os.getppid())
+    watched = int(sys.argv[2]) if len(sys.argv) > 2 else os.getppid()
+    main(Path(sys.argv[1]), until_ends=watched, more_libraries=sys.argv[3:])

@@ -71,14 +71,16 @@ class ForkServerProcess:
     It ends when it is closed, or when this process (or `until_ends`) does.
     """
 
-    def __init__(self, parent: Path | None = None, *, until_ends: int | None = None) -> None:
+    def __init__(
+        self, parent: Path | None = None, *, until_ends: int | None = None, more_libraries: Sequence[str] = ()
+    ) -> None:
         self._parent = parent
         self._folder = Path(tempfile.mkdtemp(prefix="mayfly-forks-"))  # short: a socket's path holds 107 bytes
         self.path = self._folder / "socket"
         self._server: subprocess.Popen[bytes] | ForkedProcess | None = None
         if parent is None:
             self._server = subprocess.Popen(
-                [sys.executable, str(SERVER), str(self.path), str(until_ends or os.getpid())],
+                [sys.executable, str(SERVER), str(self.path), str(until_ends or os.getpid()), *more_libraries],
                 stdin=subprocess.DEVNULL,
                 env=ENVIRONMENT,
                 cwd="/",
@@ -88,12 +90,16 @@ class ForkServerProcess:
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, files: Mapping[int, int], name: str
     ) -> ForkedProcess:
-        """Fork a process. Waits for the libraries where they are being loaded; raises RuntimeError without a server."""
+        """Fork a process that ends by itself when this server does.
+
+        Waits for the libraries where they are being loaded. Raises RuntimeError without a server.
+        """
         if self._server is None and self._parent is not None:
-            words = ("--serve", str(self.path))
-            nothing = {0: 0, 1: 2, 2: 2}
-            self._server = _fork(self._parent, words, environment=ENVIRONMENT, folder=Path("/"), files=nothing, name="forks")
-        return _fork(self.path, arguments, environment=environment, folder=folder, files=files, name=name)
+            words, no_input = ("--serve", str(self.path)), {0: 0, 1: 2, 2: 2}
+            self._server = fork(
+                self._parent, words, environment=ENVIRONMENT, folder=Path.cwd(), files=no_input, name="mayfly-forks"
+            )
+        return fork(self.path, arguments, environment=environment, folder=folder, files=files, name=name, detached=True)
 
     def close(self) -> None:
         """End the server; what it forked ends by itself."""
@@ -103,7 +109,7 @@ class ForkServerProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _fork(
+def fork(
     path: Path,
     arguments: Sequence[str],
     *,
@@ -111,7 +117,9 @@ def _fork(
     folder: Path,
     files: Mapping[int, int],
     name: str,
+    detached: bool = False,
 ) -> ForkedProcess:
+    """Have the server at `path` fork a Python, and return it. `files`: number in the fork -> number here."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
@@ -123,6 +131,7 @@ def _fork(
                 folder=folder,
                 files=files,
                 name=name,
+                detached=detached,
             )
             return ForkedProcess(connection)
         except (FileNotFoundError, ConnectionRefusedError) as error:

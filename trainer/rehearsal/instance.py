@@ -186,7 +186,7 @@ class NodeProcess:
         return "running"
 
     def tick(self, now: datetime) -> None:
-        """Fire every started timer that is due at `now`, this machine's own time, as systemd would: not in the node's group."""
+        """Fire every started timer that is due at `now`, as systemd would: not in the node's group."""
         for timer in sorted((self.sandbox / "run/timers").glob("[!.]*.timer")):
             settings = _unit_settings(timer.read_text())
             if parse_calendar(settings["OnCalendar"]) > now:

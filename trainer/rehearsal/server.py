@@ -32,11 +32,12 @@ from werkzeug.serving import make_server
 
 import trainer
 from trainer.access import Access
+from trainer.environment import rehearsal_environment
 from trainer.errors import ConfigError, TrainerError
 from trainer.rehearsal import instance, lambdas, pulumi_apply, scheduling, storage
+from trainer.rehearsal.account import REGION, EmbeddedAccount
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.catalogue import Catalogue
-from trainer.rehearsal.cloud import REGION, Cloud
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import Front
 from trainer.rehearsal.instance_log import InstanceLog
@@ -132,7 +133,7 @@ class EmbeddedAws:
         key = access_key(account)
         return Access(region=REGION, endpoint_url=self.url, access_key=key, secret_key="rehearsal", rehearsal=True)
 
-    def cloud(self, access: Access) -> Cloud:
+    def cloud(self, access: Access) -> EmbeddedAccount:
         """Return what stands behind an access."""
         return self.front.cloud((access.access_key or "")[4:16])
 
@@ -192,10 +193,11 @@ class EmbeddedAws:
         while not self._ends.wait(STEP_SECONDS):
             for cloud in self.front.clouds():
                 self.nodes.step(cloud)
-                scheduling.fire_due(cloud)
+                if cloud.fire_schedules:
+                    scheduling.fire_due(cloud)
                 self._keep_memory(cloud)
 
-    def _keep_memory(self, cloud: Cloud) -> None:
+    def _keep_memory(self, cloud: EmbeddedAccount) -> None:
         """Let moto give back what ended instances held, write down what changed, and forget what AWS would not show."""
         with cloud.lock:
             now = cloud.clock.now()
@@ -214,12 +216,12 @@ class EmbeddedAws:
             if memory:
                 memory.forget(instance_id)
 
-    def _cloud_of_instance(self, instance_id: str) -> Cloud | None:
+    def _cloud_of_instance(self, instance_id: str) -> EmbeddedAccount | None:
         return next((cloud for cloud in self.front.clouds() if instance_id in cloud.world.instances), None)
 
-    def _make_cloud(self, account: str) -> Cloud:
+    def _make_cloud(self, account: str) -> EmbeddedAccount:
         memory = ObjectLog(self.root / "s3" / account, account) if self._remembers else None
-        cloud = Cloud(
+        cloud = EmbeddedAccount(
             account=account,
             root=self.root,
             catalogue=self._catalogue,
@@ -277,14 +279,14 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: leases.end())
         note = root / "server.json"
-        shared = {name: os.environ.get(name) for name in ("MAYFLY_PROGRAMS", "MAYFLY_FORK_SERVER")}
+        wanted = rehearsal_environment()
         with EmbeddedAws(
             root,
             catalogue=catalogue,
             delays=Delays(),
-            programs=Path(shared["MAYFLY_PROGRAMS"]) if shared["MAYFLY_PROGRAMS"] else None,
-            fork_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") != "fresh",
-            fork_server=Path(shared["MAYFLY_FORK_SERVER"]) if shared["MAYFLY_FORK_SERVER"] else None,
+            programs=wanted.programs,
+            fork_nodes=not wanted.fresh_nodes,
+            fork_server=wanted.fork_server,
         ) as aws:
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
             note.with_suffix(".new").write_text(json.dumps({"url": aws.url, "pid": os.getpid()}), encoding="utf-8")

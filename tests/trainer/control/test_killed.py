@@ -14,6 +14,8 @@ from trainer.control.stop import StopSignal
 from trainer.errors import ConnectionFailed
 from trainer.runs.store import read_receipt, read_record
 
+pytestmark = pytest.mark.slow
+
 
 def drive(cloud, record, **options):
     return drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)

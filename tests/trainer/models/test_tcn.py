@@ -34,6 +34,7 @@ def keys() -> torch.Tensor:
     return torch.arange(2 * 2 * SMALL.blocks, dtype=torch.int32).view(-1, 2)
 
 
+@pytest.mark.slow
 def test_the_full_size_has_about_eighteen_million_parameters():
     with torch.device("meta"):
         full = build("tcn", architecture_of(Job(model="tcn"), num_features=37))

@@ -141,7 +141,7 @@ class Machine:
             self.server.shutdown()
             self.server.server_close()
 
-    def wait_for(self, condition: Callable[[], Any], seconds: float = 120) -> Any:
+    def wait_for(self, condition: Callable[[], Any], seconds: float = 500) -> Any:
         """Wait for a process of this machine, which no clock of ours can hurry."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -46,6 +47,7 @@ def account_as_text(access: Access, outputs: dict[str, Any]) -> str:
     """Describe what the program made, without identifiers and dates, which AWS chooses."""
     ec2, iam, lambdas, scheduler = (access.client(name) for name in ("ec2", "iam", "lambda", "scheduler"))
     (template,) = outputs["launch_templates"].values()
+    (version,) = ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"]
     roles = sorted(iam.list_roles()["Roles"], key=lambda role: role["RoleName"])
     seen = [
         outputs,
@@ -53,7 +55,7 @@ def account_as_text(access: Access, outputs: dict[str, Any]) -> str:
         ec2.describe_security_groups(GroupIds=[outputs["security_group"]])["SecurityGroups"],
         ec2.describe_route_tables()["RouteTables"],
         ec2.describe_vpc_endpoints()["VpcEndpoints"],
-        ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"],
+        [version, base64.b64decode(version["LaunchTemplateData"].pop("UserData")).decode()],
         roles,
         [iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name) for role in roles
          for name in iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]],

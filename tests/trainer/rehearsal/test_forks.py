@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from trainer.rehearsal import fork_client
-from trainer.rehearsal.forks import ForkServerProcess
+from trainer.rehearsal.forks import ForkServerProcess, fork
 
 CLIENT = Path(fork_client.__file__)
 LOOK = """
@@ -147,11 +147,29 @@ def test_a_servers_forks_end_with_it(fork_server: Path, tmp_path: Path, wait_unt
     with Path(os.devnull).open("r+b") as nothing:
         files = dict.fromkeys((0, 1, 2), nothing.fileno())
         environment = {"PATH": os.defpath}
-        fork = server.start(("-c", code), environment=environment, folder=tmp_path, files=files, name="i-1")
-    assert pid_in(tmp_path / "pid", wait_until) == fork.pid and fork.poll() is None
-    assert Path(f"/proc/{fork.pid}/comm").read_text().strip() == "i-1"
+        server.start(("-c", "pass"), environment={}, folder=tmp_path, files=files, name="first").wait()
+        forked = fork(server.path, ("-c", code), environment=environment, folder=tmp_path, files=files, name="i-1")
+    assert pid_in(tmp_path / "pid", wait_until) == forked.pid and forked.poll() is None
+    assert Path(f"/proc/{forked.pid}/comm").read_text().strip() == "i-1"
     server.close()
-    wait_until(lambda: gone(fork.pid))
+    wait_until(lambda: gone(forked.pid))
+
+
+def test_a_detached_fork_goes_on_without_its_client(
+    server: ForkServerProcess, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    code = "import os, time; open('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('end'): time.sleep(0.02)"
+    client = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import fork_client as c\n"
+        "c.send_order(Path(sys.argv[2]), executable=sys.executable, arguments=['-c', sys.argv[3]], environment={},"
+        " folder=Path.cwd(), files={0: 0, 1: 2, 2: 2}, name='detached', detached=True).recv(1)"
+    )
+    words = [sys.executable, "-I", "-S", "-c", client, str(CLIENT.parent), str(server.path), code]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    pid = pid_in(tmp_path / "pid", wait_until)
+    assert not gone(pid)
+    (tmp_path / "end").touch()
+    wait_until(lambda: gone(pid))
 
 
 def test_a_message_of_somebody_else_costs_nothing(server: ForkServerProcess, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         node.terminate(grace_seconds=0)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 500) -> None:
     """Wait for another process, which no clock of ours can hurry."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -100,7 +100,7 @@ def test_nvidia_smi_shows_as_many_gpus_as_the_type_has(start: Start) -> None:
 def test_termination_lets_processes_say_goodbye(start: Start) -> None:
     node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
     wait_for((node.sandbox / "home/ready").exists)
-    node.terminate(grace_seconds=10)
+    node.terminate(grace_seconds=500)
     assert "goodbye" in log(node)
 
 
@@ -108,7 +108,7 @@ def test_a_stopped_process_gets_its_chance_too(start: Start) -> None:
     node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
     wait_for((node.sandbox / "home/ready").exists)
     os.killpg(node.process_group, signal.SIGSTOP)
-    node.terminate(grace_seconds=10)
+    node.terminate(grace_seconds=500)
     assert "goodbye" in log(node)
 
 
@@ -191,7 +191,7 @@ def test_a_unit_that_names_this_machines_own_tools_is_refused(start: Start) -> N
 def test_stubs_do_nothing_outside_a_sandbox() -> None:
     stubs = Path(__file__).parents[3] / "trainer/rehearsal/stubs"
     for command in (["systemctl", "poweroff"], ["poweroff"], ["shutdown", "now"]):
-        done = subprocess.run([str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=500)
         assert done.returncode == 1 and "no sandbox" in done.stderr
     assert not (stubs.parent / "run").exists()
 
@@ -210,6 +210,7 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SERVER, str(sandbox)], cwd=Path(__file__).parents[3])
 
 
+@pytest.mark.slow
 def test_a_node_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
     server = run_server(tmp_path / "nodes/i-orphan")
     pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")

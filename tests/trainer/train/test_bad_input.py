@@ -19,7 +19,7 @@ import pytest
 from trainer.artifacts.card import Card, read_card
 from trainer.train.__main__ import main
 
-SECONDS = 200
+SECONDS = 500
 SMALL = ("--device", "cpu", "--epochs", "1", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
 Change = Callable[[dict[str, np.ndarray]], None]
 
@@ -88,6 +88,7 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
     columns["close"][500] = np.nan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["lanes", "fused"])
 def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(candles, tmp_path, strategy):
     candles("GOOD-USD", seed=1)

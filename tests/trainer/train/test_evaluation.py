@@ -108,6 +108,7 @@ def test_intervals_are_the_same_for_the_same_seed_and_none_for_few_blocks(guesse
     assert block_bootstrap(statistic, np.arange(600) // 200)["auc"] is None
 
 
+@pytest.mark.slow
 def test_logistic_regression_finds_what_was_planted() -> None:
     random = np.random.default_rng(6)
     rows = random.normal(0, 1, (200_000, 3))
@@ -179,6 +180,7 @@ def test_a_baseline_is_not_better_than_itself(trending) -> None:
     assert report["better"]["logistic"] == {"auc": [0.0, 0.0], "log_loss": [0.0, 0.0]}
 
 
+@pytest.mark.slow
 def test_chance_is_seen_as_chance_and_one_bar_read_ahead_is_seen_at_once() -> None:
     """Random-walk candles through features, splits and scalers: five seeds, 10,000 test bars each."""
     job = Job(lookback=10, horizon=1, test_fraction=0.25)

@@ -19,6 +19,8 @@ from trainer.train.packs.pack import Lanes, Member, ModelState, Pack
 from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.schedule import rate_factor
 
+pytestmark = pytest.mark.slow
+
 WINDOWS = 40
 
 

@@ -25,6 +25,7 @@ def test_a_signal_planted_in_the_candles_is_found(planted):
     assert planted.done["metrics"]["test"]["accuracy"] > planted.done["metrics"]["test"]["base_rate"] + 0.2
 
 
+@pytest.mark.slow
 def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=14000, seed=3)
     trained = train(tmp_path, tmp_path / "out", hidden=8, batch=256, epochs=2)
@@ -32,6 +33,7 @@ def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
     assert trained.done["metrics"]["test"]["auc"] == pytest.approx(0.5, abs=0.04)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
     settings = {"hidden": 8, "batch": 64, "epochs": 2}

@@ -42,6 +42,8 @@ from trainer.train.volatility import (
     weighted_metrics,
 )
 
+pytestmark = pytest.mark.slow
+
 HOURS = 2
 SESSION = 24 // HOURS
 JOB = Job(

@@ -221,6 +221,7 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert other(Job(hidden=32, batch=128)).job.micro_batch == 64 and other.asked
 
 
+@pytest.mark.slow
 def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=4000)
     settings = ("batch=auto", "tune=never", "hidden=4", "lookback=6")

@@ -82,6 +82,7 @@ def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
     assert "memory_fraction" in ended.stdout and "OutOfMemoryError" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_begins_with_one_thread_and_says_nothing_where_all_is_as_usual():
     code = (
         "import torch; from trainer.train.workers.station import Station, settle;"

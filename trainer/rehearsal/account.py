@@ -48,7 +48,7 @@ class Function:
 
 
 @dataclass(kw_only=True)
-class Cloud:
+class EmbeddedAccount:
     """Everything the front keeps for one account."""
 
     account: str
@@ -66,6 +66,7 @@ class Cloud:
     bucket_policies: dict[str, str] = field(default_factory=dict)
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
+    in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
     calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
     world: World = field(init=False)
@@ -93,14 +94,14 @@ class Cloud:
 
 
 # A rule answers with the result's members, or with a whole HTTP answer that moto gave.
-Rule = Callable[[Cloud, Call], dict[str, Any] | Answer]
+Rule = Callable[[EmbeddedAccount, Call], dict[str, Any] | Answer]
 Rules = dict[tuple[str, str], Rule]
 
 
 def refuse(what: str) -> Rule:
     """Return a rule for what moto would do wrongly and the embedded AWS does not do at all."""
 
-    def rule(cloud: Cloud, call: Call) -> dict[str, Any]:
+    def rule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise AwsError("UnsupportedOperation", f"The embedded AWS does not {what}.")
 
     return rule
