@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.aws_errors import ErrorClass, meaning
+from trainer.aws_errors import QUOTA, ErrorClass, meaning
 from trainer.errors import BudgetError, TrainerError
 from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
 from trainer.runs.deadline import REMEDIES, Deadline, TimeLimit, deadline_from, time_limit
@@ -68,8 +68,9 @@ def refusal(rung: Rung, code: str, message: str) -> TrainerError:
     if known.error_class == "capacity":
         return known.error(f"no capacity for {pool}", why=code, do=known.remedy)
     if known.error_class == "quota":
-        counted = f" It is {QUOTA_CONSOLE}/{rung.quota_code}, and {rung.vcpus} vCPUs are needed." if rung.quota_code else ""
-        return known.error(f"the account's quota does not allow {pool}", why=why, do=known.remedy + counted)
+        need = f" It needs {rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
+        named = known is QUOTA and rung.quota_code
+        return known.error(f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else ""))
     if known.error_class == "permission":
         return known.error(f"not allowed to launch {pool}", why=why, do=known.remedy)
     return known.error(f"AWS refused {pool}", why=why, do=known.remedy)
