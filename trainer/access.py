@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainer.aws_errors import CONNECTION, Meaning, meaning
+from trainer.aws_errors import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
 from trainer.errors import TrainerError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How to reach one AWS. Without an endpoint the SDK finds region, credentials and endpoints itself."""
+    """Region, endpoint and credentials of one AWS. Without an endpoint the SDK finds all of them itself."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -74,13 +74,16 @@ def error_message(error: BaseException) -> str:
 
 
 def meaning_of(error: BaseException) -> Meaning:
-    """Return the meaning of a botocore error, by its code; a failure to reach AWS at all is CONNECTION."""
+    """Return the meaning of a botocore error: by AWS's code, else by its class (CONNECTION where AWS was not reached)."""
     from botocore import exceptions  # late, like boto3 itself
 
     if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):  # every connection and time-out error
         return CONNECTION
-    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return meaning(error_code(error), error_message(error), status=status)
+    if isinstance(error, exceptions.ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return meaning(error_code(error), error_message(error), status=status)
+    known = meaning(error_code(error))
+    return SDK_FAILED if known is UNKNOWN else known
 
 
 def aws_error(error: BaseException, doing: str) -> TrainerError:

@@ -126,6 +126,13 @@ CONNECTION = Meaning(
 NOT_FOUND = Meaning(error_class="not_found", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
 CONFLICT = Meaning(error_class="conflict", error=ConfigError, remedy="Another command was faster: try again.", next_step="stop")
 UNKNOWN = Meaning(error_class="unknown", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
+SDK_FAILED = Meaning(  # botocore itself failed, in a way that no row names: the request may have been sent
+    error_class="unknown",
+    error=ConfigError,
+    remedy="Check region, credentials and settings.",
+    next_step="stop",
+    step_after_exception="replay",
+)
 
 ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     (
@@ -195,7 +202,7 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     ),
     (
         replace(PERMISSION, remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse."),
-        ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"),
+        ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "ProfileNotFound"),
     ),
     (
         THROTTLING,

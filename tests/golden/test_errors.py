@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from botocore import exceptions as aws
-from trainer.control.act import Step
-from trainer.launch.fleet import refusal
-from trainer.runs.verdict import models_spoiled, verdict
-from trainer.runs.world import Instance, NodeResult, World
 
 from tests.golden.sites import ROOT, Site, sites
 from trainer.access import _session, aws_error
 from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.weights import load
+from trainer.aws_errors import ROWS
 from trainer.cli.main import main
 from trainer.config import Job, check, job_from, load_job, parse_assignments, parse_duration
-from trainer.control.drive import detached, unconfirmed_receipt
+from trainer.control.progress import Step, detached, unconfirmed_receipt
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.data.candles import read_candles
@@ -49,7 +47,10 @@ from trainer.launch.preflight import Offers
 from trainer.registry.store import find_model
 from trainer.rehearsal.client import lease_server
 from trainer.rehearsal.pulumi_apply import settings
+from trainer.runs.launching import refusal
 from trainer.runs.lease import Heartbeat
+from trainer.runs.observation import DescribedInstance, NodeResult, Observation
+from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
 from trainer.runs.store import Stored, read_record
 from trainer.train.precision import matmul_dtype
@@ -160,7 +161,7 @@ def run_of(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
 
 
 HEARD = Heartbeat(instance_id="i-1", at=NOON, lease_until=NOON + timedelta(seconds=90), phase="train")
-ALIVE = Instance(
+ALIVE = DescribedInstance(
     instance_id="i-1",
     attempt=1,
     instance_type="g5.12xlarge",
@@ -172,8 +173,8 @@ ALIVE = Instance(
 MODEL = {"symbol": "BTC-USD", "family": "lstm", "key": "models/a.safetensors", "version_id": "v", "sha256": "s"}
 
 
-def judged(record: RunRecord, *, later: float = 600, **world: Any) -> None:
-    verdict(record, World(**world), NOON + timedelta(seconds=later))
+def judged(record: RunRecord, *, later: float = 600, **observed: Any) -> None:
+    ending_of(record, Observation(**observed), NOON + timedelta(seconds=later))
 
 
 MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
@@ -298,7 +299,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda make: judged(run_of(make, seen="running", proof=""), instances=(ALIVE,), heartbeat=HEARD, later=3000),
         lambda make: judged(run_of(make), result=NodeResult(state="failed", exit_code=100, failed=({"symbol": "ETH-USD"},))),
         lambda make: judged(make(), may_start=False, later=3000),
-        lambda make: models_spoiled(NodeResult(state="done", models=(MODEL,)), World(models=())),
+        lambda make: correction(run_of(make), Observation(result=NodeResult(state="done", models=(MODEL,)), models=())),
         lambda make: detached(step_of_run(run_of(make)), NOON),
         lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON)), NOON + timedelta(hours=3)),
     ],
@@ -311,7 +312,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
 
 
 def step_of_run(record: RunRecord) -> Step:
-    return Step(record=record, world=World(instances=(ALIVE,)), actions=(), moved=False)
+    return Step(record=record, observed=Observation(instances=(ALIVE,)), actions=(), moved=False)
 
 
 def two_timeframes() -> Path:
@@ -382,6 +383,19 @@ def test_every_error_has_its_words_and_wherever_it_can_be_made_an_example(
         example = made.get((site.path, site.words))
         lines += [f"  {site.words}", f"    error: {example}" if example else "    (no example)"]
     golden("errors", "\n".join(lines))
+
+
+def test_every_code_of_aws_has_its_error_and_the_next_step_of_a_launch(
+    golden: Callable[[str, str], None], make_record: Callable[..., RunRecord]
+) -> None:
+    rung = replace(make_record().ladder[0], vcpus=48, quota_code="L-DB2E81BA")
+    lines = []
+    for row, codes in ROWS:
+        answered, raised = row.step(exception=False), row.step(exception=True)
+        lines.append(f"{row.error_class}, {row.error.__name__} {row.error.exit_code}: {answered}, after an exception {raised}")
+        lines += [f"  {refusal(rung, code, '')}" for code in codes]
+    lines += ["unknown code", f"  {refusal(rung, 'NewCode', 'its own message')}"]
+    golden("errors-of-aws", "\n".join(lines))
 
 
 def test_an_error_is_one_line_and_as_json_its_parts(golden: Callable[[str, str], None], capsys: pytest.CaptureFixture) -> None:

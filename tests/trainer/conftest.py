@@ -66,7 +66,6 @@ def make_record() -> Callable[..., RunRecord]:
             "bundle_sha256": "abc",
             "budget_usd": 0.0,
             "estimated_usd": 0.5,
-            "estimated_seconds": 360.0,
             "preflight_at": START - timedelta(seconds=5),
             "created_at": START,
             "deadline": START + timedelta(hours=1),

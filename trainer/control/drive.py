@@ -1,7 +1,7 @@
-"""Drives one run from wherever it is to its receipt: look, decide, act, report, sleep.
+"""Drive one run from wherever it is to its receipt: look, decide, act, report, sleep.
 
 Owns the loop at the desk and every side effect, one after the other. Each action may be repeated, and two callers may act at
-once: whoever loses a compare-and-swap reads again. Decisions are `runs.reconcile`'s, with one exception: a run whose deadline
+once: the one that loses a compare-and-swap reads again. `runs.reconcile` decides, with one exception: a run whose deadline
 can't be armed is not launched.
 """
 
@@ -240,7 +240,7 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
         cloud.objects.put(key=receipt_key(record.run_id), body=body, create=True)
     except Conflict:
         if cloud.objects.head(key=receipt_key(record.run_id)) is None:
-            raise  # S3 saw a race that nobody won yet
+            raise  # S3 reports a race, and there is no receipt yet
     if observed.result is not None:
         learn(cloud.objects, observed.result.tuned)
     swap_record(cloud.objects, record, etag)

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from botocore.exceptions import ClientError
-
 from trainer.access import error_code, error_message, meaning_of
-from trainer.aws_errors import EMPTY_FLEET, UNKNOWN, NextStep, meaning
+from trainer.aws_errors import EMPTY_FLEET, NextStep, meaning
 from trainer.runs.record import Launch, Rung, RunRecord, iso
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
@@ -94,8 +92,7 @@ def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
 
 def read_failure(error: Exception) -> FleetAnswer:
     """Return the meaning of an exception in the place of an answer: unclear where the call may have taken effect."""
-    known = meaning_of(error)
-    unclear = known.step(exception=True) == "replay" or (known is UNKNOWN and not isinstance(error, ClientError))
+    unclear = meaning_of(error).step(exception=True) == "replay"
     return FleetAnswer(kind="unclear" if unclear else "refused", code=error_code(error), message=error_message(error))
 
 

@@ -1,4 +1,4 @@
-"""Which objects of raw/ a run reads, chosen from what the data check once found in each. Nothing is downloaded.
+"""The objects of raw/ that a run reads, chosen by their index entries. Nothing is downloaded.
 
 `data/sync` puts them there; the manifest pins them by version and hash.
 """
@@ -20,7 +20,7 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """An object of raw/ as a run pins it, with its index entry ({} where nobody wrote one)."""
+    """An object of raw/ as a run pins it, with its index entry ({} where there is none)."""
 
     key: str
     version_id: str
@@ -35,16 +35,16 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenCandles:
-    """What a run trains on: symbols with their bars, one timeframe. `inputs` is empty while the files lie at the desk."""
+    """The data of a run: symbols with their bars, one timeframe. `inputs` is empty while the files are at the desk."""
 
     timeframe: str
     bars: Mapping[str, int]  # symbol -> bars
     synthetic: bool
     inputs: tuple[Input, ...] = ()
-    left_out: tuple[str, ...] = ()  # keys of raw/ that nobody checked
+    left_out: tuple[str, ...] = ()  # keys of raw/ without an index entry
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a plan says about its data."""
+        """Return the data section of a plan."""
         return {"timeframe": self.timeframe, "bars": dict(self.bars), "synthetic": self.synthetic}
 
 

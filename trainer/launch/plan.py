@@ -71,9 +71,11 @@ class LaunchPlan:
                 by_basis.setdefault(candidate.rate.basis, []).append(candidate.machine.name)
         if not by_basis:
             return "an estimate, not measured"
-        told = [f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}" for basis, of in by_basis.items()]
+        measured = [
+            f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}" for basis, of in by_basis.items()
+        ]
         some = any(candidate.rate.is_estimate for candidate in self.candidates)
-        return ", ".join([*told, "else an estimate"] if some else told)
+        return ", ".join([*measured, "else an estimate"] if some else measured)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as `--dry-run --json` prints it."""
@@ -107,7 +109,7 @@ def make_plan(
 ) -> LaunchPlan:
     """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
 
-    `rates` says what is known of the job's models on each type's chip (`knowledge.known_rates`); else profiles do.
+    `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the profiles'.
 
     Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget, UsageError for a
     `max_duration` beyond the cap.
@@ -158,7 +160,7 @@ def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
 def machines_of(job: Job) -> list[InstanceType]:
     """Return the types to weigh: the job's own, else those of DEFAULT_TYPES whose GPU is as large as the job's profile.
 
-    A profile of the user's own goes along in the manifest. Raises UsageError for a type or a profile that nobody knows, for the
+    A profile of the user's own goes along in the manifest. Raises UsageError for an unknown type or profile, for the
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
     machines = [instance_type(name) for name in job.instance or DEFAULT_TYPES]

@@ -19,7 +19,7 @@ from trainer.stack_outputs import StackOutputs
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What the account offers: the image, and per type the zones where we have a subnet and the price there."""
+    """The account's offers: the image, and for each type the zones with a subnet of the stack and the price there."""
 
     image_line: str
     image_id: str
@@ -55,7 +55,7 @@ def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceTy
 def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str) -> str:
     """Resolve the image line to an id, and check that the template sizes the image's own root disk.
 
-    A wrong device name adds a second volume and leaves the root at its default size, and nothing says so.
+    A wrong device name adds a second volume and leaves the root at its default size, without an error.
     """
     parameter = outputs.images[line]
     image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])

@@ -38,7 +38,6 @@ def new_record(
         bundle_sha256=bundle.sha256,
         budget_usd=plan.budget_usd,
         estimated_usd=plan.first.dollars_p50,
-        estimated_seconds=plan.first.seconds_p50,
         preflight_at=preflight_at,
         created_at=now,
         deadline=now + plan.run_limit.duration,

@@ -18,7 +18,7 @@ CAUSES: dict[Cause, str] = {
     "default_duration": "the default of max_duration",
     "cap": "the stack's max lifetime",
     "budget": "the budget",
-    "unknown": "an older version, which kept no cause",
+    "unknown": "a limit that is not on record",
 }
 REMEDIES: dict[Cause, str] = {
     "max_duration": "Raise --max-duration, or train less.",

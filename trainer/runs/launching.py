@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.aws_errors import ErrorClass, meaning
+from trainer.aws_errors import QUOTA, ErrorClass, meaning
 from trainer.errors import BudgetError, TrainerError
 from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
 from trainer.runs.deadline import REMEDIES, Deadline, TimeLimit, deadline_from, time_limit
@@ -68,8 +68,9 @@ def refusal(rung: Rung, code: str, message: str) -> TrainerError:
     if known.error_class == "capacity":
         return known.error(f"no capacity for {pool}", why=code, do=known.remedy)
     if known.error_class == "quota":
-        counted = f" It is {QUOTA_CONSOLE}/{rung.quota_code}, and {rung.vcpus} vCPUs are needed." if rung.quota_code else ""
-        return known.error(f"the account's quota does not allow {pool}", why=why, do=known.remedy + counted)
+        need = f" It needs {rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
+        named = known is QUOTA and rung.quota_code
+        return known.error(f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else ""))
     if known.error_class == "permission":
         return known.error(f"not allowed to launch {pool}", why=why, do=known.remedy)
     return known.error(f"AWS refused {pool}", why=why, do=known.remedy)
@@ -98,7 +99,7 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
 def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """Call CreateFleet for an intent, or repeat the call under the same token once its pause is over.
 
-    The instant is stored before each call, so that whoever ends the run knows how long an instance may still appear.
+    The instant is stored before each call, so that a run that ends waits as long as an instance may still appear.
     """
     if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
         return (Wait(why="CreateFleet gave no clear answer; it is called again under the same token"),)

@@ -1,4 +1,4 @@
-"""How a run ends: from the record and one look to an outcome and its error. Pure.
+"""The end of a run: its outcome and error, from the record and one look. Pure.
 
 Receipt, exit code and command line print what is decided here and nowhere else.
 """
@@ -102,7 +102,7 @@ def _by_result(record: RunRecord, result: NodeResult) -> Ending:
         if not error.get("what"):
             names = ", ".join(sorted({str(item.get("symbol", "?")) for item in result.failed}))
             error = TrainingFailed(
-                f"training failed for {names}" if names else "training failed", do=f"mayfly logs {record.run_id} says why."
+                f"training failed for {names}" if names else "training failed", do=f"mayfly logs {record.run_id} shows why."
             ).as_dict()
         return Ending(outcome="failed", error={**error, "code": code})
     ended_at = result.phases.get("end")

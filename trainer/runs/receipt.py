@@ -184,7 +184,7 @@ def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
 
 
 def _identity(record: RunRecord, reported: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which model of the job this is; where a job makes one a symbol, nobody need tell fold and seed."""
+    """Return symbol, fold and seed of a model; fold and seed have defaults where a job makes one model a symbol."""
     return {
         "symbol": str(reported.get("symbol", "")),
         "fold": int(reported.get("fold", 1)),

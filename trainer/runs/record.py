@@ -134,7 +134,6 @@ class RunRecord:
     bundle_sha256: str
     budget_usd: float  # 0: none
     estimated_usd: float
-    estimated_seconds: float
     preflight_at: datetime  # when the command began
     created_at: datetime  # when the record was written
     deadline: datetime  # of the run; each launch has its own, which is never later

@@ -36,7 +36,7 @@ class Stored:
     version_id: str = ""
     size: int = 0
     modified_at: datetime
-    sha256: str = ""  # S3's own checksum where the writer asked for one, else what the writer said
+    sha256: str = ""  # S3's own checksum where the writer asked for one, else the writer's metadata
     metadata: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 

@@ -60,7 +60,6 @@ def record(rung: Rung, launch: Launch) -> RunRecord:
         bundle_sha256="abc",
         budget_usd=0.0,
         estimated_usd=1.0,
-        estimated_seconds=600.0,
         preflight_at=NOW,
         created_at=NOW,
         deadline=NOW + timedelta(hours=2),

@@ -164,6 +164,7 @@ def test_a_quota_error_names_its_code_the_need_and_the_console(ladder):
     error = refusal(rung, "VcpuLimitExceeded", "you have 0")
     assert error.exit_code == 102
     assert "48 vCPUs" in error.do and f"quotas/{G_QUOTA}" in error.do
+    assert G_QUOTA not in refusal(rung, "MaxFleetCountExceeded", "no").do, "fleets are another quota"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,6 @@ def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
         bundle_sha256="x",
         budget_usd=0.0,
         estimated_usd=1.0,
-        estimated_seconds=60.0,
         preflight_at=NOW,
         created_at=NOW,
         deadline=NOW + timedelta(hours=1),
