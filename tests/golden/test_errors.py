@@ -20,10 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from botocore import exceptions as aws
-from trainer.control.act import Step
-from trainer.launch.fleet import refusal
-from trainer.runs.verdict import models_spoiled, verdict
-from trainer.runs.world import Instance, NodeResult, World
 
 from tests.golden.sites import ROOT, Site, sites
 from trainer.access import _session, aws_error
@@ -31,7 +27,7 @@ from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.weights import load
 from trainer.cli.main import main
 from trainer.config import Job, check, job_from, load_job, parse_assignments, parse_duration
-from trainer.control.drive import detached, unconfirmed_receipt
+from trainer.control.progress import Step, detached, unconfirmed_receipt
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.data.candles import read_candles
@@ -49,7 +45,10 @@ from trainer.launch.preflight import Offers
 from trainer.registry.store import find_model
 from trainer.rehearsal.client import lease_server
 from trainer.rehearsal.pulumi_apply import settings
+from trainer.runs.launching import refusal
 from trainer.runs.lease import Heartbeat
+from trainer.runs.observation import DescribedInstance, NodeResult, Observation
+from trainer.runs.outcome import _models_spoiled, ending_of
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
 from trainer.runs.store import Stored, read_record
 from trainer.train.precision import matmul_dtype
@@ -160,7 +159,7 @@ def run_of(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
 
 
 HEARD = Heartbeat(instance_id="i-1", at=NOON, lease_until=NOON + timedelta(seconds=90), phase="train")
-ALIVE = Instance(
+ALIVE = DescribedInstance(
     instance_id="i-1",
     attempt=1,
     instance_type="g5.12xlarge",
@@ -173,7 +172,7 @@ MODEL = {"symbol": "BTC-USD", "family": "lstm", "key": "models/a.safetensors", "
 
 
 def judged(record: RunRecord, *, later: float = 600, **world: Any) -> None:
-    verdict(record, World(**world), NOON + timedelta(seconds=later))
+    ending_of(record, Observation(**world), NOON + timedelta(seconds=later))
 
 
 MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
@@ -298,7 +297,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda make: judged(run_of(make, seen="running", proof=""), instances=(ALIVE,), heartbeat=HEARD, later=3000),
         lambda make: judged(run_of(make), result=NodeResult(state="failed", exit_code=100, failed=({"symbol": "ETH-USD"},))),
         lambda make: judged(make(), may_start=False, later=3000),
-        lambda make: models_spoiled(NodeResult(state="done", models=(MODEL,)), World(models=())),
+        lambda make: _models_spoiled(NodeResult(state="done", models=(MODEL,)), Observation(models=())),
         lambda make: detached(step_of_run(run_of(make)), NOON),
         lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON)), NOON + timedelta(hours=3)),
     ],
@@ -311,7 +310,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
 
 
 def step_of_run(record: RunRecord) -> Step:
-    return Step(record=record, world=World(instances=(ALIVE,)), actions=(), moved=False)
+    return Step(record=record, observed=Observation(instances=(ALIVE,)), actions=(), moved=False)
 
 
 def two_timeframes() -> Path:

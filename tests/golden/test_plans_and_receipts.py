@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trainer.runs.verdict import verdict
-from trainer.runs.world import NodeResult, World
 
 from trainer.cli import launch as launch_verb
 from trainer.cli.plan_view import plan_lines
@@ -19,15 +17,17 @@ from trainer.cli.receipt_view import receipt_lines
 from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
-from trainer.launch.inputs import Candles
+from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
+from trainer.runs.observation import NodeResult, Observation
+from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
 
 Golden = Callable[[str, str], None]
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
-CANDLES = Candles(timeframe="1m", bars={"BTC-USD": 3_700_000, "ETH-USD": 3_200_000}, synthetic=False)
+CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000, "ETH-USD": 3_200_000}, synthetic=False)
 JOBS = {
     "on-demand": Job(symbols=("BTC-USD", "ETH-USD"), instance=("g5.12xlarge", "g6.xlarge", "p5.4xlarge"), budget=40.0),
     "spot": Job(symbols=("BTC-USD", "ETH-USD"), instance=("g6.xlarge",), market="spot", max_duration="2h"),
@@ -120,8 +120,8 @@ ENDS: dict[str, tuple[dict[str, Any], NodeResult | None]] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_a_receipt(name: str, golden: Golden, make_record: Callable[..., RunRecord]) -> None:
     fields, found = ENDS[name]
-    ended, world = record(make_record, **fields), World(result=found)
-    decided = verdict(ended, world, NOON + timedelta(hours=2))
+    ended, world = record(make_record, **fields), Observation(result=found)
+    decided = ending_of(ended, world, NOON + timedelta(hours=2))
     assert decided is not None and decided.outcome == name
     receipt = make_receipt(ended, world, outcome=decided.outcome, error=decided.error)
     golden(f"receipt-{name}", "\n".join(receipt_lines(receipt)))
