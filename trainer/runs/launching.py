@@ -35,7 +35,7 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
         return (_intend(record, 0, now),)
     if launch.outcome == "intended":
         return _call(record, launch, observed, now)
-    step = meaning(launch.error_code, launch.error_message).step(exception=False)
+    step = launch.refusal.next_step
     if step == "new_token":
         return (_same_rung(record, launch, now),)
     rung = _next_rung(record, launch) if step in ("next_rung", "other_quota") else None
@@ -112,7 +112,7 @@ def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetim
 def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
     """Ask the same rung under a new token after a pause, as long as the patience with this error lasts."""
     tries = list(_tries_on_rung(record))
-    patience = PATIENCE.get(meaning(launch.error_code, launch.error_message).error_class, timedelta(0))
+    patience = PATIENCE.get(launch.refusal.error_class, timedelta(0))
     if now >= tries[-1].intended_at + patience:
         return _give_up(record, launch, now)
     if now < launch.last_call_at + pause_after(len(tries), launch.token):
@@ -124,7 +124,7 @@ def _tries_on_rung(record: RunRecord) -> Iterator[Launch]:
     """Yield the launches on the last rung, youngest first, back to the first that AWS refused for time to cure."""
     launches = record.attempt.launches if record.attempt else ()
     for launch in reversed(launches):
-        step = meaning(launch.error_code, launch.error_message).step(exception=False)
+        step = launch.refusal.next_step
         if launch.rung != launches[-1].rung or step != "new_token":
             return
         yield launch
@@ -134,9 +134,7 @@ def _next_rung(record: RunRecord, launch: Launch) -> int | None:
     """Return the next rung that no quota refused so far rules out, or None."""
     launches = record.attempt.launches if record.attempt else ()
     over_quota = [
-        record.ladder[item.rung]
-        for item in launches
-        if item.outcome == "refused" and meaning(item.error_code, item.error_message).next_step == "other_quota"
+        record.ladder[item.rung] for item in launches if item.outcome == "refused" and item.refusal.next_step == "other_quota"
     ]
     rest = range(launch.rung + 1, len(record.ladder))
     return next((index for index in rest if not any(_needs_it_too(record.ladder[index], over) for over in over_quota)), None)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from trainer.aws_errors import Meaning, meaning
 from trainer.runs.deadline import Cause, Deadline
 
 FORMAT = 2
@@ -89,6 +90,11 @@ class Launch:
     def last_call_at(self) -> datetime:
         """Return the instant of the last call, or of the intent before the first."""
         return self.called_at or self.intended_at
+
+    @property
+    def refusal(self) -> Meaning:
+        """Return the meaning of the error with which AWS refused it: its class, and the next step of the run."""
+        return meaning(self.error_code, self.error_message)
 
 
 @dataclass(frozen=True, kw_only=True)
