@@ -17,8 +17,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "stack_outputs": set(),
     "access": {"errors"},
-    "config": {"errors"},
-    "gpu_profiles": {"errors", "config"},
+    "settings": {"errors"},
+    "models": {"errors", "settings"},
+    "targets": {"errors", "settings", "data"},
+    "config": {"errors", "settings", "models", "targets"},
+    "gpu_profiles": {"errors", "settings", "config", "models"},
     "artifacts": {"errors", "config"},
     "runs": {"errors", "config", "access", "stack_outputs", "artifacts"},
     "cost": {"errors", "config", "access", "gpu_profiles", "artifacts", "runs"},
@@ -36,9 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "registry",
         "launch",
     },
-    "models": {"config"},
-    "data": {"errors", "config"},
-    "train": {"errors", "config", "gpu_profiles", "artifacts", "models", "data"},
+    "data": {"errors"},
+    "plan": {"errors", "settings", "config", "models", "targets", "data"},
+    "train": {"errors", "settings", "config", "gpu_profiles", "artifacts", "models", "targets", "data", "plan"},
     "node": {"errors", "config", "access", "artifacts", "runs"},
     "rehearsal": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "runs", "control", "launch", "cost", "infra"},
     "cli": {"*"},
@@ -50,7 +53,19 @@ EXCEPTIONS: dict[str, set[str]] = {
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
     "trainer/control/sweep.py": {"errors", "runs.lease"},  # a broken launcher can't stop the sweeper
 }
-CONTROL_PLANE = ("config", "errors", "access", "stack_outputs", "gpu_profiles", "launch", "control", "runs", "cost", "registry")
+CONTROL_PLANE = (
+    "config",
+    "settings",
+    "errors",
+    "access",
+    "stack_outputs",
+    "gpu_profiles",
+    "launch",
+    "control",
+    "runs",
+    "cost",
+    "registry",
+)
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}
 FORBIDDEN_LIBRARIES: dict[str, set[str]] = {

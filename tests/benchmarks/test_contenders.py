@@ -6,13 +6,13 @@ from itertools import islice
 from multiprocessing.connection import Connection
 
 import torch
+from trainer.train.score import gather
 
 from benchmarks import packs
 from benchmarks.contenders import Draws, PlainNet, Share, Team, Windows, batches, in_order
 from trainer.config import Job
 from trainer.data.features import WARMUP
 from trainer.train.packs.pack import new_model
-from trainer.train.score import gather
 
 JOB = Job(hidden=8, batch=16, lookback=10, dropout=0.0)
 ROWS = [torch.randn(WARMUP + 300, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]

@@ -175,6 +175,7 @@ def _found(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
     return {
         **_identity(record, {"symbol": name.symbol, **numbers}),
         "family": name.family,
+        "target": name.target,
         "key": model.key,
         "version_id": model.version_id,
         "sha256": model.sha256,

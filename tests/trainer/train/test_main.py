@@ -98,7 +98,7 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
     (failed,) = training.events("model_failed")
     assert failed["symbol"] == "BIG-USD" and "signal 9" in failed["reason"]
     assert [event["symbol"] for event in training.events("model_done")] == ["LOW-USD"]
-    assert [path.name for path in training.out.glob("*.safetensors")] == ["lstm_LOW-USD_1m.safetensors"]
+    assert [path.name for path in training.out.glob("*.safetensors")] == ["lstm-direction_LOW-USD_1m.safetensors"]
     ended = training.events("ended")[0]
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
 
@@ -142,7 +142,10 @@ def test_sigterm_ends_an_endless_training_with_130_and_keeps_finished_models(sta
     again.process.terminate()
     assert again.end() == 130
     _await_gone(family)
-    assert [path.name for path in sorted(again.out.glob("lstm_*"))] == ["lstm_LOW-USD_1m.json", "lstm_LOW-USD_1m.safetensors"]
+    assert [path.name for path in sorted(again.out.glob("lstm-*"))] == [
+        "lstm-direction_LOW-USD_1m.json",
+        "lstm-direction_LOW-USD_1m.safetensors",
+    ]
 
 
 def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(tmp_path, data, capsys, write_candles):

@@ -26,11 +26,15 @@ def _members(dtype: torch.dtype = torch.float32) -> list[Member]:
         generator = torch.Generator().manual_seed(number)
         # Symbols of different length and scale: rows lie unpadded, and each model has its own scaler.
         rows_TF = torch.randn(200 + 50 * number, 5, generator=generator, dtype=torch.float64) * (number + 1) + number
-        labels_T = (rows_TF[:, 0] > number).to(dtype)
+        labels_TK = (rows_TF[:, :1] > number).to(dtype)
         mean_F, std_F = rows_TF.mean(0), rows_TF.std(0)
         found.append(
             Member(
-                name=f"m{number}", rows_TF=rows_TF.to(dtype), labels_T=labels_T, mean_F=mean_F.to(dtype), std_F=std_F.to(dtype)
+                name=f"m{number}",
+                rows_TF=rows_TF.to(dtype),
+                labels_TK=labels_TK,
+                mean_F=mean_F.to(dtype),
+                std_F=std_F.to(dtype),
             )
         )
     return found

@@ -1,3 +1,5 @@
+"""A symbol ready to train on: its scaler, labels and splits."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,8 +9,8 @@ import pytest
 import torch
 
 from trainer.config import Job
-from trainer.data.windows import fit_scaler, prepare
 from trainer.errors import DataError
+from trainer.train.prepare import fit_scaler, prepare
 
 JOB = Job(lookback=20, horizon=3)
 
@@ -48,10 +50,10 @@ def test_starts_gather_windows_whose_label_stands_at_their_last_bar(make_candles
     data = prepare(candles, JOB)
     for starts in data.starts.values():
         assert starts.dtype == torch.int64 and (starts.diff() > 0).all()
-        labels = data.labels_T[starts + JOB.lookback - 1]
-        assert not torch.isnan(labels).any()
         last = (starts + JOB.lookback - 1).numpy()
-        assert np.array_equal(labels.numpy() == 1, candles.close[last + JOB.horizon] > candles.close[last])
+        labels = data.labels_TK[last, 0]
+        assert not np.isnan(labels).any()
+        assert np.array_equal(labels == 1, candles.close[last + JOB.horizon] > candles.close[last])
 
 
 def test_the_splits_for_a_card_say_times_bars_and_windows(make_candles) -> None:

@@ -10,11 +10,9 @@ import torch
 
 from trainer.config import Job, with_settings
 from trainer.data.feature_names import WARMUP
-from trainer.data.folds import prepare_folds
-from trainer.data.plans import plan_folds
-from trainer.data.streams import StreamData
-from trainer.data.windows import prepare
 from trainer.errors import DataError, UsageError
+from trainer.plan.plans import plan_folds
+from trainer.train.prepare import prepare, prepare_folds
 
 JOB = Job(lookback=20, horizon=3, batch=64, folds=2)
 
@@ -51,8 +49,7 @@ def test_no_label_of_a_fold_reaches_its_test_and_tests_follow_each_other(make_ca
 def test_a_volatility_model_has_folds_of_one_horizon(make_candles) -> None:
     job = Job(model="tcn", blocks=2, width=4, chunk=64, folds=2, batch_chunks=2, test_fraction=0.3, validation_fraction=0.1)
     folds = prepare_folds(make_candles(40 * 24 * 3, timeframe="1h"), job)
-    assert all(isinstance(fold, StreamData) for fold in folds)
-    assert len({fold.horizon_sessions for fold in folds if isinstance(fold, StreamData)}) == 1
+    assert len({fold.target for fold in folds}) == 1 and folds[0].target.options() == (folds[0].target,)
     assert folds[0].rows_TF.data_ptr() == folds[1].rows_TF.data_ptr()
     assert folds[0].starts["test"].max() < folds[1].starts["test"].min()
 
@@ -72,15 +69,15 @@ def test_what_does_not_suffice_is_refused_by_the_name_of_the_symbol(make_candles
 
 
 def test_a_feature_that_is_not_finite_is_named(make_candles, monkeypatch) -> None:
-    from trainer.data import folds
     from trainer.data.features import compute_features
+    from trainer.train import prepare as prepared
 
     def broken(*arguments: object) -> torch.Tensor:
         rows_TF = compute_features(*arguments)  # type: ignore[arg-type]
         rows_TF[700, 0] = np.nan
         return rows_TF
 
-    monkeypatch.setattr(folds, "compute_features", broken)
+    monkeypatch.setattr(prepared, "compute_features", broken)
     with pytest.raises(DataError, match="log_return_1 of AAA is not finite at 2024-01-01T11:40:00Z"):
         prepare_folds(make_candles(3000), JOB)
 

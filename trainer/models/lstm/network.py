@@ -1,20 +1,23 @@
-"""The LSTM direction classifier: single-layer LSTMs one over the other, the last hidden state to one logit.
+"""The LSTM: single-layer LSTMs one over the other, the last hidden state to the outputs.
 
 Owns the architecture only; scaling, windows, loss and training are `trainer.train`.
 
 Built of single-layer `nn.LSTM`s, because `nn.LSTM(dropout=)` draws from a generator that all models of a process share,
 and a model's result must not depend on its neighbours. Time comes first, as oneDNN and cuDNN want it.
 
-Shapes: T time steps, B batch, F features, H hidden size.
+Shapes: T time steps, B batch, F features, H hidden size, O outputs.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.dropout import keep_mask
+from trainer.models.lstm.stacked import StackedLstm
 
 # What the forget gates begin with beside torch's draw around zero, where a cell halves what it holds at each bar and nothing
 # that is twenty bars back is ever found (measured: benchmarks/learning.py, AUC 0.51 without and 0.95 with it). The usual
@@ -22,22 +25,34 @@ from trainer.models.dropout import keep_mask
 FORGET_BIAS = 1.0
 
 
-class LstmClassifier(nn.Module):
-    """Say how likely the label 1 is after a window of bars."""
+def build(architecture: dict[str, Any], *, recompute: bool = False) -> Lstm:
+    """Build an untrained network. Its weights come from torch's global generator."""
+    return Lstm(**architecture, recompute=recompute)
 
-    def __init__(self, *, features: int, hidden: int, layers: int, dropout: float, recompute: bool = False) -> None:
+
+def stacked(architecture: dict[str, Any], *, recompute: bool = False, matmul_dtype: torch.dtype | None = None) -> StackedLstm:
+    """Return the same function over the stacked weights of many networks."""
+    return StackedLstm(**architecture, recompute=recompute, matmul_dtype=matmul_dtype)
+
+
+class Lstm(nn.Module):
+    """Give the outputs for a window of bars."""
+
+    def __init__(
+        self, *, features: int, hidden: int, layers: int, dropout: float, outputs: int = 1, recompute: bool = False
+    ) -> None:
         """`recompute` trades time for memory: each layer's activations are computed again in the backward pass."""
         super().__init__()
         self.dropout, self._recompute = dropout, recompute
         self.lstms = nn.ModuleList(nn.LSTM(features if layer == 0 else hidden, hidden) for layer in range(layers))
-        self.head = nn.Linear(hidden, 1)
+        self.head = nn.Linear(hidden, outputs)
         with torch.no_grad():
             for lstm in self.lstms:
                 bias = lstm.get_parameter("bias_ih_l0")
                 bias[hidden : 2 * hidden] += FORGET_BIAS  # torch's order of gates: input, forget, cell, output
 
     def forward(self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
-        """Return logits (B,) float32 for scaled windows (T, B, F) float32.
+        """Return outputs (B, O) float32 for scaled windows (T, B, F) float32.
 
         Dropout is on where `keys_L2` ((L, 2) int32, a key for each layer) is given; `first_row` is the place of x's first
         window in its batch.
@@ -59,10 +74,10 @@ class LstmClassifier(nn.Module):
                     probability=1 - self.dropout,
                 )
                 hidden_TBH = hidden_TBH * keep[0] * (1 / (1 - self.dropout))
-        # The head stays in full precision under autocast: three digits of a logit are too few for a loss.
+        # The head stays in full precision under autocast: three digits of an output are too few for a loss.
         with torch.autocast(x_TBF.device.type, enabled=False):
-            logits_B: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype)).squeeze(-1)
-        return logits_B
+            outputs_BO: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype))
+        return outputs_BO
 
 
 def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:

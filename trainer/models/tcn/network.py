@@ -1,4 +1,4 @@
-"""The temporal convolutional network: residual blocks of two dilated causal convolutions, then one number a bar.
+"""The temporal convolutional network: residual blocks of two dilated causal convolutions, then the outputs of each bar.
 
 Owns the architecture only; scaling, chunks, loss and training are `trainer.train`. After Bai, Kolter and Koltun 2018
 (https://arxiv.org/abs/1803.01271): kernel 3, weight norm, ReLU, channels dropped whole after each convolution.
@@ -6,12 +6,13 @@ Owns the architecture only; scaling, chunks, loss and training are `trainer.trai
 No convolution pads. A chunk comes with the bars that its first output looks back on, every layer computes what the next one
 needs and no more, and nothing is cut off; causal by construction, since an output stands under the last bar that it saw.
 
-Shapes: B chunks, F features, C channels, X bars read, T bars of output: X = T + receptive_field - 1.
+Shapes: B chunks, F features, C channels, X bars read, T bars of output: X = T + receptive_field - 1, O outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,15 +20,27 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.dropout import keep_mask
+from trainer.models.tcn import CONVOLUTIONS, KERNEL
 
-KERNEL = 3
-CONVOLUTIONS = 2  # of each block
+
+def build(architecture: dict[str, Any], *, recompute: bool = False) -> Tcn:
+    """Build an untrained network. Its weights come from torch's global generator."""
+    return Tcn(**architecture, recompute=recompute)
 
 
 class Tcn(nn.Module):
-    """Tell one number for each bar of a chunk from the bars up to it."""
+    """Give the outputs of each bar of a chunk from the bars up to it."""
 
-    def __init__(self, *, features: int, width: int, dilations: Sequence[int], dropout: float, recompute: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        features: int,
+        width: int,
+        dilations: Sequence[int],
+        dropout: float,
+        outputs: int = 1,
+        recompute: bool = False,
+    ) -> None:
         """`recompute` trades time for memory: each block's activations are computed again in the backward pass."""
         super().__init__()
         self._recompute = recompute
@@ -36,7 +49,7 @@ class Tcn(nn.Module):
             Block(inputs=before, width=width, dilation=dilation, dropout=dropout)
             for before, dilation in zip(inputs, dilations, strict=True)
         )
-        self.head = nn.Conv1d(width, 1, 1)
+        self.head = nn.Conv1d(width, outputs, 1)
 
     @property
     def receptive_field(self) -> int:
@@ -44,7 +57,7 @@ class Tcn(nn.Module):
         return 1 + sum(block.reach for block in self.blocks)  # type: ignore[misc]
 
     def forward(self, x_BFX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
-        """Return outputs (B, T) float32 for scaled bars (B, F, X); output t belongs to bar t + receptive_field - 1 of x.
+        """Return outputs (B, T, O) float32 for scaled bars (B, F, X); output t belongs to bar t + receptive_field - 1 of x.
 
         Dropout is on where `keys_L2` ((2 x blocks, 2) int32, a key for each convolution) is given; `first_row` is the place
         of x's first chunk in its batch.
@@ -57,10 +70,10 @@ class Tcn(nn.Module):
                 hidden_BCX = checkpoint(block, hidden_BCX, keys, first_row, use_reentrant=False, preserve_rng_state=False)
             else:
                 hidden_BCX = block(hidden_BCX, keys, first_row)
-        # The head stays in full precision under autocast: three digits of a volatility are too few for a loss.
+        # The head stays in full precision under autocast: three digits of an output are too few for a loss.
         with torch.autocast(x_BFX.device.type, enabled=False):
-            outputs_BT: torch.Tensor = self.head(hidden_BCX.to(self.head.weight.dtype)).squeeze(1)
-        return outputs_BT
+            outputs_BOT: torch.Tensor = self.head(hidden_BCX.to(self.head.weight.dtype))
+        return outputs_BOT.transpose(1, 2)
 
 
 class Block(nn.Module):

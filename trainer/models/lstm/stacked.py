@@ -1,4 +1,4 @@
-"""Many LSTM classifiers of one architecture as one batched program: the same function as `lstm.py`, model by model.
+"""Many LSTMs of one architecture as one batched program: the same function as `network`, model by model.
 
 The stacked form is for GPUs, where one small LSTM leaves most of the chip idle; on a CPU it loses to one model after another
 (0.4 to 1.1 times, measured 2026-11-20 and -21), and is there so that equality is tested on any machine.
@@ -7,7 +7,7 @@ All weights of a model are one row of a (M, P) tensor, cut into views here: the 
 tensor, whatever the layers. The recurrence is differentiated by hand, since autograd's tape of small operations costs as much
 again. Both biases stay, as `nn.LSTM` has them: merged into one they would move half as far under Adam.
 
-Shapes: M models, T time steps, B batch, F features, H hidden size, P weights of one model, L layers.
+Shapes: M models, T time steps, B batch, F features, H hidden size, P weights of one model, L layers, O outputs.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class StackedLstm:
         hidden: int,
         layers: int,
         dropout: float,
+        outputs: int = 1,
         recompute: bool = False,
         matmul_dtype: torch.dtype | None = None,
     ) -> None:
@@ -45,14 +46,14 @@ class StackedLstm:
             shapes[f"lstms.{layer}.weight_hh_l0"] = (4 * hidden, hidden)
             shapes[f"lstms.{layer}.bias_ih_l0"] = (4 * hidden,)
             shapes[f"lstms.{layer}.bias_hh_l0"] = (4 * hidden,)
-        shapes["head.weight"] = (1, hidden)
-        shapes["head.bias"] = (1,)
+        shapes["head.weight"] = (outputs, hidden)
+        shapes["head.bias"] = (outputs,)
         self.shapes = shapes
 
     def forward(
         self, weights_MP: torch.Tensor, x_MTBF: torch.Tensor, keys_LM2: torch.Tensor | None = None, first_row: int = 0
     ) -> torch.Tensor:
-        """Return logits (M, B) for scaled windows; dropout as in `LstmClassifier.forward`."""
+        """Return outputs (M, B, O) for scaled windows; dropout as in `Lstm.forward`."""
         part = self._cut(weights_MP)
         hidden_MTBH = x_MTBF
         for layer in range(self.layers):
@@ -72,7 +73,7 @@ class StackedLstm:
                 )
                 hidden_MTBH = hidden_MTBH * keep * (1 / (1 - self.dropout))
         last_MBH = hidden_MTBH[:, -1]
-        return torch.baddbmm(part["head.bias"].unsqueeze(1), last_MBH, part["head.weight"].transpose(1, 2)).squeeze(-1)
+        return torch.baddbmm(part["head.bias"].unsqueeze(1), last_MBH, part["head.weight"].transpose(1, 2))
 
     def flatten(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return one model's weights (P,) from its plain state dictionary."""

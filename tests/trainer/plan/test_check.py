@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainer.config import Job
-from trainer.data.check import main
-from trainer.data.windows import prepare
 from trainer.data.writing import write_candles
+from trainer.plan.check import main
+from trainer.train.prepare import prepare
 
 
 @pytest.fixture
@@ -55,6 +55,8 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
             "calendar": "24x7",
             "ties": expected.ties,
             "windows": {name: len(starts) for name, starts in expected.starts.items()},
+            "horizon": 5,
+            "horizon_bars": 5,
         }
     ]
 
@@ -85,7 +87,7 @@ def test_a_job_that_is_none_is_one_error_and_exit_2(folder: Path, capsys) -> Non
 
 
 def test_the_desk_needs_no_torch_to_check(folder: Path) -> None:
-    script = "import sys; from trainer.data.check import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    script = "import sys; from trainer.plan.check import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", script, "--data", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["timeframe"] == "1m"

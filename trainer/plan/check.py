@@ -1,7 +1,7 @@
 """What a run would train on, said before anything is launched. Run by the desk as a child, so that the launcher needs no
 pyarrow:
 
-    python -m trainer.data.check --job JOB.json --data PATH
+    python -m trainer.plan.check --job JOB.json --data PATH
 
 One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows. Data or a job that no run
 could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the candles and counts windows, in numpy alone: no
@@ -20,8 +20,8 @@ from typing import Any
 from trainer.config import Job, job_from_json
 from trainer.data.candles import Candles, CandleSet, read_candles, time_text
 from trainer.data.feature_names import FEATURES
-from trainer.data.plans import horizon_of, plan_folds
 from trainer.errors import TrainerError, UsageError
+from trainer.plan.plans import plan_folds
 
 
 def check_data(path: Path, job: Job) -> dict[str, Any]:
@@ -70,14 +70,14 @@ def _symbol(candles: Candles, job: Job) -> dict[str, Any]:
         "holes": int(plan.holes.sum()),
         "calendar": plan.calendar,
         "ties": plan.ties,
-        "windows": {name: len(starts) for name, starts in plan.starts.items()},
-        **horizon_of(plan),
+        "windows": {name: len(bars) for name, bars in plan.bars.items()},
+        **plan.horizon,
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the description, or the error, as one JSON document; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.data.check", description="Check a job's candles without training.")
+    parser = argparse.ArgumentParser(prog="python -m trainer.plan.check", description="Check a job's candles without training.")
     parser.add_argument("--job", type=Path, help="the job as JSON; without it, a job's defaults")
     parser.add_argument("--data", type=Path, required=True, help="folder or file of candles")
     options = parser.parse_args(arguments)
