@@ -30,12 +30,13 @@ from trainer.artifacts.card import Card, read_card
 from trainer.config import Job
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.windows import SymbolData, prepare
-from trainer.train.evaluation import baselines
-from trainer.train.loop import Run, labels_at, train
-from trainer.train.packs.pack import Member, ModelState
+from trainer.targets import scores_of
+from trainer.targets.direction.scores import baselines, metrics
+from trainer.train.loop import Run, train
+from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.score import Evaluator, metrics, probabilities_of
+from trainer.train.prepare import SymbolData, prepare
+from trainer.train.task import reader_for, run_of
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
 FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1
@@ -109,17 +110,17 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.epochs) -> dict[str,
     """Train a small model on candles with a planted signal; return what it reached and what could be reached."""
     candles, features = planted_candles(seed, moves=moves)
     data = prepare(candles, PLANTED, features=features, warmup=0)
-    bars = (data.starts["test"] + PLANTED.lookback - 1).numpy()
-    labels = data.labels_T.numpy()[bars]
-    oracle = metrics(np.where(_direction(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1), labels)
-    simple = baselines(data, candles.close, lookback=PLANTED.lookback, horizon=1, span="test")["logistic"]
+    bars, labels = data.bars("test"), data.labels("test")
+    said = np.where(_direction(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1)
+    oracle = metrics(data.target, said, labels)
+    simple = baselines(data.target, data.scored("test"))["logistic"]
     began = time.perf_counter()
     scored = learn(data, replace(PLANTED, seed=seed, epochs=epochs))
     return {
         "seed": seed,
         "auc": scored["auc"],
         "attainable": oracle["auc"],
-        "logistic on the last bar": metrics(simple, labels)["auc"],
+        "logistic on the last bar": metrics(data.target, simple, labels)["auc"],
         "test windows": scored["n"],
         "seconds": round(time.perf_counter() - began, 1),
     }
@@ -191,16 +192,20 @@ class _OneRun:
         self.model = model
 
 
-def learn(data: SymbolData, job: Job) -> dict[str, Any]:
-    """Train one model in this process, stop early on validation, and score it once on test."""
-    scaler = {"mean_F": data.mean_F, "std_F": data.std_F}
-    member = Member(name=data.symbol, rows_TF=data.rows_TF, labels_T=data.labels_T, seed=job.seed, **scaler)
-    roster = _OneRun(Run(member=member, symbol=data.symbol, starts=data.starts, learning_rate=job.learning_rate))
+def trained(data: SymbolData, job: Job) -> torch.nn.Module:
+    """Train one model in this process, stopping early on validation, and return it with its best weights."""
+    roster = _OneRun(run_of(data, job, model=data.symbol, seed=job.seed))
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
-    evaluator = Evaluator(rows_TF=data.rows_TF, lookback=job.lookback, **scaler)
-    chances = probabilities_of(evaluator.logits(roster.model, data.starts["test"]))
-    return metrics(chances, labels_at(data.labels_T, data.starts["test"], job.lookback))
+    return roster.model
+
+
+def learn(data: SymbolData, job: Job) -> dict[str, Any]:
+    """Train one model, and score it once on test, without intervals."""
+    model = trained(data, job)
+    outputs = reader_for(data, job).outputs(model, data.bars("test"))
+    scores = scores_of(data.target)
+    return dict(scores.metrics(data.target, scores.forecast(data.target, outputs, data.fitted), data.labels("test")))
 
 
 def real(file: Path, symbols: str, settings: dict[str, Any]) -> list[dict[str, Any]]:

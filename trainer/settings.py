@@ -27,6 +27,16 @@ def setting(default: Any, help: str, **limits: float) -> Any:
     return field(default=default, metadata={"help": help, "limits": limits})
 
 
+def horizon_setting() -> Any:
+    """Declare `horizon`, which several targets have in common."""
+    return setting(5, "Bars ahead that the label looks, where it looks so many bars and not sessions ahead.", least=1)
+
+
+def volatility_bars_setting() -> Any:
+    """Declare `volatility_bars`, which several targets have in common."""
+    return setting(60, "Bars of the trailing volatility that some targets have their labels in.", least=2)
+
+
 def check_limits(key: str, value: Any, limits: dict[str, float]) -> None:
     """Raise UsageError where a value lies outside the limits that `setting` declared."""
     if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()):

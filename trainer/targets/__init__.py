@@ -11,18 +11,21 @@ from importlib import import_module
 from typing import Any
 
 from trainer.settings import Target
-from trainer.targets import direction, volatility
+from trainer.targets import barrier, direction, quantiles, return_, volatility
 
 TARGETS: dict[str, type[Target]] = {
     "direction": direction.Direction,
     "volatility": volatility.Volatility,
+    "return": return_.Return,
+    "quantiles": quantiles.Quantiles,
+    "barrier": barrier.Barrier,
 }
 DEFAULT = "direction"
 DEFAULT_OF = {"tcn": "volatility"}  # by model, where it is another
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetKeys(volatility.Keys, direction.Keys):
+class TargetKeys(barrier.Keys, quantiles.Keys, volatility.Keys, direction.Keys):
     """The keys of all targets, side by side as a flat job has them."""
 
 

@@ -67,6 +67,11 @@ def trailing_deviation(close_T: np.ndarray, span: int) -> np.ndarray:
     return np.where(found_T > 0, found_T, np.nan)
 
 
+def volatility_unit(close_T: np.ndarray, *, horizon: int, span: int) -> np.ndarray:
+    """Return (T,) float64: the volatility over `horizon` bars as the last `span` bars tell it. Bar t uses bars up to t."""
+    return np.asarray(trailing_deviation(close_T, span) * np.sqrt(horizon))
+
+
 def unfitted(target: Target, labels_NK: np.ndarray) -> dict[str, Any]:
     """Fit nothing: the `fit` of a target whose labels are trained on as they are."""
     return {}

@@ -212,7 +212,13 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, di
 def test_the_card_tells_what_was_made(model_file):
     file, _, done = model_file
     card = read_card(file)
-    assert card.architecture == {"features": len(card.features), "width": 8, "dilations": [1, 2, 4], "dropout": 0.1, "outputs": 1}
+    assert card.architecture == {
+        "features": len(card.features),
+        "width": 8,
+        "dilations": [1, 2, 4],
+        "dropout": 0.1,
+        "outputs": 1,
+    }
     assert (card.family, card.lookback, card.horizon, card.target_settings["horizon_sessions"]) == ("tcn", 29, SESSION, 1)
     assert card.data["synthetic"] and card.data["holes"] == 1
     assert card.metrics == done["metrics"]

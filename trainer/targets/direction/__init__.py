@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, Target, setting
+from trainer.settings import LOWER, Column, Metric, Target, horizon_setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
     """The keys of a direction in a job."""
 
-    horizon: int = setting(5, "Bars ahead that the label looks, where it looks so many bars and not sessions ahead.", least=1)
+    horizon: int = horizon_setting()
 
 
 @dataclass(frozen=True, kw_only=True)
