@@ -95,7 +95,7 @@ CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target
         "batch_chunks": 8,
         "epochs": 20,
         "patience": 20,
-        "learning_rate": 2e-2,
+        "learning_rate": 1e-2,
         "schedule": "cosine",
         "test_fraction": 0.2,
         "validation_fraction": 0.1,

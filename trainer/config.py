@@ -196,8 +196,10 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def job_keys() -> list[tuple[str, Any, str]]:
-    """Return (key, default, help) of every job key, in order."""
-    return [(item.name, item.default, item.metadata["help"]) for item in fields(Job)]
+    """Return (key, default, help) of every job key, in order: what names the job, the keys of homes, the rest."""
+    first = ("name", "model", "target")
+    ordered = sorted(fields(Job), key=lambda item: first.index(item.name) if item.name in first else len(first))
+    return [(item.name, item.default, item.metadata["help"]) for item in ordered]
 
 
 def _toml_value(text: str) -> Any:

@@ -22,6 +22,7 @@ from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
 from trainer.runs.world import NodeResult, World
 from trainer.stack_outputs import StackOutputs
+from trainer.targets.direction import Direction
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -124,7 +125,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
 
 
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
-METRICS = {"test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+METRICS = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
 
 
 def weights() -> bytes:

@@ -43,7 +43,7 @@ from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import Objects, open_objects
 from trainer.stack_outputs import StackOutputs
 
-FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
+FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 

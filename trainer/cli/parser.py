@@ -135,7 +135,6 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--job", metavar="FILE", help="job file (TOML)")
     job.add_argument("--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference")
     job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md")
-    job.add_argument("--target", metavar="NAME", help="what is forecast (default: by model)")
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: every one found)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
     job.add_argument("--data", metavar="PATH", help="file or folder of candles, uploaded to raw/ (default: what raw/ holds)")
