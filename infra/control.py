@@ -19,7 +19,6 @@ HANDLER = "trainer.control.sweep.handler"
 RUNTIME = "python3.13"
 OWN_FILES = (
     "trainer/__init__.py",
-    "trainer/errors.py",
     "trainer/control/__init__.py",
     "trainer/control/sweep.py",
     "trainer/runs/__init__.py",

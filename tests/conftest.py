@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-pytest_plugins = ["tests.desk"]
+pytest_plugins = ["tests.network", "tests.selection", "tests.desk", "tests.forks"]
 
 if TYPE_CHECKING:
     from trainer.access import Access
     from trainer.rehearsal.server import EmbeddedAws
     from trainer.stack_outputs import StackOutputs
-
-
-WHOLE_RUNS = ("chaos", "end_to_end")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal whole runs out over the list: they mostly wait, and if they all came at once the cores would, too."""
-    whole = [item for item in items if item.path.parent.name in WHOLE_RUNS]
-    others = [item for item in items if item.path.parent.name not in WHOLE_RUNS]
-    for number, item in enumerate(reversed(whole), start=1):
-        others.insert(len(others) - number * len(others) // len(whole), item)
-    items[:] = others
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,12 +26,12 @@ def no_gpu_profiles_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="session")
-def aws_server() -> Iterator[EmbeddedAws]:
+def aws_server(programs: Path) -> Iterator[EmbeddedAws]:
     """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test switches it on
     (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`)."""
     from trainer.rehearsal.server import EmbeddedAws  # late: moto takes a second, and many tests need none
 
-    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=3) as server:
+    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, programs=programs) as server:
         yield server
 
 
@@ -54,7 +43,7 @@ def access(aws_server: EmbeddedAws) -> Access:
 
 @pytest.fixture
 def stack(aws_server: EmbeddedAws, access: Access) -> tuple[Access, StackOutputs]:
-    """A fresh account with the Pulumi program applied, and what the program says of it; four seconds."""
+    """A fresh account with the Pulumi program applied, and what the program says of it."""
     from trainer.stack_outputs import StackOutputs, parameter_name
 
     aws_server.apply_program(access)

@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.network import HOOK
+
 ROOT = Path(__file__).resolve().parents[1]
+CLIENT = ROOT / "trainer" / "rehearsal" / "fork_client.py"
 QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
 
 
@@ -27,27 +30,35 @@ class Desk:
 
     folder: Path
     checkout: Path
+    shared: dict[str, str]  # variables that let its embedded AWS share with those of other tests
 
     @property
     def home(self) -> Path:
         """Return the embedded AWS's folder."""
         return self.folder / ".mayfly"
 
+    def environment(self) -> dict[str, str]:
+        """Return what a command gets: no credentials and no region but what a rehearsal gives, and no network."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
+        paths = os.pathsep.join([str(HOOK), str(self.checkout)])
+        return kept | {"PYTHONPATH": paths, "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)} | self.shared
+
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `python -m trainer.cli.main WORDS`, with no credentials and no region but what a rehearsal gives."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
-        environment |= {"PYTHONPATH": str(self.checkout), "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
+        """Start `python -m trainer.cli.main WORDS`, as a fork where the desk shares a fork server."""
+        python = [sys.executable]
+        if server := self.shared.get("MAYFLY_FORK_SERVER"):
+            python = [*python, "-I", "-S", str(CLIENT), server, sys.executable]
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.cli.main", *words],
+            [*python, "-m", "trainer.cli.main", *words],
             cwd=self.folder,
-            env=environment,
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, *words: str, timeout_seconds: float = 250) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout_seconds: float = 500) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         process = self.start(*words)
         out, err = process.communicate(timeout=timeout_seconds)
@@ -71,13 +82,13 @@ class Desk:
 
 
 def processes_that_mention(text: str) -> list[int]:
-    """Return the ids of the processes whose command line or environment holds a text, this one excepted."""
+    """Return the ids of the processes whose command line, environment or folder holds a text, this one excepted."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes() + bytes((entry / "cwd").readlink())
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
@@ -86,7 +97,7 @@ def processes_that_mention(text: str) -> list[int]:
     return found
 
 
-def until(true: Callable[[], Any], *, seconds: float = 120.0) -> Any:
+def until(true: Callable[[], Any], *, seconds: float = 500.0) -> Any:
     """Look ten times a second until something holds, and return it; fail when time is up."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -111,35 +122,41 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def shared(programs: Path, fork_server: Path) -> dict[str, str]:
+    """What desks share: how the Pulumi program is applied, and the server that their nodes are forked from."""
+    return {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_FORK_SERVER": str(fork_server)}
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path, shared: dict[str, str]) -> Iterator[Desk]:
     """A desk whose commands come from this checkout."""
-    yield from _desk(tmp_path, ROOT)
+    yield from _desk(tmp_path, ROOT, shared)
 
 
 @pytest.fixture
-def desk_with_own_checkout(tmp_path: Path) -> Iterator[Desk]:
-    """A desk with a copy of the checkout, which a test may break."""
+def desk_with_own_checkout(tmp_path: Path, programs: Path) -> Iterator[Desk]:
+    """A desk with a copy of the checkout, which a test may break; its nodes start every Python anew."""
     copy = tmp_path / "checkout"
     for name in ("trainer", "infra"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, copy / name)
-    yield from _desk(tmp_path, copy)
+    yield from _desk(tmp_path, copy, {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_REHEARSAL_NODES": "fresh"})
 
 
-def _desk(folder: Path, checkout: Path) -> Iterator[Desk]:
-    desk = Desk(folder=folder, checkout=checkout)
+def _desk(folder: Path, checkout: Path, shared: dict[str, str]) -> Iterator[Desk]:
+    desk = Desk(folder=folder, checkout=checkout, shared=shared)
     yield desk
     subprocess.run(
         [sys.executable, "-m", "trainer.cli.main", "rehearse", "--stop"],
         cwd=folder,
-        env={**os.environ, "MAYFLY_HOME": str(desk.home), "PYTHONPATH": str(ROOT)},
+        env={**desk.environment(), "PYTHONPATH": os.pathsep.join([str(HOOK), str(ROOT)])},
         capture_output=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
-    deadline = time.monotonic() + 30  # what was just told to end may still be at it
+    deadline = time.monotonic() + 500  # what was just told to end may still be at it
     while (left := desk.processes()) and time.monotonic() < deadline:
         time.sleep(0.1)
     told = {process: _command_of(process) for process in left}

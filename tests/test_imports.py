@@ -15,56 +15,54 @@ ROOT = Path(__file__).resolve().parents[1]
 # What each part may import of ours. A name stands for the module or the whole package.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "environment": set(),
     "stack_outputs": set(),
-    "access": {"errors"},
+    "aws_errors": {"errors"},
+    "access": {"errors", "aws_errors"},
+    "stack": {"errors", "aws_errors", "access", "stack_outputs"},
     "settings": {"errors"},
-    "models": {"errors", "settings"},
-    "targets": {"errors", "settings", "data"},
+    "models": {"settings"},
+    "targets": {"settings", "data"},
     "config": {"errors", "settings", "models", "targets"},
-    "gpu_profiles": {"errors", "settings", "config", "models"},
-    "artifacts": {"errors", "config"},
-    "runs": {"errors", "config", "access", "stack_outputs", "artifacts"},
-    "cost": {"errors", "config", "access", "gpu_profiles", "artifacts", "runs"},
-    "registry": {"errors", "config", "access", "stack_outputs", "artifacts", "runs"},
-    "launch": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "cost", "registry"},
-    "control": {
-        "errors",
-        "config",
-        "access",
-        "stack_outputs",
-        "gpu_profiles",
-        "artifacts",
-        "runs",
-        "cost",
-        "registry",
-        "launch",
-    },
+    "code_files": set(),
+    "gpu_profiles": {"errors", "environment", "settings", "config", "models"},
+    "artifacts": {"errors"},
+    "runs": {"errors", "aws_errors", "access", "artifacts"},
+    "cost": {"errors", "config", "gpu_profiles", "artifacts"},
+    "registry": {"errors", "access", "stack_outputs", "artifacts", "runs"},
+    "launch": {"errors", "config", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost"},
+    "control": {"errors", "aws_errors", "access", "stack_outputs", "gpu_profiles", "runs", "registry"},
     "data": {"errors"},
-    "plan": {"errors", "settings", "config", "models", "targets", "data"},
-    "train": {"errors", "settings", "config", "gpu_profiles", "artifacts", "models", "targets", "data", "plan"},
-    "node": {"errors", "config", "access", "artifacts", "runs"},
-    "rehearsal": {"errors", "config", "access", "stack_outputs", "gpu_profiles", "runs", "control", "launch", "cost", "infra"},
+    "plan": {"errors", "settings", "config", "targets", "data"},
+    "train": {
+        *("errors", "environment", "settings", "config", "code_files", "gpu_profiles", "artifacts"),
+        *("models", "targets", "data", "plan"),
+    },
+    "node": {"errors", "environment", "aws_errors", "access", "artifacts", "runs"},
+    "rehearsal": {"errors", "environment", "access", "runs"},
     "cli": {"*"},
-    "infra": {"stack_outputs", "gpu_profiles"},
+    "infra": {"stack_outputs"},
 }
 # Files whose place in the order differs from their package's, each with its reason.
 EXCEPTIONS: dict[str, set[str]] = {
-    "trainer/data/sync.py": {"errors", "config", "access"},  # the one file of data that speaks to S3
+    "trainer/data/sync.py": {"errors", "access"},  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
-    "trainer/control/sweep.py": {"errors", "runs.lease"},  # a broken launcher can't stop the sweeper
+    "trainer/control/sweep.py": {"runs.lease"},  # a broken launcher can't stop the sweeper
 }
 CONTROL_PLANE = (
-    "config",
-    "settings",
-    "errors",
-    "access",
-    "stack_outputs",
-    "gpu_profiles",
-    "launch",
-    "control",
-    "runs",
-    "cost",
-    "registry",
+    *(
+        "config",
+        "settings",
+        "errors",
+        "environment",
+        "code_files",
+        "aws_errors",
+        "access",
+        "stack",
+        "stack_outputs",
+        "gpu_profiles",
+    ),
+    *("launch", "control", "runs", "cost", "registry"),
 )
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}
@@ -77,6 +75,16 @@ FORBIDDEN_LIBRARIES: dict[str, set[str]] = {
     "data": CLOUD,
     "node": {"torch", "pandas"},
 }
+# Who reads the environment: one module, and the sweeper, which would import the module for four names.
+READS_THE_ENVIRONMENT = {
+    "trainer/environment.py",
+    "trainer/control/sweep.py",
+    "trainer/rehearsal/fork_server.py",  # plain scripts, which import nothing of ours
+    "trainer/rehearsal/fork_client.py",
+}
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
+# Names that two classes still have. Rename one of the pair and take the name out; add none.
+SHARED_NAMES = {"Source"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 
@@ -128,6 +136,23 @@ def test_a_file_imports_only_what_its_part_may(path):
         assert any(name.startswith(f"trainer.{item}.") for item in allowed if "." in item), f"{path} imports {name}"
 
 
+def arrows_of(path: str) -> set[str]:
+    """Return the other parts that a file imports, and the dotted names by which EXCEPTIONS may grant less than a part."""
+    names = {name for name in imported(sources()[path]) if part_of(name)}
+    parts = {str(part_of(name)) for name in names} - {part_of_file(path)}
+    dotted = {item for items in EXCEPTIONS.values() for item in items if "." in item}
+    return parts | {item for item in dotted if any(name.startswith(f"trainer.{item}.") for name in names)}
+
+
+def test_every_arrow_that_the_table_grants_is_taken():
+    taken: dict[str, set[str]] = {}
+    for path in sources():
+        taken.setdefault(path if path in EXCEPTIONS else part_of_file(path), set()).update(arrows_of(path))
+    idle = {place: may - taken.get(place, set()) - {"*"} for place, may in (MAY_IMPORT | EXCEPTIONS).items()}
+    lines = [f"  {place}: {', '.join(sorted(arrows))}" for place, arrows in idle.items() if arrows]
+    assert not lines, "remove from MAY_IMPORT or EXCEPTIONS, and from docs/architecture.md:\n" + "\n".join(lines)
+
+
 @pytest.mark.parametrize("path", sorted(sources()))
 def test_a_file_imports_no_library_that_its_part_must_not(path):
     part, libraries = part_of_file(path), {name.split(".")[0] for name in imported(sources()[path])}
@@ -137,6 +162,40 @@ def test_a_file_imports_no_library_that_its_part_must_not(path):
         assert libraries <= set(sys.stdlib_module_names) | CONTROL_PLANE_LIBRARIES | {"trainer"}
     if not path.startswith(MAY_BE_LINUX_ONLY):
         assert not libraries & LINUX_ONLY, "the desk may be a Mac"
+
+
+def reads_the_environment(tree: ast.AST) -> bool:
+    """Return whether a file may read or set a variable: it names os.environ or the like, or imports os under another name."""
+    attributes = {(ast.unparse(node.value), node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    renamed = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname]
+    return (
+        any(owner in ("os", "os.path") and name in ENVIRONMENT for owner, name in attributes)
+        or bool(imported(tree) & {f"{module}.{name}" for module in ("os", "os.path", "posix") for name in ENVIRONMENT})
+        or any(alias.name in ("os", "os.path") for alias in renamed)
+    )
+
+
+@pytest.mark.parametrize("path", sorted(sources()))
+def test_the_environment_is_read_in_one_module(path):
+    may = path in READS_THE_ENVIRONMENT
+    told = "reads no variable any more" if may else "reads the environment: add a function to trainer/environment.py"
+    assert reads_the_environment(sources()[path]) == may, f"{path} {told}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['A']",
+        "import os\ndef f(environment=os.environ): ...",
+        "import os\nos.getenv('A')",
+        "from os import environ",
+        "from os import getenv as read",
+        "import os as system\nsystem.environ",
+        "import os\nos.path.expandvars('$A')",
+    ],
+)
+def test_a_file_that_reads_the_environment_is_found(source):
+    assert reads_the_environment(ast.parse(source))
 
 
 def test_no_cycles():
@@ -160,6 +219,20 @@ def test_no_cycles():
 
     for module in sorted(edges):
         visit(module, [])
+
+
+def test_no_two_classes_share_a_name():
+    """One word for one thing: who reads `World` should not have to ask which."""
+    places: dict[str, list[str]] = {}
+    for path, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path)
+    shared = {name: paths for name, paths in places.items() if len(paths) > 1}
+    lines = [f"  {name}: {', '.join(paths)}" for name, paths in sorted(shared.items()) if name not in SHARED_NAMES]
+    assert not lines, "rename one of each to say what it is:\n" + "\n".join(lines)
+    gone = sorted(SHARED_NAMES - shared.keys())
+    assert not gone, f"remove from SHARED_NAMES, one class has the name now: {', '.join(gone)}"
 
 
 def test_no_infra_file_is_named_after_a_standard_module():

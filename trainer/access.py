@@ -1,4 +1,4 @@
-"""Which AWS a command speaks to: the caller's own account, by the SDK's variables, or the embedded one of a rehearsal."""
+"""Access to one AWS: the caller's own account, found by the SDK, or the embedded one of a rehearsal. Clients and errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError
+from trainer.aws_errors import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
+from trainer.errors import TrainerError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How to reach one AWS. Without an endpoint the SDK finds region, credentials and endpoints itself."""
+    """Region, endpoint and credentials of one AWS. Without an endpoint the SDK finds all of them itself."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -47,7 +48,7 @@ _session_lock = threading.Lock()
 
 @cache
 def _session(*, own_settings: bool) -> Any:
-    """Return the one session of this process; without the user's settings, a profile that is wrong can't spoil a rehearsal."""
+    """Return the one session of this process; without the user's settings, a wrong profile can't spoil a rehearsal."""
     import boto3
     import botocore.session
 
@@ -58,18 +59,6 @@ def _session(*, own_settings: bool) -> Any:
     return boto3.Session(botocore_session=session)
 
 
-PERMISSION_CODES = frozenset(
-    {
-        *("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthFailure", "OptInRequired", "403"),
-        *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
-        *("ExpiredToken", "ExpiredTokenException", "RequestExpired"),
-    }
-)
-THROTTLING_CODES = frozenset(
-    {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException", "SlowDown"}
-)
-
-
 def error_code(error: BaseException) -> str:
     """Return the AWS code of a botocore error ('NoSuchKey', '412'), or the class's name where AWS sent none."""
     response = getattr(error, "response", None)
@@ -78,27 +67,26 @@ def error_code(error: BaseException) -> str:
     return type(error).__name__
 
 
-def aws_error(error: BaseException, doing: str) -> TrainerError:
-    """Turn a botocore error into ours, by code: no permission, no connection (worth another try), or a setting.
+def error_message(error: BaseException) -> str:
+    """Return AWS's own message of a botocore error, or the error's text where AWS sent none."""
+    response = getattr(error, "response", None)
+    return str(response["Error"].get("Message", "")) if isinstance(response, dict) and "Error" in response else str(error)
 
-    `doing` says what failed, with its value: "cannot read s3://bucket/key".
-    """
+
+def meaning_of(error: BaseException) -> Meaning:
+    """Return the meaning of a botocore error: by AWS's code, else by its class (CONNECTION where AWS was not reached)."""
     from botocore import exceptions  # late, like boto3 itself
 
-    code = error_code(error)
-    if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.TokenRetrievalError)):
-        do = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse."
-        return PermissionDenied(doing, why="no AWS credentials", do=do)
-    if isinstance(error, exceptions.NoRegionError):
-        return ConfigError(doing, why="no AWS region", do="Set AWS_REGION, such as us-east-1.")
     if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):  # every connection and time-out error
-        return ConnectionFailed(doing, why=f"{code}: {error}", do="Check the network; AWS may be out of reach.")
-    if not isinstance(error, exceptions.ClientError):
-        return ConfigError(doing, why=f"{code}: {error}", do="Check region, credentials and settings.")
-    message = error.response.get("Error", {}).get("Message", "")
-    why = f"{code}: {message}" if message else code
-    if code in PERMISSION_CODES:
-        return PermissionDenied(doing, why=why, do="Ask for this permission, or check which credentials AWS_PROFILE names.")
-    if code in THROTTLING_CODES or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
-        return ConnectionFailed(doing, why=why, do="Try again in a minute.")
-    return ConfigError(doing, why=why, do="Check the stack: pulumi up brings it in line with this version.")
+        return CONNECTION
+    if isinstance(error, exceptions.ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return meaning(error_code(error), error_message(error), status=status)
+    known = meaning(error_code(error))
+    return SDK_FAILED if known is UNKNOWN else known
+
+
+def aws_error(error: BaseException, doing: str) -> TrainerError:
+    """Turn a botocore error into ours, by `trainer.aws_errors`. `doing` names the failed act: "cannot read s3://bucket/key"."""
+    code, message, known = error_code(error), error_message(error), meaning_of(error)
+    return known.error(doing, why=f"{code}: {message}" if message else code, do=known.remedy)

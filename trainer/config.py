@@ -18,7 +18,7 @@ from typing import Any, get_args, get_type_hints
 
 from trainer import models, targets
 from trainer.errors import UsageError, nearest
-from trainer.settings import CHUNKS, Model, Target, check_limits, setting
+from trainer.settings import CHUNKS, ModelSettings, TargetSettings, check_limits, setting
 
 AUTO = "auto"  # of `batch`, whose number is 0 then
 CALENDARS = ("auto", "24x7", "sessions", "events")
@@ -107,12 +107,12 @@ class Job(targets.TargetKeys, models.ModelKeys):
         check(self)
 
     @cached_property
-    def model_settings(self) -> Model:
+    def model_settings(self) -> ModelSettings:
         """Return the settings of the job's model."""
         return _settings(models.MODELS[self.model], self)
 
     @cached_property
-    def target_settings(self) -> Target:
+    def target_settings(self) -> TargetSettings:
         """Return the settings of the job's target."""
         return _settings(targets.TARGETS[self.target_name], self)
 

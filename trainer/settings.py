@@ -64,7 +64,7 @@ class Activations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelSettings:
     """A model's settings, and what follows from them without torch. `network.py` beside them builds it."""
 
     reads: ClassVar[str] = WINDOWS
@@ -145,7 +145,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TargetSettings:
     """A target's settings, and what follows from them without numpy. `labels.py`, `loss.py` and `scores.py` do the rest."""
 
     label_columns: ClassVar[int] = 1

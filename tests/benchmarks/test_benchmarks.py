@@ -24,7 +24,7 @@ RATIO = re.compile(r"\d\.\d\d+ ?x")
 def quickly(name: str, *arguments: str, out: Path) -> tuple[str, dict[str, Any]]:
     """Run a benchmark's quick form in a process of its own: threads and allocator are set there. Return what it said."""
     command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *arguments, "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(out.read_text())
 

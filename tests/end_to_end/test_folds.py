@@ -1,4 +1,4 @@
-"""Folds and seeds on their way through a whole run: planned, trained on the node, in the receipt, listed, predicted with."""
+"""Folds and seeds on their way through a whole run that nobody watches: planned, trained, settled, listed, predicted with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import pytest
 
 
 @pytest.mark.slow
-def test_every_fold_and_seed_of_a_symbol_is_a_model_in_the_receipt_and_predicts(desk, candles):
+def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fold_and_seed_predicts(desk, candles, eventually):
     settings = ("--symbols", "AAA", "--epochs", "1", "--set", "folds=2", "--set", "seeds=2", "--set", "seed=3")
     run = desk.launch("--data", str(candles), *settings)
-    out, err = run.communicate(timeout=250)
-    assert run.returncode == 0, err
-    receipt = json.loads(out)
+    eventually(lambda: desk.events("model_started"))
+    run.kill()
+    run.communicate()
+    eventually(lambda: not desk.processes())  # the node ends by itself, then the embedded AWS does
+
+    told = desk.run("status", "--rehearse", "--json")
+    assert told.returncode == 0, told.stderr
+    (run_id,) = [told_of["run_id"] for told_of in json.loads(told.stdout)["runs"]]
+    receipt = json.loads(desk.run("receipts", run_id, "--rehearse", "--json").stdout)
+    assert receipt["state"] == "done" and receipt["instances"][0]["state"] == "terminated"
     made = {(model["fold"], model["seed"]): model for model in receipt["models"]}
     assert sorted(made) == [(1, 3), (1, 4), (2, 3), (2, 4)] and receipt["failed"] == []
     key = made[2, 4]["key"]

@@ -11,6 +11,7 @@ import pulumi
 import pytest
 
 from infra import control
+from trainer.code_files import code_files
 from trainer.rehearsal.pulumi_resources import zip_archive
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def test_a_failed_sweep_is_tried_again_and_a_stale_one_is_dropped(program: Recor
 def test_zip_holds_the_sweepers_own_modules_and_its_libraries_only() -> None:
     files = control.sweeper_files()
     assert {name for name in files if name.startswith("trainer/")} == set(control.OWN_FILES)
+    assert set(control.OWN_FILES) == code_files(["trainer.control.sweep"]).keys()  # what the handler reaches, and no more
     assert {name.split("/")[0].removesuffix(".py") for name in files} == {"trainer", *control.LIBRARIES}
     assert not [name for name in files if name.endswith(".pyc")]
 
@@ -70,6 +72,7 @@ def test_zip_describes_only_the_services_that_the_sweeper_calls() -> None:
     assert services == set(control.SERVICES)
 
 
+@pytest.mark.slow
 def test_sweeper_runs_from_the_zip_alone(tmp_path: Path) -> None:
     archive = tmp_path / "sweeper.zip"
     archive.write_bytes(zip_archive(control.sweeper_archive()))

@@ -17,10 +17,10 @@ from trainer.artifacts.card import METADATA_KEY, Card
 from trainer.data.candles import Candles
 from trainer.data.sources import FIELDS
 from trainer.data.timeframes import step_of
+from trainer.runs.observation import NodeResult, Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
-from trainer.runs.world import NodeResult, World
 from trainer.stack_outputs import StackOutputs
 from trainer.targets.direction import Direction
 
@@ -54,7 +54,7 @@ def rung(instance_type: str = "g5.12xlarge", zone: str = "us-east-1a", market: s
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_record() -> Callable[..., RunRecord]:
     """Build a starting run of two symbols on two zones, created at noon with an hour to live; any field may be given."""
 
@@ -72,7 +72,6 @@ def make_record() -> Callable[..., RunRecord]:
             "bundle_sha256": "abc",
             "budget_usd": 0.0,
             "estimated_usd": 0.5,
-            "estimated_seconds": 360.0,
             "preflight_at": START - timedelta(seconds=5),
             "created_at": START,
             "deadline": START + timedelta(hours=1),
@@ -153,7 +152,7 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     )
     create_record(objects, closed)
     result = NodeResult(state="done", models=({**model, "metrics": METRICS},))
-    objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, World(result=result))).encode())
+    objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, Observation(result=result))).encode())
     for number, text in enumerate(("booted\nstaged\n", "trained\n"), start=1):
         objects.put(key=f"{log_prefix(record.run_id, 1)}{number:06d}.log", body=text.encode())
 

@@ -37,7 +37,7 @@ class Card:
     calendar: str
     scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
     splits: dict[str, Any]
-    metrics: dict[str, dict[str, Any]]  # by span; `about` describes them: `settings.Target.about`
+    metrics: dict[str, dict[str, Any]]  # by span; `about` describes them: `settings.TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str

@@ -1,4 +1,4 @@
-"""Scores as people read them, by the description that stands beside them in the card (`settings.Target.about`).
+"""Scores as people read them, by the description that stands beside them in the card (`settings.TargetSettings.about`).
 
 Standard library only. Scores of before 2026-11-22 have no description: there is nothing to show of them but a dash.
 """

@@ -6,7 +6,6 @@ The check runs in a child because it needs pyarrow, and the launcher does not. I
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer import environment
 from trainer.access import Access
 from trainer.config import Job, job_from
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError, UsageError
-from trainer.launch.inputs import Candles, Input, choose, list_inputs
+from trainer.launch.inputs import ChosenCandles, Input, choose, list_inputs
 from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
@@ -45,7 +45,7 @@ class DataCheck:
         command = [sys.executable, "-m", "trainer.plan.check", "--job", str(job_file), "--data", job.data]
         self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def result(self) -> tuple[Candles, list[LocalFile]]:
+    def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
         """Wait for the check and return what it found. Raises DataError as the child wrote it."""
         try:
             stdout, stderr = self._child.communicate()
@@ -68,7 +68,7 @@ class DataCheck:
             self._child.wait()
         self._folder.cleanup()
 
-    def _understood(self, report: Mapping[str, Any]) -> tuple[Candles, list[LocalFile]]:
+    def _understood(self, report: Mapping[str, Any]) -> tuple[ChosenCandles, list[LocalFile]]:
         files = []
         for entry in report["files"]:
             # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
@@ -76,7 +76,7 @@ class DataCheck:
             path = self._data if self._data.is_file() else self._data / entry["file"]
             files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
         bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
-        return Candles(timeframe=report["timeframe"], bars=bars, synthetic=bool(report["synthetic"])), files
+        return ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=bool(report["synthetic"])), files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Found:
     """The candles of a job: in raw/ already, at the desk in `files`, or None; `job` is the demo's for want of others."""
 
     job: Job
-    candles: Candles | None
+    candles: ChosenCandles | None
     files: Sequence[LocalFile] = ()
     notes: Sequence[str] = ()  # what the user should know of how they were found
 
@@ -111,19 +111,19 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
     return Found(job=demo, candles=candles, files=files, notes=[note])
 
 
-def upload_candles(candles: Candles, files: Sequence[LocalFile], access: Access, *, bucket: str) -> Candles:
+def upload_candles(candles: ChosenCandles, files: Sequence[LocalFile], access: Access, *, bucket: str) -> ChosenCandles:
     """Put the checked files into raw/ and return the candles with the inputs that the manifest pins."""
     entries = upload(files, access, bucket=bucket)
     inputs = tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
-    return Candles(timeframe=candles.timeframe, bars=candles.bars, synthetic=candles.synthetic, inputs=inputs)
+    return ChosenCandles(timeframe=candles.timeframe, bars=candles.bars, synthetic=candles.synthetic, inputs=inputs)
 
 
-def demo_data(home: Path, environment: Mapping[str, str] = os.environ) -> tuple[Path, str]:
+def demo_data(home: Path) -> tuple[Path, str]:
     """Return the demo's candles and a sentence about them: real ones where they lie ready, else seeded synthetic bars.
 
     Real: the folder that $DATA names, else ../shared/data/raw. Synthetic bars are written below `home`.
     """
-    named = environment.get("DATA", "")
+    named = environment.demo_folder()
     folder = Path(named) if named else Path.cwd().parent / "shared" / "data" / "raw"
     if folder.exists():
         return (

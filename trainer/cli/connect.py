@@ -1,4 +1,4 @@
-"""Which AWS a verb speaks to: the embedded one with `--rehearse`, else the account that AWS's own variables name."""
+"""Access for a verb: to the embedded AWS with `--rehearse`, else to the account that AWS's own variables name."""
 
 from __future__ import annotations
 

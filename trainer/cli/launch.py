@@ -1,7 +1,8 @@
 """`mayfly launch` (python -m trainer.launch): from a job to its receipt.
 
-Reads downwards: the job, preflight, the plan, the question, the record, the run, the receipt. Decisions are made elsewhere
-(`launch/plan`, `runs/reconcile`); here is only their order, and what is said about them.
+Reads downwards: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and the messages;
+`launch.plan` and `runs.reconcile` decide. From here `control.drive` leads to CreateFleet (`control.cloud`) and to the receipt
+(`runs.receipt`).
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from typing import Any
 from trainer.access import Access
 from trainer.cli.candles import DataCheck, Found, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.output import Story, mayfly
+from trainer.cli.output import Console, mayfly
 from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
 from trainer.config import Job, job_from, load_job, parse_assignments, with_settings
-from trainer.control.act import read_receipt
-from trainer.control.drive import StopSignal, drive, start
+from trainer.control.drive import drive, start
 from trainer.control.settle import settle_unwatched
+from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.launch.bundle import Bundle, build_bundle
-from trainer.launch.inputs import Candles
+from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
 from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
-from trainer.launch.preflight import Offers, look, read_stack
+from trainer.launch.preflight import Offers, look
 from trainer.launch.start import new_record, register
-from trainer.runs.observed import last_deadline
+from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
-from trainer.runs.store import Objects, open_objects
+from trainer.runs.store import Objects, open_objects, read_receipt
+from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 
 FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
@@ -49,7 +51,7 @@ NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """What preflight found and decided: all that a run is made of, and nothing written yet."""
+    """Result of preflight: everything that a run needs, with nothing written yet."""
 
     outputs: StackOutputs
     objects: Objects
@@ -57,43 +59,43 @@ class Ready:
     bundle: Bundle
     found: Found
     job: Job  # with the symbols and the timeframe that the candles decide
-    candles: Candles
+    candles: ChosenCandles
     plan: LaunchPlan
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a detached one."""
     began = utc_now()
-    story = Story()
+    console = Console()
     settings = given_settings(arguments)
     job = job_from(settings)
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
     with ExitStack() as ends:
-        ends.callback(story.close)
+        ends.callback(console.close)
         check = DataCheck(job) if job.data else None  # started first: it runs beside everything else
         if check:
             ends.callback(check.close)
         if arguments.rehearse:
-            story.update("starting the embedded AWS ...")
+            console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
-        ready = _preflight(arguments, settings, machines, check, access, story)
+        ready = _preflight(arguments, settings, machines, check, access, console)
         lines = plan_lines(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
             return _print_plan(arguments, ready, lines)
         for line in lines:
-            story.line(line)
+            console.line(line)
         _ask(arguments, access)
-        candles = _uploaded(ready, access, story)
+        candles = _uploaded(ready, access, console)
         record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
-        with StopSignal().installed() as stop:  # from here on Ctrl-C is a wish that the run's record must know of
+        with StopSignal().installed() as stop:  # from here on Ctrl-C is stored in the run's record
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
-            story.line(f"run {record.run_id}")
-            watch = Watch(story, stop, where=_where(arguments))
+            console.line(f"run {record.run_id}")
+            watch = Watch(console, stop, where=_where(arguments))
             if arguments.detach:
                 left = start(access, ready.outputs, record.run_id, on_event=watch.on_event, stop=stop)
-                return _detached(arguments, left, ready.objects, story)
+                return _detached(arguments, left, ready.objects, console)
             receipt = drive(access, ready.outputs, record.run_id, on_event=watch.on_event, stop=stop)
-        return _end(arguments, receipt, story)
+        return _end(arguments, receipt, console)
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -110,9 +112,9 @@ def _preflight(
     machines: Sequence[InstanceType],
     check: DataCheck | None,
     access: Access,
-    story: Story,
+    console: Console,
 ) -> Ready:
-    """Look at account, candles and prices at once, and make the plan. Settles old runs on the way; this one writes nothing."""
+    """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     job = job_from(settings)
     outputs = read_stack(access, stack=arguments.stack)
     objects = open_objects(access, outputs.bucket)
@@ -123,8 +125,8 @@ def _preflight(
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
         found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
     for note in found.notes:
-        story.line(note)
-    _tell_settled(settled, story)
+        console.line(note)
+    _report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.instance else (), workload(found.job, found.candles.bars) if found.candles else None)
     if found.candles is None:
@@ -154,15 +156,15 @@ def _preflight(
     )
 
 
-def _tell_settled(settled: Future[list[Receipt]] | None, story: Story) -> None:
-    """Say what became of runs that nobody watched. Trouble with an old run is told and does not stop a new one."""
+def _report_settled(settled: Future[list[Receipt]] | None, console: Console) -> None:
+    """Print how runs ended that no command drove. Trouble with an old run is a warning and does not stop a new one."""
     if settled is None:
         return
     try:
         for receipt in settled.result():
-            story.line(f"settled {receipt['run_id']}, which nobody watched: {receipt['state']}")
+            console.line(f"settled {receipt['run_id']}, which nobody watched: {receipt['state']}")
     except TrainerError as error:
-        story.line(f"warning: an earlier run could not be settled: {error}")
+        console.line(f"warning: an earlier run could not be settled: {error}")
 
 
 def _print_plan(arguments: argparse.Namespace, ready: Ready, lines: list[str]) -> int:
@@ -186,51 +188,50 @@ def _ask(arguments: argparse.Namespace, access: Access) -> None:
         raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
 
 
-def _uploaded(ready: Ready, access: Access, story: Story) -> Candles:
+def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
     """Put the desk's files into raw/ and return the candles as the manifest pins them."""
     files, bucket = ready.found.files, ready.outputs.bucket
     if not files:
         return ready.candles
     size = sum(file.bytes for file in files) / 1e6
-    story.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/ ...")
+    console.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/ ...")
     return upload_candles(ready.candles, files, access, bucket=bucket)
 
 
-def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, story: Story) -> int:
-    """Leave a run that has its instance; one that ended before that has a receipt to show."""
+def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, console: Console) -> int:
+    """Leave a run that has its instance; print the receipt of one that ended before."""
     receipt = read_receipt(objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
-        return _end(arguments, receipt, story)
-    deadline = iso(last_deadline(record).replace(microsecond=0))
-    instances = [
-        instance_id for attempt in record.attempts for launch in attempt.launches for instance_id in launch.instance_ids
-    ]
+        return _end(arguments, receipt, console)
+    deadline = record.effective_deadline
+    instances = list(record.last_launch.instance_ids) if record.last_launch else []
     if arguments.json:
         document = {
             "run_id": record.run_id,
             "state": record.state,
             "detached": True,
             "instances": instances,
-            "deadline": deadline,
+            "deadline": iso(deadline.at),
+            "deadline_cause": deadline.cause,
         }
         print(json.dumps(document, indent=2))
     else:
         print(record.run_id)
-    where = _where(arguments)
-    story.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {deadline} at the latest")
-    story.line(f"follow it:  {mayfly()} logs {record.run_id} -f{where}    {mayfly()} status {record.run_id}{where}")
-    story.line(f"end it:     {mayfly()} stop {record.run_id}{where}")
+    where, until = _where(arguments), f"{iso(deadline.at)} at the latest, set by {CAUSES[deadline.cause]}"
+    console.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {until}")
+    console.line(f"follow it:  {mayfly()} logs {record.run_id} -f{where}    {mayfly()} status {record.run_id}{where}")
+    console.line(f"end it:     {mayfly()} stop {record.run_id}{where}")
     return 0
 
 
-def _end(arguments: argparse.Namespace, receipt: Receipt, story: Story) -> int:
+def _end(arguments: argparse.Namespace, receipt: Receipt, console: Console) -> int:
     """Print the receipt and return the run's exit code."""
     print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
-    story.line("look at it:")
+    console.line("look at it:")
     for look_at in looks:
-        story.line(f"  {mayfly()} {look_at}{where}")
+        console.line(f"  {mayfly()} {look_at}{where}")
     return int(receipt["exit_code"])
 
 

@@ -12,8 +12,8 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace
 from trainer.control.settle import settle_run
 from trainer.errors import UsageError
-from trainer.launch.preflight import read_stack
 from trainer.runs.store import Objects, log_prefix, read_record
+from trainer.stack import read_stack
 
 
 def run(arguments: argparse.Namespace) -> int:

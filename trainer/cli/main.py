@@ -1,6 +1,6 @@
 """The one entry point: parse, import the verb's module, run it, print what went wrong in one line, return the exit code.
 
-stdout is data, stderr is the story; under `--json` an error is data too: {"error": {"code", "what", "why", "do"}}.
+Data goes to stdout, messages to stderr; under `--json` an error is data too: {"error": {"code", "what", "why", "do"}}.
 """
 
 from __future__ import annotations

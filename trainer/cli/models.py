@@ -9,10 +9,10 @@ from pathlib import Path
 from trainer.artifacts.metrics import headline
 from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, table
-from trainer.launch.preflight import read_stack
 from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
 from trainer.runs.store import open_objects
+from trainer.stack import read_stack
 
 HEADER = ["model", "stage", "run", "test score", "bars", "created", "version", "sha256"]
 

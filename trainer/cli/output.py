@@ -1,8 +1,7 @@
-"""How the command line looks: tables, durations, dollars, and one live line on a terminal. Never stdout's data."""
+"""Text of the command line: tables, durations, dollars, and one live line on a terminal. Never data on stdout."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
@@ -10,8 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-QUIET_SECONDS = 10.0  # without a terminal, where nothing changes something is said this often
-BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
+from trainer import environment
+
+QUIET_SECONDS = 10.0  # without a terminal, updates are printed this often
+BOLD, RED = "1", "31"
 
 
 def mayfly() -> str:
@@ -25,31 +26,31 @@ def mayfly() -> str:
     return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
 
 
-class Story:
-    """Tell a person what happens: permanent lines, and on a terminal one line that updates in place."""
+class Console:
+    """Messages on stderr: permanent lines, and on a terminal one line that updates in place."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream = stream or sys.stderr
-        self.live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.colour = self.live and "NO_COLOR" not in os.environ
+        self.live = self.stream.isatty() and not environment.terminal_is_dumb()
+        self.colour = self.live and not environment.colours_refused()
         self._clock = clock
         self._on_screen = False
-        self._told_at = float("-inf")
+        self._printed_at = float("-inf")
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print a line that stays."""
         self._clear()
         print(self.styled(text, style), file=self.stream, flush=True)
-        self._told_at = self._clock()
+        self._printed_at = self._clock()
 
     def update(self, text: str) -> None:
-        """Show where things are: in place on a terminal; else a line, but only after a while without any."""
+        """Show progress: in place on a terminal; else as a line, at most every QUIET_SECONDS."""
         if self.live:
             self._clear()
             self.stream.write(text[: shutil.get_terminal_size().columns - 1])
             self.stream.flush()
             self._on_screen = True
-        elif self._clock() - self._told_at >= QUIET_SECONDS:
+        elif self._clock() - self._printed_at >= QUIET_SECONDS:
             self.line(text)
 
     def styled(self, text: str, style: str) -> str:
@@ -57,7 +58,7 @@ class Story:
         return f"\033[{style}m{text}\033[0m" if style and self.colour else text
 
     def close(self) -> None:
-        """Take the live line away, so that what follows begins on an empty one."""
+        """Remove the live line, so that the next output begins on an empty one."""
         self._clear()
         self.stream.flush()
 

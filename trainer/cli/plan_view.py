@@ -1,18 +1,19 @@
-"""The plan as a table, the way it is read before saying yes."""
+"""The plan as text: a table of candidates, and the hard stop."""
 
 from __future__ import annotations
 
 from trainer.cli.output import duration, money, table
 from trainer.config import Job
-from trainer.launch.inputs import Candles
-from trainer.launch.plan import LIST_PRICE_REGION, Candidate, LaunchPlan
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.plan import LIST_PRICE_REGION, LaunchPlan, PlanCandidate
+from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
 HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough)", "est. cost (rough)", "note"]
 
 
-def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
-    """Return the plan as lines of text: what is trained, the candidates, and the hard stop."""
+def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
+    """Return the plan as lines of text: the work, the candidates, and the hard stop."""
     bars = sum(min(count, job.bars) if job.bars else count for count in candles.bars.values())
     kind = "SYNTHETIC bars" if candles.synthetic else "bars"
     last = f" (the last {job.bars:,} of each)" if job.bars else ""
@@ -33,15 +34,15 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: Candles) -> list[str]:
         )
         if plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
             lines.append("to rehearse in a minute or two, take less: --set bars=20000 --epochs 3")
-    reason = "the budget" if plan.hard_stop < plan.max_duration else "max_duration"
+    stop = plan.hard_stop
     lines.append(
-        f"hard stop {duration(plan.hard_stop.total_seconds())} after launch ({reason}), at most {money(plan.hard_stop_usd)} "
-        "at the on-demand price: OS timer, one-time schedule, sweeper"
+        f"hard stop {duration(stop.duration.total_seconds())} after launch, set by {CAUSES[stop.cause]}, "
+        f"at most {money(plan.hard_stop_usd)} at the on-demand price: OS timer, one-time schedule, sweeper"
     )
     return lines
 
 
-def _row(number: int, candidate: Candidate, plan: LaunchPlan) -> list[str]:
+def _row(number: int, candidate: PlanCandidate, plan: LaunchPlan) -> list[str]:
     machine = candidate.machine
     chosen = " *" if candidate is plan.first else ""
     gpus = f"{machine.gpus:g} x {machine.gpu_model.removeprefix('NVIDIA ')}"

@@ -58,8 +58,8 @@ def _model_file(arguments: argparse.Namespace) -> Iterator[Path]:
         raise UsageError(f"model {local} does not exist", do="Check the path, or give a name that `mayfly models list` shows.")
     # Late: only a model in a bucket needs AWS.
     from trainer.cli.connect import connected
-    from trainer.launch.preflight import read_stack
     from trainer.registry.store import fetch_model
+    from trainer.stack import read_stack
 
     with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
         with connected(rehearse=arguments.rehearse, program=False) as access:

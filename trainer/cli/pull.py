@@ -11,8 +11,8 @@ from trainer.cli.connect import connected
 from trainer.cli.logs import LogReader
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run
-from trainer.launch.preflight import read_stack
 from trainer.registry.store import models_of_run, save_model, write_whole
+from trainer.stack import read_stack
 
 
 def run(arguments: argparse.Namespace) -> int:

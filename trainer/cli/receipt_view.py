@@ -1,4 +1,4 @@
-"""The receipt as text: what was made, where the time went, what it cost, and what became of every instance."""
+"""The receipt as text: models, time, dollars, deadline, and the end of every instance."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from trainer.artifacts.metrics import cells, titles
 from trainer.artifacts.names import label
 from trainer.cli.output import duration, money, table
+from trainer.runs.deadline import CAUSES
 
 
 def receipt_lines(receipt: dict[str, Any]) -> list[str]:
@@ -20,6 +21,8 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
     lines.append(f"time       {duration(seconds['total'])}: {phases}")
     spent = f"{money(dollars['spent_low'])} to {money(dollars['spent_high'])}"
     lines.append(f"dollars    {spent} spent, {money(dollars['estimated'])} estimated")
+    if "deadline_cause" in receipt:  # format 1 had the run's deadline only, which need not be the one that held
+        lines.append(f"deadline   {receipt['deadline']}, {set_by(receipt)}")
     if data:
         kind = "SYNTHETIC" if data.get("synthetic") else "real"
         lines.append(f"data       {data.get('bars', 0):,} bars used ({kind}), {data.get('holes', 0):,} holes")
@@ -37,6 +40,11 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
     if receipt.get("note"):
         lines.append(f"note       {receipt['note']}")
     return lines
+
+
+def set_by(item: dict[str, Any]) -> str:
+    """Return what set the deadline of a receipt or of a status document, as text."""
+    return f"set by {CAUSES.get(item['deadline_cause'], item['deadline_cause'])}"
 
 
 def _called(model: dict[str, Any], several: int) -> str:

@@ -1,4 +1,4 @@
-"""`mayfly receipts [RUN]`: the receipts of the runs that ended; runs that nobody watches are settled first."""
+"""`mayfly receipts [RUN]`: receipts of ended runs. Settles runs that no command drives first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, duration, money, table
 from trainer.cli.receipt_view import receipt_lines
-from trainer.control.act import read_receipt
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run, settle_unwatched
 from trainer.errors import UsageError
-from trainer.launch.preflight import read_stack
-from trainer.runs.store import run_ids
+from trainer.runs.store import read_receipt, run_ids
+from trainer.stack import read_stack
 
 HEADER = ["run", "state", "exit", "models", "failed", "bars", "time", "spent", "instance"]
 
@@ -27,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.run:
             receipt = settle_run(cloud, arguments.run).receipt
             if receipt is None:
-                do = f"mayfly status {arguments.run} tells how it goes."
+                do = f"mayfly status {arguments.run} shows its progress."
                 raise UsageError(f"run {arguments.run} has no receipt yet", why="it has not ended", do=do)
             print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
             return 0

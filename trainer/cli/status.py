@@ -1,4 +1,4 @@
-"""`mayfly status [RUN]`: where runs are, told truthfully: a run that nobody watches is settled before it is shown."""
+"""`mayfly status [RUN]`: the state of runs. A run that no command drives is settled before it is shown."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 from trainer.cli.connect import connected
 from trainer.cli.output import duration, money, table
-from trainer.cli.receipt_view import receipt_lines
-from trainer.control.act import read_receipt
+from trainer.cli.receipt_view import receipt_lines, set_by
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.drive import Progress, progress_of
+from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_run
 from trainer.errors import UsageError
-from trainer.launch.preflight import read_stack
 from trainer.runs.record import from_iso, iso
-from trainer.runs.store import UnreadableRecord, run_ids
+from trainer.runs.store import UnreadableRecord, read_receipt, run_ids
+from trainer.stack import read_stack
 
 LAST_ENDED = 5  # how many ended runs are shown beside the open ones
 HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
@@ -78,6 +77,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
         "elapsed_seconds": receipt["seconds"]["total"],
         "spent_usd": receipt["dollars"]["spent_high"],
         "deadline": receipt["deadline"],
+        "deadline_cause": receipt.get("deadline_cause", "unknown"),
         "deadline_in_seconds": None,
         "message": "",
         "warning": "",
@@ -85,7 +85,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_progress(progress: Progress, now: datetime) -> dict[str, Any]:
+def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
     return {
         "run_id": progress.run_id,
         "state": progress.state,
@@ -105,8 +105,9 @@ def _of_progress(progress: Progress, now: datetime) -> dict[str, Any]:
         "symbols": {symbol: dict(values) for symbol, values in progress.symbols.items()},
         "elapsed_seconds": round(progress.elapsed_seconds, 3),
         "spent_usd": round(progress.spent_usd, 6),
-        "deadline": iso(progress.deadline),
-        "deadline_in_seconds": round((progress.deadline - now).total_seconds()),
+        "deadline": iso(progress.deadline.at),
+        "deadline_cause": progress.deadline.cause,
+        "deadline_in_seconds": round((progress.deadline.at - now).total_seconds()),
         "message": progress.last_error or progress.message,
         "warning": progress.warning,
         "receipt": None,
@@ -152,6 +153,5 @@ def _lines(item: dict[str, Any]) -> list[str]:
             f"  {symbol:12} {values.get('state', ''):9} {epochs} step {values.get('step', 0)}/{values.get('steps', 0)} {shown}"
         )
     lines += [line for line in (item["message"], item["warning"]) if line]
-    left = from_iso(item["deadline"])
-    lines.append(f"whatever happens, it ends by {left:%Y-%m-%d %H:%M:%S} UTC")
+    lines.append(f"it ends by {from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC at the latest, {set_by(item)}")
     return lines

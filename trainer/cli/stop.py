@@ -1,4 +1,4 @@
-"""`mayfly stop RUN`: end a run from anywhere: finished models are uploaded, then its machine is terminated and seen to go."""
+"""`mayfly stop RUN`: end a run from anywhere. Finished models are uploaded, then the machine is terminated and seen to go."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import argparse
 import json
 
 from trainer.cli.connect import connected
-from trainer.cli.output import Story
+from trainer.cli.output import Console
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
-from trainer.control.act import read_receipt, request_stop
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import StopSignal, drive
-from trainer.launch.preflight import read_stack
-from trainer.runs.verdict import EXIT_CODES
+from trainer.control.drive import drive
+from trainer.control.stop import StopSignal, request_stop
+from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.store import read_receipt
+from trainer.stack import read_stack
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask a run to stop and follow it to its receipt. Returns 0 once it is seen to be gone, 110 where that can't be seen."""
-    story = Story()
+    console = Console()
     with connected(rehearse=arguments.rehearse, program=False) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
         record = request_stop(cloud, arguments.run)
         if record.state == "closed":
-            story.line(f"{record.run_id} has ended already: {record.outcome}")
+            console.line(f"{record.run_id} has ended already: {record.outcome}")
         with StopSignal().installed() as stop:
             receipt = read_receipt(cloud.objects, record.run_id) if record.state == "closed" else None
             if receipt is None:
-                watch = Watch(story, stop, where=" --rehearse" if arguments.rehearse else "")
+                watch = Watch(console, stop, where=" --rehearse" if arguments.rehearse else "")
                 receipt = drive(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
     print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

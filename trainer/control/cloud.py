@@ -1,7 +1,7 @@
-"""The few calls that a run needs from its cloud: the `Cloud` protocol, and its boto3 implementation.
+"""The calls that a run needs from its cloud: the `Cloud` protocol, and its boto3 implementation. CreateFleet is called here.
 
-Owns how AWS is asked (names of operations, pagination, error codes). Does not decide anything: `runs.reconcile` does. The
-simulator's in-memory world implements the same protocol.
+Owns operation names, pagination and expected error codes. Decides nothing: `runs.reconcile` does. The tests implement the same
+protocol in memory.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any, Protocol
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.access import Access, aws_error, error_code
+from trainer.aws_errors import NO_INSTANCE, NO_SCHEDULE, SCHEDULE_EXISTS
+from trainer.control.fleet import FleetAnswer, read_answer, read_failure
 from trainer.errors import TrainerError
-from trainer.launch.fleet import FleetOutcome, outcome
+from trainer.runs.observation import ENDED, DescribedInstance
 from trainer.runs.record import utc_now
 from trainer.runs.store import Objects, open_objects
-from trainer.runs.world import ENDED, Instance
 from trainer.stack_outputs import StackOutputs
 
-INSTANCE_NOT_FOUND = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
 CLOCK_TOLERANCE = timedelta(seconds=5)  # the Date header counts whole seconds, and a request takes its time
 # "User initiated (2026-11-20 23:59:12 GMT)": the one place where AWS dates a termination.
 _TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Cloud(Protocol):
-    """What carries a run out. Every call may be repeated; each raises TrainerError where AWS can't be asked or refuses."""
+    """The side effects and looks of a run. Every call may be repeated; each raises TrainerError where AWS fails or refuses."""
 
     @property
     def objects(self) -> Objects: ...
 
     def now(self) -> datetime: ...
 
-    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetOutcome: ...
+    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer: ...
 
-    def instances(self, *, run_id: str) -> tuple[Instance, ...]: ...
+    def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]: ...
 
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None: ...
 
@@ -59,23 +59,23 @@ class AwsCloud:
         self._outputs = outputs
         self.objects: Objects = open_objects(access, outputs.bucket)
         self._ec2 = access.client("ec2")
-        # No capacity is an HTTP 500, which botocore would retry in place: a launch has its own way to go on.
+        # No capacity is an HTTP 500, which botocore would retry in place: `runs.launching` decides about retries.
         self._launches = access.client("ec2", total_max_attempts=1)
         self._scheduler = access.client("scheduler")
         self._offset = timedelta(0)
 
     def now(self) -> datetime:
-        """Return the present instant by AWS's clock, as far as its answers told it: a desk's own may be minutes off."""
+        """Return the present instant by AWS's clock, as of its last answer: a desk's own clock may be minutes off."""
         return utc_now() + self._offset
 
-    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetOutcome:
-        """Call CreateFleet once and return what its answer, or its silence, means."""
+    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer:
+        """Call CreateFleet once and return the meaning of its answer, or of the failure in its place."""
         try:
-            return outcome(self._launches.create_fleet(**request))
+            return read_answer(self._launches.create_fleet(**request))
         except (BotoCoreError, ClientError) as error:
-            return outcome(error)
+            return read_failure(error)
 
-    def instances(self, *, run_id: str) -> tuple[Instance, ...]:
+    def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]:
         """Return every instance that carries the run's tag, whatever its state."""
         filters = [{"Name": "tag:run_id", "Values": [run_id]}]
         try:
@@ -93,7 +93,7 @@ class AwsCloud:
             try:
                 self._ec2.terminate_instances(InstanceIds=[instance_id])
             except (BotoCoreError, ClientError) as error:
-                if error_code(error) not in INSTANCE_NOT_FOUND:
+                if error_code(error) not in NO_INSTANCE:
                     failure = failure or aws_error(error, f"cannot terminate {instance_id}")
         if failure is not None:
             raise failure
@@ -103,7 +103,7 @@ class AwsCloud:
         try:
             found = self._scheduler.get_schedule(Name=name, GroupName=self._outputs.schedule_group)
         except (BotoCoreError, ClientError) as error:
-            if error_code(error) == "ResourceNotFoundException":
+            if error_code(error) in NO_SCHEDULE:
                 return None
             raise aws_error(error, f"cannot read the schedule {name}") from error
         expression = found["ScheduleExpression"]
@@ -123,7 +123,7 @@ class AwsCloud:
         try:
             self._scheduler.delete_schedule(Name=name, GroupName=self._outputs.schedule_group)
         except (BotoCoreError, ClientError) as error:
-            if error_code(error) != "ResourceNotFoundException":
+            if error_code(error) not in NO_SCHEDULE:
                 raise aws_error(error, f"cannot delete the schedule {name}") from error
 
     def _put_schedule(self, name: str, at: datetime, target_arn: str, target_input: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ class AwsCloud:
             try:
                 self._scheduler.create_schedule(**request)
             except ClientError as error:
-                if error_code(error) != "ConflictException":
+                if error_code(error) not in SCHEDULE_EXISTS:
                     raise
                 self._scheduler.update_schedule(**request)
         except (BotoCoreError, ClientError) as error:
@@ -175,7 +175,7 @@ def schedule_request(
     }
 
 
-def _instance(item: Mapping[str, Any]) -> Instance:
+def _instance(item: Mapping[str, Any]) -> DescribedInstance:
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
     state = item["State"]["Name"]
     launched_at = item["LaunchTime"].astimezone(timezone.utc)
@@ -184,7 +184,7 @@ def _instance(item: Mapping[str, Any]) -> Instance:
     if ended_at is not None:
         ended_at = max(ended_at + timedelta(seconds=1), launched_at)  # AWS cuts the fraction off; a bill's bound must not
     attempt = tags.get("attempt", "")
-    return Instance(
+    return DescribedInstance(
         instance_id=item["InstanceId"],
         attempt=int(attempt) if attempt.isdigit() else 1,
         instance_type=item["InstanceType"],

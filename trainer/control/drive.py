@@ -1,91 +1,53 @@
-"""Follows one run from wherever it is to its receipt: look, decide, act, sleep, and tell the caller what is going on.
+"""Drive one run from wherever it is to its receipt: look, decide, act, report, sleep.
 
-Owns the loop at the desk: its pace, the progress it reports, Ctrl-C, and how long it keeps trying. What is done to the run is
-decided by `runs.reconcile` and carried out by `control.act`; the command that renders progress is `cli.launch`.
+Owns the loop at the desk and every side effect, one after the other. Each action may be repeated, and two callers may act at
+once: the one that loses a compare-and-swap reads again. `runs.reconcile` decides, with one exception: a run whose deadline
+can't be armed is not launched.
 """
 
 from __future__ import annotations
 
-import signal
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from types import FrameType
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 from trainer.access import Access
-from trainer.control.act import Step, read_receipt, request_stop, step
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.errors import Stopped, TerminationUnconfirmed, TrainerError, UsageError
-from trainer.runs.observed import last_deadline
-from trainer.runs.receipt import Receipt, make_receipt, spent
-from trainer.runs.record import InstanceSeen, RunRecord, iso
-from trainer.runs.world import World
+from trainer.control.fleet import create_fleet_request
+from trainer.control.learn import learn
+from trainer.control.observe import observe
+from trainer.control.progress import RunProgress, Step, detached, overdue, progress_of, unconfirmed_receipt
+from trainer.control.stop import StopSignal, request_stop
+from trainer.errors import ConnectionFailed, TrainerError, UsageError
+from trainer.runs.actions import (
+    Action,
+    ArmKill,
+    ArmSweep,
+    Close,
+    Create,
+    DeleteSchedule,
+    Store,
+    Terminate,
+    Wait,
+    WriteStop,
+    kill_schedule,
+    sweep_schedule,
+)
+from trainer.runs.observation import Observation
+from trainer.runs.receipt import Receipt, make_receipt
+from trainer.runs.reconcile import reconcile
+from trainer.runs.record import Launch, RunRecord, iso
+from trainer.runs.store import Conflict, read_receipt, read_record, receipt_key, stop_key, swap_record
 from trainer.stack_outputs import StackOutputs
 
 POLL_SECONDS = 5.0
 REHEARSAL_POLL_SECONDS = 0.5
-LOUD_AFTER = timedelta(minutes=2)  # without proof that the instance ends; GPU machines do take minutes to shut down
-PATIENCE = timedelta(minutes=30)  # then the command leaves, with an exit code of its own; the layers go on
-_NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What there is to say about a run right now. `phase` is one of the receipt's phases, `spent_usd` the high bound."""
-
-    run_id: str
-    state: str
-    outcome: str | None
-    phase: str
-    elapsed_seconds: float
-    spent_usd: float
-    deadline: datetime
-    instances: tuple[InstanceSeen, ...] = ()
-    symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by symbol, as the node's heartbeat has it
-    models_total: int = 0
-    models_done: int = 0
-    rate: float | None = None  # in `unit` a second
-    unit: str = "windows"
-    message: str = ""  # the node's own words, or what the run waits for
-    last_error: str = ""  # the last AWS error, while it lasts
-    warning: str = ""  # to be said loudly: an instance can't be seen to end
-
-
-def say_nothing(progress: Progress) -> None:
+def say_nothing(progress: RunProgress) -> None:
     """Ignore progress."""
-
-
-class StopSignal:
-    """Ctrl-C, counted: the first press asks for the run's end, the second leaves it to its deadline."""
-
-    def __init__(self) -> None:
-        self.presses = 0
-
-    def press(self) -> None:
-        """Count one press."""
-        self.presses += 1
-
-    @contextmanager
-    def installed(self) -> Iterator[StopSignal]:
-        """Count SIGINT and SIGTERM while the block runs; in another thread than the main one, do nothing."""
-
-        def pressed(number: int, frame: FrameType | None) -> None:
-            self.press()
-
-        before = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, pressed)
-        except ValueError:  # signals belong to the main thread
-            before.clear()
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def drive(
@@ -93,13 +55,13 @@ def drive(
     outputs: StackOutputs,
     run_id: str,
     *,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> Receipt:
     """Drive a run to its end and return its receipt.
 
     Raises Stopped when a second press detached from it, UsageError when there is no such run. Where no end could be observed
-    the receipt says `unconfirmed`, exit code 110, and is not stored: whoever settles the run later goes on.
+    the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command that settles the run goes on.
     """
     return drive_to_receipt(AwsCloud(access, outputs), run_id, poll_seconds=pace(access), on_event=on_event, stop=stop)
 
@@ -109,7 +71,7 @@ def start(
     outputs: StackOutputs,
     run_id: str,
     *,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> RunRecord:
     """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
@@ -126,7 +88,7 @@ def drive_to_receipt(
     run_id: str,
     *,
     poll_seconds: float,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt:
@@ -146,13 +108,13 @@ def drive_to_instance(
     run_id: str,
     *,
     poll_seconds: float,
-    on_event: Callable[[Progress], None] = say_nothing,
+    on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
     """Do what `start` does, with any Cloud and any way to sleep."""
     for look in follow(cloud, run_id, poll_seconds=poll_seconds, on_event=on_event, stop=stop or StopSignal(), sleep=sleep):
-        launch = look.record.attempt.launches[-1] if look.record.attempt and look.record.attempt.launches else None
+        launch = look.record.last_launch
         if look.record.state == "closed" or (launch and launch.kill_armed_at and look.record.stop_requested_at is None):
             return look.record
     raise AssertionError("a run is followed until it is closed")
@@ -163,11 +125,11 @@ def follow(
     run_id: str,
     *,
     poll_seconds: float,
-    on_event: Callable[[Progress], None],
+    on_event: Callable[[RunProgress], None],
     stop: StopSignal,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
-    """Yield every look at a run until it is closed and nothing of it is alive; errors are told and tried again."""
+    """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on."""
     last: Step | None = None
     asked_to_stop = False
     while True:
@@ -184,10 +146,10 @@ def follow(
             if last is None:
                 raise
             error = failure
-            last = Step(record=last.record, world=last.world, actions=(), moved=False, error=failure)
+            last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)
         on_event(progress_of(last, cloud.now(), error))
         yield last
-        if last.record.state == "closed" and not last.world.alive:
+        if last.record.state == "closed" and not last.observed.alive:
             return
         if stop.presses > 1:
             raise detached(last, cloud.now())
@@ -195,73 +157,108 @@ def follow(
             _sleep(poll_seconds, stop, sleep)
 
 
-def overdue(look: Step, now: datetime) -> bool:
-    """Tell whether a run's end should have been seen long ago, half an hour after it was due, and nothing moves any more."""
-    return not look.moved and now > (look.record.ending_at or last_deadline(look.record)) + PATIENCE
+def step(cloud: Cloud, run_id: str, *, may_start: bool = True) -> Step:
+    """Look, decide, act, once. Raises TrainerError where the run can't be looked at; an action's failure is in the Step."""
+    record, etag = read_record(cloud.objects, run_id)
+    observed = observe(cloud, record, may_start=may_start)
+    actions = reconcile(record, observed, cloud.now())
+    current, moved = record, False
+    try:
+        for action in actions:
+            if isinstance(action, Store):
+                etag, current, moved = swap_record(cloud.objects, action.record, etag), action.record, True
+            else:
+                moved = _act(action, cloud, current, etag, observed) or moved
+    except Conflict:
+        return Step(record=record, observed=observed, actions=actions, moved=True)
+    except TrainerError as error:
+        moved = _give_up_start(cloud, current, etag, error)
+        return Step(record=record, observed=observed, actions=actions, moved=moved, error=error)
+    return Step(record=record, observed=observed, actions=actions, moved=moved)
 
 
-def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
-    """Return the receipt of a run whose instances could not be seen to end. It is shown, never stored."""
-    return make_receipt(look.record, look.world, outcome="unconfirmed", error=_unconfirmed(look, now).as_dict())
+def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> bool:
+    """Carry one action out and return whether it is worth looking again at once."""
+    run_id = record.run_id
+    match action:
+        case ArmSweep():
+            cloud.arm_sweep(name=sweep_schedule(run_id), run_id=run_id, at=action.at)
+        case ArmKill():
+            name = kill_schedule(run_id, action.attempt)
+            cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)
+        case Create():
+            _create(cloud, record, etag, action.launch)
+        case WriteStop():
+            body = json.dumps({"requested_at": iso(action.requested_at)}).encode()
+            cloud.objects.put(key=stop_key(run_id, action.attempt), body=body)
+        case Terminate():
+            cloud.terminate(instance_ids=action.instance_ids)
+            return False  # it takes its time
+        case DeleteSchedule():
+            cloud.delete_schedule(name=action.name)
+        case Close():
+            _close(cloud, action.record, etag, observed)
+        case Store() | Wait():
+            return False
+    return True
 
 
-def detached(look: Step, now: datetime) -> TrainerError:
-    """Return what a command says that leaves a run to its deadline."""
-    record = look.record
-    if record.state == "ending" and now > (record.ending_at or now) + LOUD_AFTER:
-        return _unconfirmed(look, now)
-    return Stopped(
-        f"detached from {record.run_id}; its deadline stands: everything of it ends by {iso(last_deadline(record))}",
-        do=f"{_status_command(record)} tells how it goes.",
-    )
+def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
+    """Call CreateFleet and store its answer. Raises ConnectionFailed where there is no clear one: the intent stays open."""
+    rung = record.ladder[launch.rung]
+    answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
+    if answer.kind == "unclear":
+        what = f"no clear answer from CreateFleet for {rung.instance_type} in {rung.availability_zone}"
+        raise ConnectionFailed(what, why=f"{answer.code}: {answer.message}", do="The call is repeated under the same token.")
+    if answer.kind == "created":
+        settled = replace(launch, outcome="created", instance_ids=answer.instance_ids)
+    else:
+        settled = replace(launch, outcome="refused", error_code=answer.code, error_message=answer.message)
+    _store_answer(cloud, record, etag, settled)
 
 
-def progress_of(look: Step, now: datetime, error: TrainerError | None = None) -> Progress:
-    """Return what there is to say about a look at a run."""
-    record, world, heartbeat = look.record, look.world, look.world.heartbeat
-    waiting = next((action.why for action in look.actions if hasattr(action, "why")), "")
-    late = record.state == "ending" and record.ending_at is not None and now > record.ending_at + LOUD_AFTER
-    return Progress(
-        run_id=record.run_id,
-        state=record.state,
-        outcome=record.outcome,
-        phase=phase_of(record, world),
-        elapsed_seconds=((record.closed_at or now) - record.preflight_at).total_seconds(),
-        spent_usd=spent(record, world, now)[1],
-        deadline=last_deadline(record),
-        instances=record.instances,
-        symbols=heartbeat.progress if heartbeat else {},
-        models_total=heartbeat.models_total if heartbeat else 0,
-        models_done=heartbeat.models_done if heartbeat else 0,
-        rate=heartbeat.rate if heartbeat else None,
-        unit=heartbeat.unit if heartbeat else "windows",
-        message=(heartbeat.message if heartbeat else "") or waiting,
-        last_error=str(error) if error else "",
-        warning=str(_unconfirmed(look, now)) if late else "",
-    )
+def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
+    """Store the answer to an intent in the record as it is by now: an answer of AWS outranks a lost race."""
+    while True:
+        known = [item for item in record.attempt.launches if item.token == launch.token] if record.attempt else []
+        if not known or known[0].outcome == "created" or record.state == "closed":
+            return
+        try:
+            swap_record(cloud.objects, record.with_launch(launch, cloud.now()), etag)
+            return
+        except Conflict:
+            record, etag = read_record(cloud.objects, record.run_id)
 
 
-def phase_of(record: RunRecord, world: World) -> str:
-    """Return which of the receipt's phases a run is in."""
-    if record.state == "starting":
-        return "capacity"
-    if record.state in ("ending", "closed"):
-        return "terminate"
-    return _NODE_PHASES.get(world.heartbeat.phase, "boot") if world.heartbeat else "boot"
+def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> None:
+    """Write the receipt, once, keep the node's tuning, then close the record.
+
+    A receipt that exists already was written by another caller.
+    """
+    body = json.dumps(make_receipt(record, observed), indent=1).encode()
+    try:
+        cloud.objects.put(key=receipt_key(record.run_id), body=body, create=True)
+    except Conflict:
+        if cloud.objects.head(key=receipt_key(record.run_id)) is None:
+            raise  # S3 reports a race, and there is no receipt yet
+    if observed.result is not None:
+        learn(cloud.objects, observed.result.tuned)
+    swap_record(cloud.objects, record, etag)
 
 
-def _unconfirmed(look: Step, now: datetime) -> TerminationUnconfirmed:
-    names = ", ".join(seen.instance_id for seen in look.record.instances if not seen.proof) or "the run's instances"
-    since = iso((look.record.ending_at or last_deadline(look.record)).replace(microsecond=0))
-    return TerminationUnconfirmed(
-        f"cannot confirm that {names} ended (asked since {since}); it may still cost money",
-        why=str(look.error) if look.error else "AWS does not say terminated",
-        do=f"Look at the EC2 console, or run {_status_command(look.record)}.",
-    )
+def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerError) -> bool:
+    """End a run whose start AWS refuses for good: a schedule that can't be armed, a missing permission.
 
-
-def _status_command(record: RunRecord) -> str:
-    return f"mayfly status {record.run_id}{' --rehearse' if record.rehearsal else ''}"
+    An intent that was called stays open, because its instance may still appear; one that was not is abandoned.
+    """
+    if record.state != "starting" or isinstance(error, ConnectionFailed):
+        return False
+    launch = record.last_launch
+    if launch is not None and launch.outcome == "intended" and launch.called_at is None:
+        record = record.with_launch(replace(launch, outcome="abandoned"), cloud.now())
+    with suppress(Conflict):  # another caller went on: look again
+        swap_record(cloud.objects, record.ended("failed", error.as_dict(), cloud.now()), etag)
+    return True
 
 
 def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:

@@ -1,6 +1,6 @@
-"""Adds what a run's tuner found to `memory/tuned/`, where the next launch finds it. A node has no right to write there.
+"""Store a run's tuning in `memory/tuned/` for later launches; nodes may not write there.
 
-What a node says is checked before it is kept, and a failure to keep it costs the next run a minute, this one nothing.
+A node's entries are checked before they are stored. Write failures are ignored; the next run tunes again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Settles runs that nobody watches, by the same reconcile and the same actions as the attached command.
+"""Settle runs that no command drives, by the same steps as the attached command.
 
-A run whose launcher was killed, detached or lost its network goes on by itself; whoever looks next (status, receipts, stop, a
-launch) finds out how it ended and leaves its receipt. Nothing is started here, and nothing is waited for.
+A run whose launcher was killed, detached or lost its network goes on by itself; the next command that looks (status, receipts,
+stop, a launch) determines how it ended and writes its receipt. Nothing is started here, and nothing is waited for.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.access import Access
-from trainer.control.act import Step, read_receipt, step
 from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.drive import step
+from trainer.control.progress import Step
 from trainer.errors import TrainerError, UsageError
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import UnreadableRecord, read_record, run_ids
+from trainer.runs.store import UnreadableRecord, read_receipt, read_record, run_ids
 from trainer.stack_outputs import StackOutputs
 
 MOST_STEPS = 20  # a run is closed in five; more would be a loop without an end
@@ -21,7 +22,7 @@ MOST_STEPS = 20  # a run is closed in five; more would be a loop without an end
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """One run as it was found and left: the last look at it, and its receipt where it is closed."""
+    """One settled run: the last look at it, and its receipt where it is closed."""
 
     run_id: str
     look: Step
@@ -36,7 +37,7 @@ def settle_unwatched(access: Access, outputs: StackOutputs) -> list[Receipt]:
         try:
             settled = settle_run(cloud, run_id)
         except TrainerError:
-            continue  # one run that can't be looked at must not hold up the others; `status RUN` says why
+            continue  # one run that can't be looked at must not hold up the others; `status RUN` shows the error
         if settled.receipt is not None:
             receipts.append(settled.receipt)
     return receipts
@@ -56,7 +57,7 @@ def open_runs(cloud: Cloud) -> tuple[str, ...]:
 
 
 def settle_run(cloud: Cloud, run_id: str) -> Settled:
-    """Take every step that one run is ready for, start nothing, and return how it was left."""
+    """Take every step that one run is ready for, start nothing, and return its state."""
     look = step(cloud, run_id, may_start=False)
     for _ in range(MOST_STEPS):
         if not look.moved:

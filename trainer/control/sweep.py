@@ -24,12 +24,14 @@ EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another c
 UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the call that creates an instance: none without is a run's
 STALE_SCHEDULE = timedelta(minutes=15)  # after its last change, with no instance of its run: launches take seconds
 TERMINABLE = ("pending", "running", "stopping", "stopped")
+# Copies of three codes of trainer.aws_errors, which the sweeper may not import.
+NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
 _RUN_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-(?:sweep|kill-\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What the function's environment says."""
+class SweepSettings:
+    """Settings of the function, from its environment."""
 
     project: str
     stack: str
@@ -37,7 +39,7 @@ class Settings:
     schedule_group: str
 
     @classmethod
-    def from_environment(cls) -> Settings:
+    def from_environment(cls) -> SweepSettings:
         """Read PROJECT, STACK, BUCKET and SCHEDULE_GROUP. Raises KeyError where one is missing."""
         names = {"project": "PROJECT", "stack": "STACK", "bucket": "BUCKET", "schedule_group": "SCHEDULE_GROUP"}
         return cls(**{field_name: os.environ[name] for field_name, name in names.items()})
@@ -45,7 +47,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
-    """The AWS clients that a sweep speaks through."""
+    """AWS clients of one sweep."""
 
     ec2: Any
     s3: Any
@@ -54,7 +56,7 @@ class Clients:
 
 @dataclass(kw_only=True)
 class Summary:
-    """What one sweep saw and did; the Lambda's answer and its log line."""
+    """Result of one sweep: the Lambda's answer and its log line."""
 
     seen: int = 0
     terminated: dict[str, str] = field(default_factory=dict)  # instance id -> why
@@ -71,7 +73,7 @@ def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
     """Sweep one run, or everything of this stack. Raises RuntimeError after the sweep where an instance could not be ended."""
     clients = Clients(ec2=boto3.client("ec2"), s3=boto3.client("s3"), scheduler=boto3.client("scheduler"))
     summary = sweep(
-        Settings.from_environment(), clients, run_id=str((event or {}).get("run_id") or ""), now=datetime.now(timezone.utc)
+        SweepSettings.from_environment(), clients, run_id=str((event or {}).get("run_id") or ""), now=datetime.now(timezone.utc)
     )
     print(json.dumps(summary.as_dict()))
     if summary.failed:  # a failed invocation is tried again by Lambda, and counts for the alarm
@@ -79,7 +81,7 @@ def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
     return summary.as_dict()
 
 
-def sweep(settings: Settings, clients: Clients, *, now: datetime, run_id: str = "") -> Summary:
+def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: str = "") -> Summary:
     """Terminate what is due, of one run or of the stack, and (for the stack) delete schedules that nothing needs any more."""
     summary = Summary()
     instances = list(_instances(settings, clients.ec2, run_id))
@@ -108,7 +110,7 @@ def overdue(tags: Mapping[str, str], launched_at: datetime, now: datetime) -> st
     return f"past its deadline {tags['deadline']}" if now + EARLY >= deadline else ""
 
 
-def _instances(settings: Settings, ec2: Any, run_id: str) -> Iterable[Mapping[str, Any]]:
+def _instances(settings: SweepSettings, ec2: Any, run_id: str) -> Iterable[Mapping[str, Any]]:
     tags = {"project": settings.project, "stack": settings.stack} | ({"run_id": run_id} if run_id else {})
     filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
     filters.append({"Name": "instance-state-name", "Values": list(TERMINABLE)})
@@ -118,7 +120,7 @@ def _instances(settings: Settings, ec2: Any, run_id: str) -> Iterable[Mapping[st
 
 
 def _silent(
-    settings: Settings, s3: Any, tags: Mapping[str, str], launched_at: datetime, now: datetime, summary: Summary
+    settings: SweepSettings, s3: Any, tags: Mapping[str, str], launched_at: datetime, now: datetime, summary: Summary
 ) -> str:
     """Return why an instance counts as hung, or ''. While S3 fails, no lease is judged."""
     if "run_id" not in tags:
@@ -130,7 +132,7 @@ def _silent(
         body = s3.get_object(Bucket=settings.bucket, Key=key)["Body"].read()
         lease_until = read_heartbeat(json.loads(body)).lease_until
     except (BotoCoreError, ClientError) as error:
-        if getattr(error, "response", {}).get("Error", {}).get("Code") != "NoSuchKey":
+        if _code(error) != NO_OBJECT:
             summary.lease_check = f"skipped, S3 fails: {error}"
             return ""
     except (ValueError, KeyError, TypeError):
@@ -145,14 +147,14 @@ def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:
     try:
         ec2.terminate_instances(InstanceIds=[instance_id])
     except (BotoCoreError, ClientError) as error:
-        if getattr(error, "response", {}).get("Error", {}).get("Code") != "InvalidInstanceID.NotFound":
+        if _code(error) != NO_INSTANCE:
             summary.failed[instance_id] = str(error)
             return
     summary.terminated[instance_id] = why
 
 
-def _delete_stale_schedules(settings: Settings, scheduler: Any, runs: set[str], now: datetime, summary: Summary) -> None:
-    """Delete one-time schedules of runs that have no instance and start none. They cost nothing: a failure is told, no more."""
+def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[str], now: datetime, summary: Summary) -> None:
+    """Delete one-time schedules of runs that have no instance and start none; they cost nothing, so a failure is logged."""
     try:
         pages = scheduler.get_paginator("list_schedules").paginate(GroupName=settings.schedule_group)
         schedules = [item for page in pages for item in page["Schedules"]]
@@ -167,7 +169,12 @@ def _delete_stale_schedules(settings: Settings, scheduler: Any, runs: set[str], 
         try:
             scheduler.delete_schedule(Name=item["Name"], GroupName=settings.schedule_group)
         except (BotoCoreError, ClientError) as error:
-            if getattr(error, "response", {}).get("Error", {}).get("Code") != "ResourceNotFoundException":
+            if _code(error) != NO_SCHEDULE:
                 print(f"cannot delete the schedule {item['Name']}: {error}")
                 continue
         summary.deleted_schedules.append(item["Name"])
+
+
+def _code(error: Exception) -> str:
+    """Return the AWS code of a botocore error, or '' where AWS sent none."""
+    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))

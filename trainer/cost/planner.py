@@ -130,8 +130,3 @@ def dollars(seconds: float, price_usd_per_hour: float) -> float:
 def default_max_duration(seconds_p90: float) -> timedelta:
     """Return min(12 h, max(30 min, 3 x P90)): late enough for a slow run, early enough for a forgotten one."""
     return min(LONGEST_DEADLINE, max(SHORTEST_DEADLINE, timedelta(seconds=round(3 * seconds_p90))))
-
-
-def budget_duration(budget_usd: float, price_usd_per_hour: float) -> timedelta:
-    """Return how long a budget lasts at a price."""
-    return timedelta(seconds=int(budget_usd / price_usd_per_hour * 3600))

@@ -17,9 +17,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from trainer import environment
 from trainer.errors import UsageError, nearest
 
-FILE_VARIABLE = "MAYFLY_PROFILES"
 MEASURED = "gpu_measured.json"
 FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_second")
 
@@ -67,9 +67,8 @@ def user_tables() -> dict[str, dict[str, Any]]:
 
 
 def user_file() -> Path:
-    """Return where profiles of the user's stand: $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml."""
-    named = os.environ.get(FILE_VARIABLE)
-    return Path(named) if named else Path.home() / ".config" / "mayfly" / "gpu_profiles.toml"
+    """Return the user's file of profiles, there or not; what was measured and tuned is kept beside it."""
+    return environment.profiles_file()
 
 
 def write_measured(name: str, values: Mapping[str, Any], *, date: str) -> Path:

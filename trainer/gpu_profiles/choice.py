@@ -8,11 +8,11 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainer import environment
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import GpuProfile, named_profile, packaged, profiles
 from trainer.gpu_profiles.memory import GIB, USABLE
 
-CHOICE_VARIABLE = "GPU_PROFILE"
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free,compute_cap", "--format=csv,noheader,nounits")
 TOLERANCE = 1.08  # a chip may show so much less than its profile says: a "16 GiB" T4 with ECC shows 15.0
 
@@ -103,7 +103,7 @@ def choose(name: str, device: Device | None) -> Choice:
 
 def wished(name: str) -> tuple[str, str]:
     """Return the profile that somebody asked for, '' if nobody did, and how: the job's or flag's name, else $GPU_PROFILE."""
-    return (name, "--gpu-profile") if name else (os.environ.get(CHOICE_VARIABLE, ""), f"${CHOICE_VARIABLE}")
+    return (name, "--gpu-profile") if name else (environment.gpu_profile(), "$GPU_PROFILE")
 
 
 def check_fits(profile: GpuProfile, *, chip: str, memory_gib: float) -> None:
@@ -125,7 +125,7 @@ def gpus_here() -> tuple[Device, ...]:
     except (OSError, subprocess.SubprocessError):
         return ()
     found = read_gpus(answer.stdout)
-    wish = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wish = environment.visible_gpus()
     if wish is None:
         return found
     if wish.strip() in ("", "-1"):  # how GPUs are hidden

@@ -1,7 +1,7 @@
-"""The code that a node runs: one wheel of the trainer package, the same bytes for the same sources, at code/<sha256>.whl.
+"""The code that a node runs, packed into one wheel: the same bytes for the same sources, stored as code/<sha256>.whl.
 
-The node's lock file (trainer/node/requirements.lock) is in it. The wheel is made here and not by a build tool, so that it
-carries no time, no path and no order of the desk, and the same code is uploaded once and never again.
+It holds the files that agent and training reach (trainer/code_files.py), the node's lock file among them, and no more: a change
+in `cli` uploads nothing. The wheel is made here and not by a build tool, so that it carries no time, path or order of the desk.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
+from trainer.code_files import NODE, code_files, home_modules
 from trainer.runs.store import Conflict, Objects
 
 LOCK = "trainer/node/requirements.lock"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest instant that a zip can name
-_LEFT_OUT = {"__pycache__", "_infra"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +32,13 @@ class Bundle:
 
     @property
     def key(self) -> str:
-        """Return where the bucket keeps it."""
+        """Return its key in the bucket."""
         return f"code/{self.sha256}.whl"
 
 
 def build_bundle(package: Path | None = None) -> Bundle:
-    """Pack the trainer package (this one, unless another folder is given) into a wheel.."""
-    folder = package or Path(trainer.__file__).parent
-    sources = {
-        f"trainer/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not _LEFT_OUT.intersection(path.parts) and path.suffix not in (".pyc", ".pyo")
-    }
+    """Pack what a node runs of the trainer package (this one, unless another folder is given) into a wheel."""
+    sources = code_files((*NODE, *home_modules(package=package)), package=package)
     info = f"mayfly-{trainer.__version__}.dist-info"
     sources[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: mayfly\nVersion: {trainer.__version__}\n".encode()
     sources[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: mayfly\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -53,7 +48,7 @@ def build_bundle(package: Path | None = None) -> Bundle:
     return Bundle(
         content=content,
         sha256=hashlib.sha256(content).hexdigest(),
-        lock_sha256=hashlib.sha256(sources.get(LOCK, b"")).hexdigest(),
+        lock_sha256=hashlib.sha256(sources[LOCK]).hexdigest(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which objects of raw/ a run reads, chosen from what the data check once found in each. Nothing is downloaded.
+"""The objects of raw/ that a run reads, chosen by their index entries. Nothing is downloaded.
 
 `data/sync` puts them there; the manifest pins them by version and hash.
 """
@@ -20,7 +20,7 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """An object of raw/ as a run pins it, with its index entry ({} where nobody wrote one)."""
+    """An object of raw/ as a run pins it, with its index entry ({} where there is none)."""
 
     key: str
     version_id: str
@@ -34,17 +34,17 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candles:
-    """What a run trains on: symbols with their bars, one timeframe. `inputs` is empty while the files lie at the desk."""
+class ChosenCandles:
+    """The data of a run: symbols with their bars, one timeframe. `inputs` is empty while the files are at the desk."""
 
     timeframe: str
     bars: Mapping[str, int]  # symbol -> bars
     synthetic: bool
     inputs: tuple[Input, ...] = ()
-    left_out: tuple[str, ...] = ()  # keys of raw/ that nobody checked
+    left_out: tuple[str, ...] = ()  # keys of raw/ without an index entry
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a plan says about its data."""
+        """Return the data section of a plan."""
         return {"timeframe": self.timeframe, "bars": dict(self.bars), "synthetic": self.synthetic}
 
 
@@ -55,7 +55,7 @@ def list_inputs(objects: Objects) -> tuple[Input, ...]:
         return tuple(item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None)
 
 
-def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int) -> Candles:
+def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int) -> ChosenCandles:
     """Choose the inputs of a run. Raises DataError for an unknown symbol or timeframe, an open choice, or too few bars."""
     known = [item for item in inputs if item.sha256 and item.summary]
     if not known:
@@ -79,7 +79,7 @@ def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, f
             why = f"one window and its label take {fewest_bars}"
             raise DataError(f"{symbol} has {count} bars", why=why, do="Bring more bars, or set a smaller lookback.")
     used = [item for item in known if item.summary["timeframe"] == timeframe and _symbols(item) & bars.keys()]
-    return Candles(
+    return ChosenCandles(
         timeframe=timeframe,
         bars=bars,
         synthetic=any(item.summary.get("synthetic", False) for item in used),

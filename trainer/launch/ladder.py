@@ -1,4 +1,4 @@
-"""The capacity ladder: which pool is asked first, second, third. Pure; prices and zones come in.
+"""The capacity ladder: the order in which pools are asked. Pure; prices and zones come in.
 
 Order: the user's types as given, and within a type its zones, cheapest first where spot prices differ. The first pass never
 leaves a type for another before every zone of it was asked.
@@ -15,12 +15,13 @@ from trainer.runs.record import Rung
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """Where one type can be had: its zones, each with a subnet of ours and the price there."""
+    """One type on one market: the zones where the stack has a subnet, each with its price."""
 
     machine: InstanceType
     market: str
     on_demand_usd_per_hour: float
     price_by_zone: Mapping[str, float]  # zone -> dollars an hour on this market
+    default_seconds: float = 0.0  # of max_duration on this type; 0: the job names one
 
 
 def build_ladder(
@@ -38,6 +39,9 @@ def build_ladder(
             gpu_count=pool.machine.num_workers,
             launch_template_id=launch_template_id,
             image_id=image_id,
+            vcpus=pool.machine.vcpus,
+            quota_code=pool.machine.spot_quota_code if pool.market == "spot" else pool.machine.on_demand_quota_code,
+            default_seconds=pool.default_seconds,
         )
         for pool in pools
         for zone, price in sorted(pool.price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))

@@ -1,6 +1,6 @@
-"""The plan of a launch: one row a candidate, which are asked and why the others are not, and when everything ends. Pure.
+"""The plan of a launch: one row for each candidate, why some are not asked, and when everything ends. Pure.
 
-What is printed is what is run: `--dry-run` shows this same value.
+`--dry-run` prints the same value that a launch runs.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from typing import Any
 
 from trainer.config import Job
 from trainer.cost.instances import InstanceType, instance_type, replacements
-from trainer.cost.planner import Workload, budget_duration, default_max_duration, dollars, estimate, profile_on
+from trainer.cost.planner import Workload, default_max_duration, dollars, estimate, profile_on
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import check_fits
 from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
+from trainer.runs.deadline import TimeLimit, time_limit
 from trainer.runs.record import Rung
 
-# What is compared when a job names no type: one or four GPUs that most accounts can get (2026-11-20).
+# Candidates of a job that names no type: one or four GPUs that most accounts can get (2026-11-20).
 DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xlarge")
 LIST_PRICE_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One type on one market: what it takes and costs, or in `refused` why it is not asked."""
+class PlanCandidate:
+    """One type on one market: its time and cost, or in `refused` why it is not asked."""
 
     machine: InstanceType
     market: str
@@ -38,7 +39,7 @@ class Candidate:
     seconds_p90: float
     dollars_p50: float
     dollars_p90: float
-    rate: Rate  # that its times are made of
+    rate: Rate  # behind its times
     note: str = ""
     refused: str = ""
 
@@ -47,32 +48,34 @@ class Candidate:
 class LaunchPlan:
     """Everything decided before the first write."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PlanCandidate, ...]
     ladder: tuple[Rung, ...]
-    max_duration: timedelta
-    hard_stop: timedelta  # the earlier of max_duration and what the budget lasts
-    hard_stop_usd: float  # what the machine has cost by then, at the worst on-demand price
+    run_limit: TimeLimit  # of the whole run
+    hard_stop: TimeLimit  # of an attempt on the first rung, by the formula that the run uses
+    hard_stop_usd: float  # the most that an attempt on any rung can cost, at on-demand prices
     budget_usd: float
     rehearsal: bool
     region: str
 
     @property
-    def first(self) -> Candidate:
+    def first(self) -> PlanCandidate:
         """Return the candidate that is asked first."""
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
     @property
     def times_are(self) -> str:
-        """Say where the candidates' times come from."""
+        """Return the source of the candidates' times, as text."""
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:
                 by_basis.setdefault(candidate.rate.basis, []).append(candidate.machine.name)
         if not by_basis:
             return "an estimate, not measured"
-        told = [f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}" for basis, of in by_basis.items()]
+        measured = [
+            f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}" for basis, of in by_basis.items()
+        ]
         some = any(candidate.rate.is_estimate for candidate in self.candidates)
-        return ", ".join([*told, "else an estimate"] if some else told)
+        return ", ".join([*measured, "else an estimate"] if some else measured)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as `--dry-run --json` prints it."""
@@ -81,8 +84,12 @@ class LaunchPlan:
             "region": self.region,
             "candidates": [_candidate_dict(candidate) for candidate in self.candidates],
             "rungs": [f"{rung.instance_type} {rung.market} {rung.availability_zone}" for rung in self.ladder],
-            "max_duration_seconds": self.max_duration.total_seconds(),
-            "hard_stop": {"seconds": self.hard_stop.total_seconds(), "dollars": round(self.hard_stop_usd, 4)},
+            "max_duration_seconds": self.run_limit.duration.total_seconds(),
+            "hard_stop": {
+                "seconds": self.hard_stop.duration.total_seconds(),
+                "cause": self.hard_stop.cause,
+                "dollars": round(self.hard_stop_usd, 4),
+            },
             "budget_usd": self.budget_usd,
             "times_are": f"rough: {self.times_are}",
         }
@@ -102,7 +109,7 @@ def make_plan(
 ) -> LaunchPlan:
     """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
 
-    `rates` says what is known of the job's models on each type's chip (`knowledge.known_rates`); else profiles do.
+    `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the profiles'.
 
     Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget, UsageError for a
     `max_duration` beyond the cap.
@@ -117,31 +124,43 @@ def make_plan(
         raise ConfigError(f"nothing to launch on in {region}", why=reasons, do="Choose another --instance, or another region.")
     candidates = _within_budget(weighed, job.budget)
     usable = [candidate for candidate in candidates if not candidate.refused]
-    worst_price = max(on_demand_price(candidate.machine) for candidate in usable)
-    max_duration = _max_duration(job, max(candidate.seconds_p90 for candidate in usable), cap)
-    hard_stop = min(max_duration, budget_duration(job.budget, worst_price)) if job.budget else max_duration
+    run_limit = _run_limit(job, max(candidate.seconds_p90 for candidate in usable), cap)
     ladder = build_ladder(
-        [_pools(candidate, offers) for candidate in usable],
+        [_pools(candidate, offers, job) for candidate in usable],
         subnets=subnets,
         launch_template_id=offers.launch_template_id,
         image_id=offers.image_id,
     )
+    limits = [rung_limit(rung, run=run_limit, budget_usd=job.budget) for rung in ladder]
     return LaunchPlan(
         candidates=tuple(candidates),
         ladder=ladder,
-        max_duration=max_duration,
-        hard_stop=hard_stop,
-        hard_stop_usd=dollars(hard_stop.total_seconds(), worst_price),
+        run_limit=run_limit,
+        hard_stop=limits[0],
+        hard_stop_usd=max(
+            dollars(limit.duration.total_seconds(), rung.on_demand_usd_per_hour)
+            for limit, rung in zip(limits, ladder, strict=True)
+        ),
         budget_usd=job.budget,
         rehearsal=rehearsal,
         region=region,
     )
 
 
+def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
+    """Return how long an attempt on a rung may last if it begins with the run."""
+    return time_limit(
+        run=run,
+        budget_usd=budget_usd,
+        on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
+        default_seconds=rung.default_seconds,
+    )
+
+
 def machines_of(job: Job) -> list[InstanceType]:
     """Return the types to weigh: the job's own, else those of DEFAULT_TYPES whose GPU is as large as the job's profile.
 
-    A profile of the user's own goes along in the manifest. Raises UsageError for a type or a profile that nobody knows, for the
+    A profile of the user's own goes along in the manifest. Raises UsageError for an unknown type or profile, for the
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
     machines = [instance_type(name) for name in job.instance or DEFAULT_TYPES]
@@ -188,7 +207,7 @@ def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> N
 
 def weigh(
     job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool, rate: Rate | None = None
-) -> Candidate:
+) -> PlanCandidate:
     """Return one row of the plan: time, price and cost, or why this type is not asked."""
     zones = offers.zones.get(machine.name, ())
     spot = {
@@ -207,7 +226,7 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    return Candidate(
+    return PlanCandidate(
         machine=machine,
         market=job.market,
         zones=zones,
@@ -227,7 +246,7 @@ def on_demand_price(machine: InstanceType) -> float:
     return machine.price_usd_per_hour or 0.0
 
 
-def _within_budget(candidates: Sequence[Candidate], budget: float) -> list[Candidate]:
+def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[PlanCandidate]:
     """Refuse the candidates dearer than the budget. Raises BudgetError where that leaves none."""
     if not budget:
         return list(candidates)
@@ -242,8 +261,8 @@ def _within_budget(candidates: Sequence[Candidate], budget: float) -> list[Candi
     return marked
 
 
-def _over_budget(candidate: Candidate) -> Candidate:
-    return candidate if candidate.refused else Candidate(**{**vars(candidate), "refused": "over the budget"})
+def _over_budget(candidate: PlanCandidate) -> PlanCandidate:
+    return candidate if candidate.refused else PlanCandidate(**{**vars(candidate), "refused": "over the budget"})
 
 
 def _cents_up(amount: float) -> str:
@@ -251,21 +270,31 @@ def _cents_up(amount: float) -> str:
     return f"{int(amount * 1000 + 1) / 1000:.3f}"
 
 
-def _max_duration(job: Job, seconds_p90: float, cap: timedelta) -> timedelta:
-    wanted = job.max_duration_or(min(cap, default_max_duration(seconds_p90)))
+def _run_limit(job: Job, seconds_p90: float, cap: timedelta) -> TimeLimit:
+    """Return the run's limit: the job's max_duration, else three times the estimate; never more than the template's own."""
+    if not job.max_duration:
+        default = TimeLimit(duration=default_max_duration(seconds_p90), cause="default_duration")
+        return min(default, TimeLimit(duration=cap, cause="cap"), key=lambda limit: limit.duration)
+    wanted = job.max_duration_or(cap)
     if wanted > cap:
         raise UsageError(
             f"max_duration {job.max_duration} is longer than this stack lets an instance live",
             why=f"its launch template ends every instance after {int(cap.total_seconds() // 60)} minutes",
             do="Shorten it, or raise the stack's max lifetime and run pulumi up.",
         )
-    return wanted
+    return TimeLimit(duration=wanted, cause="max_duration")
 
 
-def _pools(candidate: Candidate, offers: Offers) -> Pools:
+def _pools(candidate: PlanCandidate, offers: Offers, job: Job) -> Pools:
     name, on_demand = candidate.machine.name, on_demand_price(candidate.machine)
     prices = {zone: offers.spot_usd_per_hour.get((name, zone), on_demand) for zone in candidate.zones}
-    return Pools(machine=candidate.machine, market=candidate.market, on_demand_usd_per_hour=on_demand, price_by_zone=prices)
+    return Pools(
+        machine=candidate.machine,
+        market=candidate.market,
+        on_demand_usd_per_hour=on_demand,
+        price_by_zone=prices,
+        default_seconds=0.0 if job.max_duration else default_max_duration(candidate.seconds_p90).total_seconds(),
+    )
 
 
 def _option(machine: InstanceType, work: Workload | None) -> str:
@@ -276,7 +305,7 @@ def _option(machine: InstanceType, work: Workload | None) -> str:
     return f"{machine.name} (about {max(1, round(time.seconds_p50 / 60))} min, ${dollars(time.seconds_p50, price):.2f})"
 
 
-def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
+def _candidate_dict(candidate: PlanCandidate) -> dict[str, Any]:
     return {
         "instance_type": candidate.machine.name,
         "market": candidate.market,

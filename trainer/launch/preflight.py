@@ -1,4 +1,4 @@
-"""Look before leaping: what the account says about the stack, the image, the zones and the prices. Reads only, writes nothing.
+"""Look up what the account offers for a launch: image, zones and spot prices. Reads only, writes nothing.
 
 Every failure here is one line that names what is missing; nothing was launched, and nothing has to be undone.
 """
@@ -10,74 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.access import Access, aws_error, error_code
+from trainer.access import Access, aws_error
 from trainer.cost.instances import InstanceType
-from trainer.errors import ConfigError, PermissionDenied, nearest
+from trainer.errors import ConfigError
 from trainer.runs.record import utc_now
-from trainer.stack_outputs import StackOutputs, parameter_name
-
-PROJECT = "mayfly"
-REHEARSE = "or add --rehearse to run the same on this machine, without an account"
+from trainer.stack_outputs import StackOutputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What the account offers: the image, and per type the zones where we have a subnet and the price there."""
+    """The account's offers: the image, and for each type the zones with a subnet of the stack and the price there."""
 
     image_line: str
     image_id: str
     launch_template_id: str
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
-
-
-def require_sign_in(access: Access) -> None:
-    """Raise ours where boto3 finds no credentials or no region; a rehearsal brings its own."""
-    if access.access_key:
-        return
-    import boto3  # late: --help and --dry-run errors must not wait for it
-    from botocore.exceptions import BotoCoreError
-
-    try:
-        session = boto3.Session()
-        missing = [] if session.get_credentials() else ["credentials"]
-        missing += [] if access.region or session.region_name else ["region"]
-    except BotoCoreError as error:
-        raise aws_error(error, "cannot sign in to AWS") from error
-    if not missing:
-        return
-    what = f"no AWS {' and no AWS '.join(missing)} found, so no stack to launch from"
-    why = "looked where boto3 looks: environment, ~/.aws, instance metadata"
-    do = f"Set AWS_REGION and AWS_PROFILE and create the stack with pulumi up, {REHEARSE}."
-    raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
-
-
-def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOutputs:
-    """Return what Pulumi wrote for this stack. Raises ConfigError where there is none, or one of another version."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    require_sign_in(access)
-    name = parameter_name(project, stack)
-    ssm = access.client("ssm")
-    region = ssm.meta.region_name
-    try:
-        text = ssm.get_parameter(Name=name)["Parameter"]["Value"]
-    except (BotoCoreError, ClientError) as error:
-        if error_code(error) == "ParameterNotFound":
-            others = _other_stacks(ssm, project)
-            do = f"{nearest(stack, others)} ".lstrip() + f"Create it with pulumi up --stack {stack}, {REHEARSE}."
-            raise ConfigError(f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do) from error
-        raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
-    try:
-        outputs = StackOutputs.from_json(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"the outputs of stack '{stack}' don't fit", why=str(error), do=f"Run pulumi up --stack {stack}."
-        ) from error
-    if outputs.region != region:
-        why = f"its bucket is in {outputs.region}"
-        raise ConfigError(f"the stack cannot be used from {region}", why=why, do=f"Set AWS_REGION={outputs.region}.")
-    return outputs
 
 
 def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceType], spot: bool) -> Offers:
@@ -104,21 +52,10 @@ def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceTy
         raise aws_error(error, "cannot look up what the account offers") from error
 
 
-def _other_stacks(ssm: Any, project: str) -> list[str]:
-    """Return the stacks that do exist, for the error text; nothing where we may not list them."""
-    from botocore.exceptions import ClientError
-
-    try:
-        found = ssm.get_parameters_by_path(Path=f"/mayfly/{project}")["Parameters"]
-    except ClientError:
-        return []
-    return [parameter["Name"].rpartition("/")[2] for parameter in found]
-
-
 def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str) -> str:
     """Resolve the image line to an id, and check that the template sizes the image's own root disk.
 
-    A wrong device name adds a second volume and leaves the root at its default size, and nothing says so.
+    A wrong device name adds a second volume and leaves the root at its default size, without an error.
     """
     parameter = outputs.images[line]
     image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])

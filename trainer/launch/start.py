@@ -1,7 +1,7 @@
 """From a plan to a run: code and manifest in the bucket, then the record. Once the record is there, `control.drive` takes over.
 
-Nothing here starts a machine. What is left behind if this is killed half-way is a wheel that the next launch uses and a
-manifest that nobody reads.
+Nothing here starts a machine. If it is killed half-way, it leaves a wheel that the next launch uses and a manifest that
+nothing reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.launch.bundle import Bundle, upload_bundle
-from trainer.launch.inputs import Candles
+from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
@@ -38,15 +38,15 @@ def new_record(
         bundle_sha256=bundle.sha256,
         budget_usd=plan.budget_usd,
         estimated_usd=plan.first.dollars_p50,
-        estimated_seconds=plan.first.seconds_p50,
         preflight_at=preflight_at,
         created_at=now,
-        deadline=now + plan.max_duration,
+        deadline=now + plan.run_limit.duration,
+        deadline_cause=plan.run_limit.cause,
     )
 
 
-def register(record: RunRecord, job: Job, bundle: Bundle, candles: Candles, offers: Offers, objects: Objects) -> None:
-    """Write code, manifest and record, in this order: a record that can be read has everything that it names."""
+def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
+    """Write code, manifest and record, in this order: everything that a readable record names exists."""
     upload_bundle(bundle, objects)
     machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
     profiles = profiles_of(job, machines, rehearsal=record.rehearsal)

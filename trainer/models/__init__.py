@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import Any
 
 from trainer.models import lstm, tcn
-from trainer.settings import CHUNKS, Model
+from trainer.settings import CHUNKS, ModelSettings
 
-MODELS: dict[str, type[Model]] = {"lstm": lstm.Lstm, "tcn": tcn.Tcn}
+MODELS: dict[str, type[ModelSettings]] = {"lstm": lstm.LstmSettings, "tcn": tcn.TcnSettings}
 DEFAULT = "lstm"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelKeys(tcn.Keys, lstm.Keys):
+class ModelKeys(tcn.TcnKeys, lstm.LstmKeys):
     """The keys of all models, side by side as a flat job has them."""
 
 

@@ -1,27 +1,26 @@
 """The agent of a node: checks the machine, moves bytes, starts the one training process, and tells S3 how it goes.
 
-Started by bootstrap.sh as `python -m trainer.node.agent`, with MAYFLY_BUCKET, MAYFLY_WORK, MAYFLY_BOOTED_AT, AWS_REGION
-and, in a rehearsal, MAYFLY_ROOT and AWS_ENDPOINT_URL. Exits with the code that result.json names. Never imports torch.
+Started by bootstrap.sh as `python -m trainer.node.agent`, with the variables of `environment.AgentEnvironment`. Exits with the
+code that result.json names. Never imports torch.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import sys
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trainer import environment
 from trainer.access import Access, aws_error
 from trainer.errors import Stopped, TrainerError, TrainingFailed
 from trainer.node import report
 from trainer.node.devices import find_devices, smoke_test
-from trainer.node.identity import METADATA_ENDPOINT, read_identity
+from trainer.node.identity import read_identity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
@@ -39,25 +38,18 @@ POLL_SECONDS = 0.2
 
 def main() -> int:
     """Do the node's work and return its exit code."""
-    work = Path(os.environ["MAYFLY_WORK"])
-    log_file = work / "node.log"
+    told = environment.agent_environment()
+    log_file = told.work / "node.log"
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(message)s",
         handlers=[logging.StreamHandler(), logging.FileHandler(log_file)],
     )
     logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
-    identity = read_identity(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", METADATA_ENDPOINT))
-    access = Access(region=os.environ["AWS_REGION"], endpoint_url=os.environ.get("AWS_ENDPOINT_URL"))
-    rehearsal = "MAYFLY_ROOT" in os.environ
-    status = report.Status(identity=identity)
-    status.enter("boot", datetime.fromtimestamp(float(os.environ["MAYFLY_BOOTED_AT"]), timezone.utc))
-    node = Node(
-        work=work,
-        rehearsal=rehearsal,
-        uplink=Uplink(access, os.environ["MAYFLY_BUCKET"]),
-        status=status,
-    )
+    status = report.Status(identity=read_identity(told.metadata_endpoint))
+    status.enter("boot", told.booted_at)
+    access = Access(region=told.region, endpoint_url=told.endpoint_url)
+    node = Node(work=told.work, rehearsal=told.rehearsal, uplink=Uplink(access, told.bucket), status=status)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         node.stop(signal.Signals(number).name)

@@ -9,11 +9,9 @@ from datetime import datetime
 
 from trainer.runs.record import from_iso
 
-METADATA_ENDPOINT = "http://169.254.169.254"
-
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class NodeIdentity:
     """One node of one attempt of one run."""
 
     run_id: str
@@ -24,10 +22,10 @@ class Identity:
     instance_type: str
 
 
-def read_identity(endpoint: str = METADATA_ENDPOINT) -> Identity:
+def read_identity(endpoint: str) -> NodeIdentity:
     """Ask the metadata service at `endpoint`. Raises OSError when it does not answer."""
     ask = _session(endpoint.rstrip("/"))
-    return Identity(
+    return NodeIdentity(
         run_id=ask("tags/instance/run_id"),
         attempt=int(ask("tags/instance/attempt")),
         node=int(ask("tags/instance/node")),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trainer.errors import BudgetError, Stopped, TrainerError, TrainingFailed, UsageError
 from trainer.node.devices import Devices
-from trainer.node.identity import Identity
+from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
 from trainer.runs.lease import LEASE
 from trainer.runs.record import iso
@@ -23,7 +23,7 @@ State = Literal["done", "failed", "stopped", "expired"]
 class Status:
     """What the node has to tell at this moment. The agent's main thread writes it, the heartbeat's thread reads it."""
 
-    identity: Identity
+    identity: NodeIdentity
     phase: Phase = "boot"
     phases: dict[str, datetime] = field(default_factory=dict)  # when each began
     progress: Progress = field(default_factory=Progress)
@@ -117,7 +117,7 @@ def _which(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry["symbol"], entry["fold"], entry["seed"]
 
 
-def _header(identity: Identity) -> dict[str, Any]:
+def _header(identity: NodeIdentity) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "run_id": identity.run_id,

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainer import environment
+
 STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL
 
 
@@ -32,7 +34,7 @@ class TrainerProcess:
             *("--workers", str(workers), "--device", device),
         ]
         self._work = work
-        self._environment = {**os.environ, "MAYFLY_PROFILES": str(profiles)}
+        self._environment = environment.for_training(profiles=profiles)
 
     def __enter__(self) -> TrainerProcess:
         with (self._work / "node.log").open("ab") as output:

@@ -18,8 +18,8 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.access import Access, error_code
+from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConnectionFailed, TrainingFailed
-from trainer.runs.store import NOT_FOUND
 
 log = logging.getLogger(__name__)
 PART_BYTES = 1 << 20  # of a log or metrics part, at most
@@ -76,7 +76,7 @@ class Uplink:
             self._quick.head_object(Bucket=self.bucket, Key=key)
         except AWS_ERRORS as error:
             # Without the right to list, S3 says 403 for a key that isn't there.
-            if error_code(error) not in NOT_FOUND | {"403", "AccessDenied"}:
+            if error_code(error) not in NO_OBJECT | {"403", "AccessDenied"}:
                 log.warning("%s can't be looked up: %s", key, error)
             return False
         return True
@@ -105,7 +105,7 @@ class Uplink:
                     ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
                 )
         except ClientError as error:
-            if error_code(error) not in ("PreconditionFailed", "412"):
+            if error_code(error) not in LOST_RACE:
                 raise
             # It is there: ours, when the answer to an earlier try was lost.
             answer = self.s3.head_object(Bucket=self.bucket, Key=key)

@@ -24,7 +24,7 @@ from trainer.data.candles import Candles
 from trainer.data.feature_names import WARMUP
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.errors import DataError
-from trainer.settings import CHUNKS, Target
+from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
 FEWEST_TEST_LABELS = 20  # that don't overlap, where the horizon is chosen: fewer say next to nothing about a forecast
@@ -37,7 +37,7 @@ class Plan:
     calendar: str
     holes: np.ndarray  # (T,) bool: a hole lies before this bar
     clock: np.ndarray  # (T,) calendar.session_clock
-    target: Target  # the job's, with what it left open chosen
+    target: TargetSettings  # the job's, with what it left open chosen
     labels_TK: np.ndarray  # float32; NaN at bars that are not valid
     ends: np.ndarray  # (T,) int64: the last bar that each label reads
     spans: Spans
@@ -62,7 +62,7 @@ class Plan:
 class _Labelled:
     """The labels of one target. `bars` have all that they need, but possibly no label: nothing moved."""
 
-    target: Target
+    target: TargetSettings
     labels_TK: np.ndarray
     ends: np.ndarray
     bars: np.ndarray
@@ -94,7 +94,7 @@ def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
 
 
 def plan_symbol(
-    candles: Candles, job: Job, *, warmup: int = WARMUP, spans: Spans | None = None, target: Target | None = None
+    candles: Candles, job: Job, *, warmup: int = WARMUP, spans: Spans | None = None, target: TargetSettings | None = None
 ) -> Plan:
     """Find the holes, labels, spans and valid bars of a symbol. Raises DataError when a span is left without any.
 
@@ -145,7 +145,7 @@ def plan_symbol(
 
 
 def _choose(
-    candles: Candles, job: Job, target: Target, hole: np.ndarray, clock: np.ndarray, *, first: int, test: Span
+    candles: Candles, job: Job, target: TargetSettings, hole: np.ndarray, clock: np.ndarray, *, first: int, test: Span
 ) -> _Labelled:
     """Return the labels of the target's only option, else of the first that leaves enough separate ones in test."""
     options, separate = target.options(), 0
@@ -196,7 +196,7 @@ def longest_stretch(hole: np.ndarray) -> int:
     return int(np.diff(edges).max())
 
 
-def _too_short(candles: Candles, job: Job, target: Target, *, warmup: int, needed: int) -> DataError:
+def _too_short(candles: Candles, job: Job, target: TargetSettings, *, warmup: int, needed: int) -> DataError:
     return DataError(
         f"{candles.symbol} has {len(candles)} bars",
         why=f"one label needs {needed}: {warmup} for the features, {job.bars_seen} that the model sees, "
@@ -206,7 +206,15 @@ def _too_short(candles: Candles, job: Job, target: Target, *, warmup: int, neede
 
 
 def _no_bar(
-    candles: Candles, job: Job, target: Target, name: str, hole: np.ndarray, calendar: str, *, horizon_bars: int, tied: int
+    candles: Candles,
+    job: Job,
+    target: TargetSettings,
+    name: str,
+    hole: np.ndarray,
+    calendar: str,
+    *,
+    horizon_bars: int,
+    tied: int,
 ) -> DataError:
     if tied:
         why = f"none of {tied} has a label: close does not move over {horizon_bars} bars"

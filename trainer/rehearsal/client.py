@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import trainer
+from trainer import environment
 from trainer.access import Access
 from trainer.errors import ConfigError
+from trainer.rehearsal.forks import ForkedProcess, fork
 
 ACCOUNT = "000000000001"
 REGION = "us-east-1"
@@ -79,8 +81,8 @@ def rehearsal(root: Path | None = None, *, account: str = ACCOUNT, program: bool
 
 
 def default_root() -> Path:
-    """Return the folder of this desk's embedded AWS: $MAYFLY_HOME, else .mayfly in the current folder."""
-    return Path(os.environ.get("MAYFLY_HOME") or ".mayfly")
+    """Return the folder of this desk's embedded AWS."""
+    return environment.rehearsal_home()
 
 
 def lease_server(root: Path, *, holder: int | None = None) -> Server:
@@ -92,7 +94,7 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
     root.mkdir(parents=True, exist_ok=True)
     root = root.resolve()
     deadline = time.monotonic() + START_SECONDS
-    starting: subprocess.Popen[bytes] | None = None
+    starting: subprocess.Popen[bytes] | ForkedProcess | None = None
     while time.monotonic() < deadline:
         server = _lease_running(root, holder or os.getpid())
         if server:
@@ -141,19 +143,21 @@ def _known(root: Path) -> dict[str, Any] | None:
     return known
 
 
-def _start(root: Path) -> subprocess.Popen[bytes]:
+def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
     """Start a server in a session of its own: a Ctrl-C at the desk is not meant for it."""
-    source = str(Path(next(iter(trainer.__path__))).parent)
-    # The desk's credentials, profile and endpoints have no business there.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    with (root / "server.log").open("ab") as log:
+    words = ("-m", "trainer.rehearsal.server", "--root", str(root))
+    variables = environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
+    shared = environment.rehearsal_environment().fork_server
+    with (root / "server.log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
+        if shared is not None:
+            files = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
+            return fork(shared, words, environment=variables, folder=root, files=files, name="mayfly-aws", detached=True)
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.rehearsal.server", "--root", str(root)],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, *words],
+            stdin=nothing,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=variables,
             cwd=root,
             start_new_session=True,
         )

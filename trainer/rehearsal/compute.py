@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
 from trainer.rehearsal.catalogue import retired_offerings, retired_types
-from trainer.rehearsal.cloud import Cloud, Rules, refuse
 from trainer.rehearsal.launches import launch, launch_fleet, merged_request, template_data
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import STATE_CODES, AwsError, Instance
 
 
-def create_fleet(cloud: Cloud, call: Call) -> dict[str, Any]:
+def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Launch from the first pool that has capacity; what the others lacked stands in Errors, under HTTP 200."""
     params = call.params
     _refuse_dry_run(params)
@@ -24,7 +24,7 @@ def create_fleet(cloud: Cloud, call: Call) -> dict[str, Any]:
         return cloud.world.once("CreateFleet", params, lambda: launch_fleet(cloud, call.region, params))
 
 
-def run_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
+def run_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Launch instances from one pool, or fail with InsufficientInstanceCapacity."""
     params = call.params
     _refuse_dry_run(params)
@@ -47,7 +47,7 @@ def run_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
         return cloud.world.once("RunInstances", params, create)
 
 
-def describe_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
+def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Show the instances that match, with their states at this instant, one reservation a launch."""
     with cloud.lock:
         now = cloud.clock.now()
@@ -62,7 +62,7 @@ def describe_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {"Reservations": list(reservations.values())}
 
 
-def describe_instance_status(cloud: Cloud, call: Call) -> dict[str, Any]:
+def describe_instance_status(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Show the status of running instances, or of all that match."""
     with cloud.lock:
         now = cloud.clock.now()
@@ -72,7 +72,7 @@ def describe_instance_status(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {"InstanceStatuses": [_status(one, one.state(now)) for one in found]}
 
 
-def terminate_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
+def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Begin to end instances; ending one again changes nothing."""
     _refuse_dry_run(call.params)
     with cloud.lock:
@@ -91,7 +91,7 @@ def terminate_instances(cloud: Cloud, call: Call) -> dict[str, Any]:
         }
 
 
-def describe_instance_types(cloud: Cloud, call: Call) -> dict[str, Any]:
+def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Describe instance types, with the retired ones that this account's catalogue still knows."""
     asked = list(call.params.get("InstanceTypes", []))
     retired = retired_types(cloud.catalogue, asked)
@@ -108,7 +108,7 @@ def describe_instance_types(cloud: Cloud, call: Call) -> dict[str, Any]:
     return {"InstanceTypes": found + [one for one in retired if all(one["InstanceType"] in values for values in wanted)]}
 
 
-def describe_instance_type_offerings(cloud: Cloud, call: Call) -> dict[str, Any]:
+def describe_instance_type_offerings(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Say where instance types are offered, with the retired ones that this account's catalogue still knows."""
     params = call.params
     found = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)["InstanceTypeOfferings"]
@@ -121,7 +121,7 @@ def describe_instance_type_offerings(cloud: Cloud, call: Call) -> dict[str, Any]
     return {"InstanceTypeOfferings": found + retired}
 
 
-def create_tags(cloud: Cloud, call: Call) -> dict[str, Any]:
+def create_tags(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Set tags, on instances too."""
     with cloud.lock:
         resources = _known_to_moto(cloud, call.params["Resources"])
@@ -131,7 +131,7 @@ def create_tags(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {}
 
 
-def delete_tags(cloud: Cloud, call: Call) -> dict[str, Any]:
+def delete_tags(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Remove tags, from instances too."""
     with cloud.lock:
         resources = _known_to_moto(cloud, call.params["Resources"])
@@ -141,13 +141,13 @@ def delete_tags(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {}
 
 
-def _find(cloud: Cloud, call: Call) -> list[Instance]:
+def _find(cloud: EmbeddedAccount, call: Call) -> list[Instance]:
     return cloud.world.find(
         instance_ids=call.params.get("InstanceIds", []), filters=call.params.get("Filters", []), now=cloud.clock.now()
     )
 
 
-def _known_to_moto(cloud: Cloud, resources: list[str]) -> list[str]:
+def _known_to_moto(cloud: EmbeddedAccount, resources: list[str]) -> list[str]:
     """Leave out the instances that only the world remembers, from before a restart."""
     held = cloud.moto("ec2", "DescribeInstances", {})["Reservations"]
     known = {one["InstanceId"] for reservation in held for one in reservation["Instances"]}

@@ -33,7 +33,7 @@ class At:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
+class RateExpression:
     """Fire every period, counted from the start."""
 
     period: timedelta
@@ -52,7 +52,7 @@ class Cron:
     years: frozenset[int]
 
 
-Expression = At | Rate | Cron
+Expression = At | RateExpression | Cron
 
 
 def parse(text: str, zone_name: str = "UTC") -> Expression:
@@ -82,7 +82,7 @@ def next_fire(expression: Expression, *, start: datetime, after: datetime) -> da
     """Return the first firing later than `after` of a schedule that began at `start` and has fired, or None."""
     if isinstance(expression, At):
         return None
-    if isinstance(expression, Rate):
+    if isinstance(expression, RateExpression):
         return start + ((after - start) // expression.period + 1) * expression.period
     return _next_cron(expression, after)
 
@@ -96,11 +96,11 @@ def _parse_at(inside: str, zone: ZoneInfo, text: str) -> At:
         raise ValueError(f"Invalid Schedule Expression {text}.") from error
 
 
-def _parse_rate(inside: str, text: str) -> Rate:
+def _parse_rate(inside: str, text: str) -> RateExpression:
     match = re.fullmatch(r"([1-9]\d*) (minute|hour|day)s?", inside.strip())
     if not match:
         raise ValueError(f"Invalid Schedule Expression {text}.")
-    return Rate(period=int(match[1]) * _RATE_UNITS[match[2]])
+    return RateExpression(period=int(match[1]) * _RATE_UNITS[match[2]])
 
 
 def _parse_cron(inside: str, zone: ZoneInfo, text: str) -> Cron:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from email.utils import format_datetime
 from http.client import responses
 
 from trainer.rehearsal import compute, lambdas, scheduling, storage, wire
-from trainer.rehearsal.cloud import Cloud, Rules
+from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 
@@ -30,20 +31,20 @@ Mount = Callable[[Environ, bytes], Answer]
 class Front:
     """Answer requests for any number of accounts, each with its own cloud."""
 
-    def __init__(self, make_cloud: Callable[[str], Cloud]) -> None:
+    def __init__(self, make_cloud: Callable[[str], EmbeddedAccount]) -> None:
         self._make_cloud = make_cloud
-        self._clouds: dict[str, Cloud] = {}
+        self._clouds: dict[str, EmbeddedAccount] = {}
         self._lock = threading.Lock()
         self.mounts: dict[str, Mount] = {}  # first part of the path -> who answers
 
-    def cloud(self, account: str) -> Cloud:
+    def cloud(self, account: str) -> EmbeddedAccount:
         """Return an account's cloud, made (and restored from memory) when first asked for."""
         with self._lock:
             if account not in self._clouds:
                 self._clouds[account] = self._make_cloud(account)
             return self._clouds[account]
 
-    def clouds(self) -> list[Cloud]:
+    def clouds(self) -> list[EmbeddedAccount]:
         """Return every cloud there is."""
         with self._lock:
             return list(self._clouds.values())
@@ -85,7 +86,10 @@ class Front:
                 raise after
         except AwsError as error:
             return _respond(wire.encode(call, error), start_response)
-        return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
+        status, headers, answered = result if isinstance(result, tuple) else wire.encode(call, result)
+        date = format_datetime(cloud.clock.now(), usegmt=True)  # the desk reads AWS's clock from it
+        headers = [*((name, value) for name, value in headers if name.lower() != "date"), ("Date", date)]
+        return _respond((status, headers, answered), start_response)
 
 
 def _respond(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:

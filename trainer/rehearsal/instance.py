@@ -25,8 +25,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
+from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess
+
 STUBS = Path(__file__).with_name("stubs")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
+FORKING_PYTHON = Path(__file__).with_name("forking_python.sh")
+FORK_CLIENT = Path(__file__).with_name("fork_client.py")
 MARKER = ".mayfly-sandbox"
 # What bootstrap.sh and the libraries below it call. systemctl, poweroff and their like come from STUBS alone, so that no
 # process which finds its tools by PATH can reach this machine's own.
@@ -54,13 +58,20 @@ TOOLS = (
 )
 TOOL_FOLDERS = "/usr/bin:/bin"
 POLL_SECONDS = 0.02
+COMM_LENGTH = 15  # of a process's name, as Linux keeps it
 State = Literal["running", "poweroff", "exited"]
 
 
 def start_node(
-    *, sandbox: Path, instance_id: str, instance_type: str, user_data: bytes, environment: dict[str, str]
+    *,
+    sandbox: Path,
+    instance_id: str,
+    instance_type: str,
+    user_data: bytes,
+    environment: dict[str, str],
+    forks: ForkServerProcess | None = None,
 ) -> NodeProcess:
-    """Run user data as a node in `sandbox` and return the process; about 0.1 s.
+    """Run user data as a node in `sandbox` and return the process; about 0.1 s. With `forks`, its interpreters are forks.
 
     `environment` is all that the node gets besides HOME, PATH and the sandbox's own variables. It has to hold
     AWS_EC2_METADATA_SERVICE_ENDPOINT, AWS_ENDPOINT_URL and MAYFLY_REHEARSAL_GPUS (how many GPUs the type has).
@@ -83,17 +94,7 @@ def start_node(
         "MAYFLY_INSTANCE": instance_id,
         "MAYFLY_INSTANCE_TYPE": instance_type,
     }
-    supervisor = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SUPERVISOR), str(script), str(sandbox / "var/log/cloud-init-output.log")],
-        cwd=sandbox / "home",
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert supervisor.stdout is not None
-    with supervisor.stdout:
-        first_line = supervisor.stdout.readline()
+    supervisor, first_line = _start_supervisor(sandbox, instance_id, script, scratch, variables, forks)
     if not first_line.strip():
         shutil.rmtree(scratch, ignore_errors=True)
         raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
@@ -110,6 +111,46 @@ def start_node(
     return NodeProcess(
         instance_id=instance_id, sandbox=sandbox, scratch=scratch, process_group=int(first_line), supervisor=supervisor
     )
+
+
+def _start_supervisor(
+    sandbox: Path, instance_id: str, script: Path, scratch: Path, variables: dict[str, str], forks: ForkServerProcess | None
+) -> tuple[subprocess.Popen[bytes] | ForkedProcess, bytes]:
+    """Start a node's first process; return it with the line that it prints, the user data's process group."""
+    words = [str(script), str(sandbox / "var/log/cloud-init-output.log")]
+    if forks is None:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(SUPERVISOR), *words],
+            cwd=sandbox / "home",
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            return process, process.stdout.readline()
+    path = scratch / "forks"
+    forking = sandbox / "bin" / "mayfly-python"
+    shutil.copyfile(FORKING_PYTHON, forking)
+    forking.chmod(0o755)
+    variables |= {
+        "MAYFLY_DESK_PYTHON": str(forking),
+        "MAYFLY_REAL_PYTHON": sys.executable,
+        "MAYFLY_FORK_SOCKET": str(path),
+        "MAYFLY_FORK_CLIENT": str(FORK_CLIENT),
+    }
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as said, os.fdopen(writer, "wb") as stdout, Path(os.devnull).open("rb") as stdin:
+        forked = forks.start(
+            ("--supervise", str(SUPERVISOR), str(path), *words),
+            environment=variables,
+            folder=sandbox / "home",
+            files={0: stdin.fileno(), 1: stdout.fileno(), 2: 2},
+            name=instance_id,
+        )
+        stdout.close()
+        return forked, said.readline()
 
 
 def prepare_sandbox(sandbox: Path) -> None:
@@ -134,7 +175,7 @@ class NodeProcess:
     sandbox: Path
     scratch: Path  # its TMPDIR, removed at its end
     process_group: int  # of the user data
-    supervisor: subprocess.Popen[bytes]
+    supervisor: subprocess.Popen[bytes] | ForkedProcess
 
     def poll(self) -> State:
         """Say how the node is: `poweroff` once the stub was called, `exited` when user data ended without that."""
@@ -145,7 +186,7 @@ class NodeProcess:
         return "running"
 
     def tick(self, now: datetime) -> None:
-        """Fire every started timer that is due at `now`, this machine's own time, as systemd would: not in the node's group."""
+        """Fire every started timer that is due at `now`, as systemd would: not in the node's group."""
         for timer in sorted((self.sandbox / "run/timers").glob("[!.]*.timer")):
             settings = _unit_settings(timer.read_text())
             if parse_calendar(settings["OnCalendar"]) > now:
@@ -227,7 +268,8 @@ def _signal(pids: set[int], *numbers: int) -> None:
 def _members(instance_id: str, sandbox: Path, supervisor: int, group: int) -> set[int]:
     """Return the live processes of a node: below its supervisor, in its group, or carrying its marks in their environment.
 
-    The tree is complete as long as the supervisor lives, since it is a subreaper; the marks find what is left after it.
+    The tree is complete as long as the supervisor lives, since it is a subreaper; the marks find what is left after it. A fork
+    of a fork server has no environment of its own to be read from outside: its name and its folder are the node's.
     """
     processes = {process.pid: process for process in _processes()}
     below = {supervisor} if supervisor else set()
@@ -240,13 +282,20 @@ def _members(instance_id: str, sandbox: Path, supervisor: int, group: int) -> se
     return {
         pid
         for pid, process in processes.items()
-        if process.state not in "ZX" and (pid in below or (group and process.group == group) or marks <= process.variables())
+        if process.state not in "ZX"
+        and (
+            pid in below
+            or (group and process.group == group)
+            or (process.name == instance_id[:COMM_LENGTH] and process.is_in(sandbox))
+            or marks <= process.variables()
+        )
     }
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Process:
     pid: int
+    name: str
     state: str
     parent: int
     group: int
@@ -257,21 +306,28 @@ class _Process:
         except OSError:  # ended meanwhile, or another user's
             return set()
 
+    def is_in(self, folder: Path) -> bool:
+        try:
+            return Path(f"/proc/{self.pid}/cwd").readlink().is_relative_to(folder)
+        except OSError:
+            return False
+
 
 def _processes() -> Iterator[_Process]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (stat := _stat(int(folder.name))):
-            yield _Process(pid=int(folder.name), state=stat[0], parent=int(stat[1]), group=int(stat[2]))
+            yield _Process(pid=int(folder.name), name=stat[0], state=stat[1], parent=int(stat[2]), group=int(stat[3]))
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the command's name: state, parent, group ...; empty when there is none."""
+    """Return the fields of /proc/PID/stat from the command's name on: name, state, parent, group ...; empty without any."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     except OSError:
         return []
+    return [before.partition("(")[2], *after.split()]
 
 
 def _start_ticks(pid: int) -> str:
     stat = _stat(pid)
-    return stat[19] if stat else ""
+    return stat[20] if stat else ""

@@ -19,16 +19,17 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from trainer.rehearsal.cloud import REGION, Cloud, Function, Rules
+from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
 from trainer.rehearsal.wire import Answer, Call, access_key, collect
 from trainer.rehearsal.world import AwsError
+from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
 _processes: set[subprocess.Popen[bytes]] = set()
 
 
-def create_function(cloud: Cloud, call: Call) -> Answer:
+def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Create a function, and unpack its zip."""
     params = call.params
     answer = collect(call.environ, call.account)
@@ -46,7 +47,7 @@ def create_function(cloud: Cloud, call: Call) -> Answer:
     return answer
 
 
-def delete_function(cloud: Cloud, call: Call) -> Answer:
+def delete_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Delete a function."""
     answer = collect(call.environ, call.account)
     if answer[0] < 300:
@@ -55,12 +56,12 @@ def delete_function(cloud: Cloud, call: Call) -> Answer:
     return answer
 
 
-def refuse_update(cloud: Cloud, call: Call) -> dict[str, Any]:
+def refuse_update(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Refuse to change a function in place: each rehearsal creates it anew, and a stale one would mislead."""
     raise AwsError("InvalidParameterValueException", "The embedded AWS does not update functions; create it again.")
 
 
-def invoke(cloud: Cloud, call: Call) -> dict[str, Any]:
+def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Run a function: wait for its answer, or (InvocationType Event) let it run."""
     name = function_name(call.params["FunctionName"])
     payload = call.params.get("Payload") or b"{}"
@@ -77,7 +78,7 @@ def invoke(cloud: Cloud, call: Call) -> dict[str, Any]:
     return {"StatusCode": 200, "Payload": told, "ExecutedVersion": "$LATEST", **failed}
 
 
-def invoke_event(cloud: Cloud, name: str, payload: bytes) -> threading.Thread:
+def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> threading.Thread:
     """Start a function and return at once; a failure stands in its log. Raises AwsError for an unknown function."""
     function = _function(cloud, name)
     thread = threading.Thread(target=run, args=(cloud, function, payload), daemon=True, name=f"lambda-{name}")
@@ -90,7 +91,7 @@ def function_name(arn_or_name: str) -> str:
     return arn_or_name.partition(":function:")[2].partition(":")[0] or arn_or_name
 
 
-def run(cloud: Cloud, function: Function, payload: bytes) -> dict[str, Any]:
+def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str, Any]:
     """Run a function to its end: {"result": ...} or {"error": {"errorType", "errorMessage", ...}}."""
     home = log_file(cloud, function.name).parent
     environment = {
@@ -113,6 +114,7 @@ def run(cloud: Cloud, function: Function, payload: bytes) -> dict[str, Any]:
         "memory_limit_in_mb": function.memory_mib,
         "aws_request_id": str(uuid.uuid4()),
         "timeout_seconds": function.timeout_seconds,
+        "clock_ahead_seconds": (cloud.clock.now() - utc_now()).total_seconds(),
     }
     with log_file(cloud, function.name).open("ab") as output:
         process = subprocess.Popen(
@@ -141,7 +143,7 @@ def run(cloud: Cloud, function: Function, payload: bytes) -> dict[str, Any]:
     return dict(answer)
 
 
-def log_file(cloud: Cloud, name: str) -> Path:
+def log_file(cloud: EmbeddedAccount, name: str) -> Path:
     """Return the file that holds what a function printed."""
     return cloud.root / "lambda" / cloud.account / f"{name}.log"
 
@@ -156,7 +158,7 @@ def _failure(kind: str, message: str) -> dict[str, Any]:
     return {"error": {"errorType": kind, "errorMessage": message}}
 
 
-def _function(cloud: Cloud, name: str) -> Function:
+def _function(cloud: EmbeddedAccount, name: str) -> Function:
     with cloud.lock:
         if name not in cloud.functions:
             arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
@@ -164,7 +166,7 @@ def _function(cloud: Cloud, name: str) -> Function:
         return cloud.functions[name]
 
 
-def _unpack(cloud: Cloud, name: str, code: bytes) -> Path:
+def _unpack(cloud: EmbeddedAccount, name: str, code: bytes) -> Path:
     folder = cloud.root / "lambda" / cloud.account / f"{name}-{hashlib.sha256(code).hexdigest()[:16]}"
     for older in folder.parent.glob(f"{name}-{'[0-9a-f]' * 16}"):
         if older != folder:

@@ -10,8 +10,8 @@ import base64
 import uuid
 from typing import Any
 
+from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.catalogue import image_parameters, is_known, retired_offerings
-from trainer.rehearsal.cloud import Cloud
 from trainer.rehearsal.wire import get_model
 from trainer.rehearsal.world import AwsError, Instance, Pool
 
@@ -20,7 +20,7 @@ USER_DATA_LIMIT_BYTES = 16 * 1024  # before base64 (EC2 user guide, looked up 20
 _FLEET_ONLY = ("Priority", "WeightedCapacity", "MaxPrice", "AvailabilityZone")
 
 
-def launch_fleet(cloud: Cloud, region: str, params: dict[str, Any]) -> dict[str, Any]:
+def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) -> dict[str, Any]:
     """Answer CreateFleet: launch from the first pool that can, and say what the pools before it lacked."""
     capacity = params["TargetCapacitySpecification"]
     market = capacity.get("DefaultTargetCapacityType", "on-demand")
@@ -59,7 +59,7 @@ def _candidates(params: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, 
     return sorted(pairs, key=lambda pair: float(pair[1].get("Priority", float("inf"))))
 
 
-def template_data(cloud: Cloud, region: str, specification: dict[str, Any] | None) -> dict[str, Any]:
+def template_data(cloud: EmbeddedAccount, region: str, specification: dict[str, Any] | None) -> dict[str, Any]:
     """Return a launch template's data, with the names by which AWS tags instances made from it."""
     if not specification:
         return {}
@@ -98,7 +98,7 @@ def merged_request(template: dict[str, Any], own: dict[str, Any], tags: list[dic
 
 
 def launch(
-    cloud: Cloud, region: str, request: dict[str, Any], count: int, *, token: str = "", fleet_id: str = ""
+    cloud: EmbeddedAccount, region: str, request: dict[str, Any], count: int, *, token: str = "", fleet_id: str = ""
 ) -> list[Instance]:
     """Check a request the way AWS does, let moto make the machines, and give them a life."""
     now = cloud.clock.now()
@@ -141,7 +141,7 @@ def launch(
     ]
 
 
-def _image(cloud: Cloud, region: str, request: dict[str, Any]) -> dict[str, Any]:
+def _image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> dict[str, Any]:
     """Find the image of a request, by id or by the parameter that names it."""
     image_id = str(request.get("ImageId", ""))
     if image_id.startswith("resolve:ssm:"):
@@ -156,7 +156,7 @@ def _image(cloud: Cloud, region: str, request: dict[str, Any]) -> dict[str, Any]
     return image
 
 
-def _zone(cloud: Cloud, region: str, request: dict[str, Any]) -> str:
+def _zone(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> str:
     """Return the zone a request lands in: its subnet's, else the one it names."""
     interfaces = request.get("NetworkInterfaces") or [{}]
     subnet_id = request.get("SubnetId") or interfaces[0].get("SubnetId")
@@ -166,7 +166,7 @@ def _zone(cloud: Cloud, region: str, request: dict[str, Any]) -> str:
     return str(request.get("Placement", {}).get("AvailabilityZone") or f"{region}a")
 
 
-def _check_pool(cloud: Cloud, region: str, pool: Pool) -> None:
+def _check_pool(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
     """Refuse a type that nobody knows, one that is not offered in the zone, and a pool with nothing left."""
     if not is_known(pool.instance_type, cloud.catalogue):
         raise AwsError("InvalidParameterValue", f"Invalid value '{pool.instance_type}' for InstanceType.")
@@ -193,7 +193,7 @@ def _check_pool(cloud: Cloud, region: str, pool: Pool) -> None:
         )
 
 
-def _check_profile(cloud: Cloud, request: dict[str, Any]) -> None:
+def _check_profile(cloud: EmbeddedAccount, request: dict[str, Any]) -> None:
     profile = request.get("IamInstanceProfile", {})
     name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
     if not name:
@@ -212,7 +212,7 @@ def _add_root_device(request: dict[str, Any], root_device: str) -> None:
         request["BlockDeviceMappings"] = [root, *mappings]
 
 
-def _tag_parts(cloud: Cloud, region: str, request: dict[str, Any], descriptions: list[dict[str, Any]]) -> None:
+def _tag_parts(cloud: EmbeddedAccount, region: str, request: dict[str, Any], descriptions: list[dict[str, Any]]) -> None:
     """Tag the volumes and interfaces that came with the instances, which moto leaves bare or half so."""
     tags = {one["ResourceType"]: one["Tags"] for one in request.get("TagSpecifications", [])}
     parts = {

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from trainer.rehearsal.account import REGION, EmbeddedAccount
 from trainer.rehearsal.catalogue import gpu_count
-from trainer.rehearsal.cloud import REGION, Cloud
+from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.rehearsal.wire import Answer, Environ, access_key
@@ -33,13 +34,14 @@ class Nodes:
     """The processes behind the instances of every account, by instance id."""
 
     grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads the models that are finished
-    find_cloud: Callable[[str], Cloud | None]  # by instance id, for metadata
+    find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
+    forks: ForkServerProcess | None = None  # that nodes are forked from; they are started afresh without
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
     _tokens: TokenStore = field(default_factory=TokenStore)
     _tokens_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def step(self, cloud: Cloud) -> None:
+    def step(self, cloud: EmbeddedAccount) -> None:
         """Start what has come to run, fire timers, notice who switched off, and end what is to end."""
         with cloud.lock:
             due = cloud.world.due_to_start(cloud.clock.now())
@@ -61,6 +63,8 @@ class Nodes:
         for node in list(self._running.values()):
             node.terminate(grace_seconds=0)
         self._running.clear()
+        if self.forks is not None:
+            self.forks.close()
 
     def metadata(self, environ: Environ, body: bytes) -> Answer:
         """Answer /imds/<instance id>/latest/..., as that instance's metadata service would."""
@@ -80,7 +84,7 @@ class Nodes:
             status, content_type, text = respond(view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now())
         return status, [("Content-Type", content_type)], text
 
-    def _start(self, cloud: Cloud, instance: Instance) -> None:
+    def _start(self, cloud: EmbeddedAccount, instance: Instance) -> None:
         instance_type = instance.pool.instance_type
         endpoint = cloud.endpoint()
         environment = {
@@ -98,15 +102,16 @@ class Nodes:
                 instance_type=instance_type,
                 user_data=instance.user_data,
                 environment=environment,
+                forks=self.forks,
             )
         except (OSError, RuntimeError) as error:
             log.error("instance %s could not start: %s", instance.id, error)
             with cloud.lock:
                 cloud.world.lost(instance.id, cloud.clock.now())
 
-    def _watch(self, cloud: Cloud, instance: Instance, node: NodeProcess) -> None:
+    def _watch(self, cloud: EmbeddedAccount, instance: Instance, node: NodeProcess) -> None:
         try:
-            node.tick(utc_now())
+            node.tick(cloud.clock.now())
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:  # a broken unit must not stop the others
             log.error("a timer of %s failed: %s", instance.id, error)
         with cloud.lock:
@@ -118,7 +123,7 @@ class Nodes:
             self._ending[instance.id] = thread
             thread.start()
 
-    def _end(self, cloud: Cloud, instance: Instance, node: NodeProcess) -> None:
+    def _end(self, cloud: EmbeddedAccount, instance: Instance, node: NodeProcess) -> None:
         node.terminate(grace_seconds=self.grace_seconds)
         self._running.pop(instance.id, None)
         with cloud.lock:
@@ -127,17 +132,17 @@ class Nodes:
         self._ending.pop(instance.id, None)
 
 
-def sandbox(cloud: Cloud, instance_id: str) -> Path:
+def sandbox(cloud: EmbeddedAccount, instance_id: str) -> Path:
     """Return the folder an instance lives in."""
     return cloud.root / "sandbox" / instance_id
 
 
-def remove_sandbox(cloud: Cloud, instance_id: str) -> None:
+def remove_sandbox(cloud: EmbeddedAccount, instance_id: str) -> None:
     """Remove what an instance left on disk, once it is forgotten."""
     shutil.rmtree(sandbox(cloud, instance_id), ignore_errors=True)
 
 
-def _view(cloud: Cloud, instance: Instance) -> MetadataView:
+def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
     description = instance.description
     return MetadataView(
         instance_id=instance.id,
@@ -154,7 +159,7 @@ def _view(cloud: Cloud, instance: Instance) -> MetadataView:
     )
 
 
-def _credentials(cloud: Cloud, instance: Instance) -> RoleCredentials | None:
+def _credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials | None:
     """Return credentials of the role in the instance's profile, or None where it has none."""
     profile = instance.description.get("IamInstanceProfile", {}).get("Arn", "").rpartition("/")[2]
     if not profile:

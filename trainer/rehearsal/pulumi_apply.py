@@ -3,14 +3,13 @@
     python -m trainer.rehearsal.pulumi_apply --endpoint http://127.0.0.1:PORT --account 000000000001 [--set KEY=VALUE]
 
 Pulumi's own mocks run the program; each resource it registers is made by `pulumi_resources`. It runs in a process of its own,
-since Pulumi keeps its settings and its event loop in globals. Outputs go to stdout, as one JSON object.
+since Pulumi keeps its settings and its event loop in globals. Outputs and calls go to stdout, as `applied_program` writes them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import runpy
 import subprocess
 import sys
@@ -21,12 +20,14 @@ from typing import Any
 import trainer
 from trainer.access import Access
 from trainer.errors import ConfigError, TrainerError, UsageError, nearest
+from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
 
+STACK = "dev"
 APPLY_SECONDS = 120  # on an idle machine it takes four
 
 
-def apply(access: Access, *, stack: str = "dev", config: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Apply the program to an account of a running server, in a child process. Returns its outputs. Takes a few seconds.
+def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | None = None) -> AppliedProgram:
+    """Apply the program to an account of a running server, in a child process, and return what it did. Takes a few seconds.
 
     `access` must be a rehearsal's: its key names the account. Raises ConfigError with what the child said.
     """
@@ -45,12 +46,11 @@ def apply(access: Access, *, stack: str = "dev", config: Mapping[str, str] | Non
     if ended.returncode:
         said = ended.stderr.strip().splitlines() or ["it said nothing"]
         raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=said[-1])
-    outputs: dict[str, Any] = json.loads(ended.stdout)
-    return outputs
+    return from_json(ended.stdout)
 
 
-def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path) -> dict[str, Any]:
-    """Apply the program from the folder `program` in this process, which should do nothing else. Returns its outputs.
+def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path) -> AppliedProgram:
+    """Apply the program from the folder `program` in this process, which should do nothing else.
 
     Raises ConfigError for what the embedded AWS can't apply and for settings that the program refuses.
     """
@@ -80,7 +80,7 @@ def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str,
         pulumi.runtime.test(run_program)()  # type: ignore[no-untyped-call]
     except pulumi.RunError as error:  # how the program refuses a setting
         raise ConfigError(str(error)) from error
-    return outputs
+    return AppliedProgram(account=account, outputs=outputs, calls=tuple(cloud.recorder.calls))
 
 
 def program_folder() -> Path:
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.rehearsal.pulumi_apply", description=__doc__.splitlines()[0])
     parser.add_argument("--endpoint", required=True, help="URL of the embedded AWS")
     parser.add_argument("--account", required=True, help="account id, 12 digits")
-    parser.add_argument("--stack", default="dev")
+    parser.add_argument("--stack", default=STACK)
     parser.add_argument("--region", default="us-east-1")
     parser.add_argument("--program", type=Path, help="folder with Pulumi.yaml; the checkout's or the wheel's by default")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Pulumi.yaml")
@@ -157,11 +157,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the outputs alone
             program = (options.program or program_folder()).resolve()
-            outputs = apply_here(access, account=options.account, stack=options.stack, config=config, program=program)
+            applied = apply_here(access, account=options.account, stack=options.stack, config=config, program=program)
     except TrainerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(json.dumps(outputs, sort_keys=True))
+    print(to_json(applied))
     return 0
 
 

@@ -9,6 +9,7 @@ from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks
 
 from trainer.access import Access
 from trainer.errors import ConfigError
+from trainer.rehearsal.applied_program import Recorder
 from trainer.rehearsal.pulumi_resources import Resources
 
 
@@ -16,7 +17,8 @@ class EmbeddedCloud(Mocks):
     """Pulumi's mocks, whose new resources are real ones of the embedded AWS."""
 
     def __init__(self, access: Access, *, account: str) -> None:
-        self.resources = Resources(access, account=account)
+        self.recorder = Recorder()
+        self.resources = Resources(access, account=account, recorder=self.recorder)
         self._lock = threading.Lock()  # Pulumi registers resources from several threads
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:

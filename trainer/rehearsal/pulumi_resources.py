@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError, ParamValidationError
 
 from trainer.access import Access
 from trainer.errors import ConfigError
+from trainer.rehearsal.applied_program import Recorder
 from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters
 
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same zip
@@ -58,9 +59,9 @@ def makes(resource_type: str) -> Callable[[Maker], Maker]:
 class Resources:
     """Makes resources on one account of the embedded AWS."""
 
-    def __init__(self, access: Access, *, account: str) -> None:
+    def __init__(self, access: Access, *, account: str, recorder: Recorder | None = None) -> None:
         self.account, self.region = account, access.region or "us-east-1"
-        self._access = access
+        self._access, self._recorder = access, recorder
         self._clients: dict[str, Any] = {}
         self._models = botocore.session.get_session()
 
@@ -90,6 +91,8 @@ class Resources:
         """Return the account's client of a service."""
         if service not in self._clients:
             self._clients[service] = self._access.client(service)
+            if self._recorder is not None:
+                self._recorder.watch(self._clients[service])
         return self._clients[service]
 
     def send(self, service: str, operation: str, given: dict[str, Any], **fixed: Any) -> Any:

@@ -1,7 +1,8 @@
 """Rules of EventBridge Scheduler, and its targets: schedules are checked, kept by moto for reading, and fired by `fire_due`.
 
 A target is one of our Lambda functions, or a universal target (`arn:aws:scheduler:::aws-sdk:<service>:<action>`), which is
-called as a client would. One attempt a firing: what failed stands in `Cloud.deliveries`. Flexible windows are not honoured.
+called as a client would. Each firing is tried once; its outcome is kept in `EmbeddedAccount.deliveries`. Flexible windows are
+not supported.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.access import Access
 from trainer.rehearsal import lambdas
-from trainer.rehearsal.cloud import REGION, Cloud, Delivery, Rules
+from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Rules
 from trainer.rehearsal.expressions import parse
 from trainer.rehearsal.wire import Call, access_key
 from trainer.rehearsal.world import AwsError, Firing
@@ -34,7 +35,7 @@ _READ_ONLY = (
 )  # fmt: skip
 
 
-def create_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
+def create_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Create a schedule. Nonsense in its expression, name or target is a ValidationException, as on AWS."""
     params = call.params
 
@@ -48,7 +49,7 @@ def create_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
         return cloud.world.once("CreateSchedule", params, create)
 
 
-def update_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
+def update_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Replace a schedule by what the request says, as AWS does: what it leaves out gets its default."""
     params = call.params
     with cloud.lock:
@@ -58,7 +59,7 @@ def update_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {"ScheduleArn": answer["ScheduleArn"]}
 
 
-def delete_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
+def delete_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Delete a schedule; it does not fire any more."""
     with cloud.lock:
         cloud.moto("scheduler", "DeleteSchedule", call.params)
@@ -66,7 +67,7 @@ def delete_schedule(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {}
 
 
-def delete_schedule_group(cloud: Cloud, call: Call) -> dict[str, Any]:
+def delete_schedule_group(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Delete a group with its schedules."""
     with cloud.lock:
         cloud.moto("scheduler", "GetScheduleGroup", {"Name": call.params["Name"]})
@@ -75,21 +76,24 @@ def delete_schedule_group(cloud: Cloud, call: Call) -> dict[str, Any]:
         return {}
 
 
-def fire_due(cloud: Cloud) -> list[threading.Thread]:
-    """Fire what is due, each on a thread of its own, and return the threads."""
-    if not cloud.fire_schedules:
-        return []
+def fire_due(cloud: EmbeddedAccount) -> None:
+    """Fire what is due, each on a thread of its own; `wait_for_deliveries` returns once they are on record."""
     with cloud.lock:
-        firings = cloud.world.fire_due(cloud.clock.now())
-    threads = [
-        threading.Thread(target=_deliver, args=(cloud, firing), daemon=True, name=f"fire-{firing.name}") for firing in firings
-    ]
+        for firing in cloud.world.fire_due(cloud.clock.now()):
+            thread = threading.Thread(target=_deliver, args=(cloud, firing), daemon=True, name=f"fire-{firing.name}")
+            cloud.in_flight.append(thread)
+            thread.start()
+
+
+def wait_for_deliveries(cloud: EmbeddedAccount) -> None:
+    """Return once every firing so far, whoever fired it, stands in `EmbeddedAccount.deliveries`."""
+    with cloud.lock:
+        threads = list(cloud.in_flight)
     for thread in threads:
-        thread.start()
-    return threads
+        thread.join()
 
 
-def _deliver(cloud: Cloud, firing: Firing) -> None:
+def _deliver(cloud: EmbeddedAccount, firing: Firing) -> None:
     error = ""
     try:
         _call_target(cloud, firing)
@@ -103,9 +107,10 @@ def _deliver(cloud: Cloud, firing: Firing) -> None:
             except AwsError as failure:  # somebody deleted it while it fired
                 log.debug("schedule %s: %s", firing.name, failure)
         cloud.deliveries.append(Delivery(schedule=firing.name, at=firing.at, target_arn=firing.target["Arn"], error=error))
+        cloud.in_flight.remove(threading.current_thread())
 
 
-def _call_target(cloud: Cloud, firing: Firing) -> None:
+def _call_target(cloud: EmbeddedAccount, firing: Firing) -> None:
     target = firing.target
     text = _fill_in(target.get("Input") or "{}", cloud, firing)
     if not target["Arn"].startswith(UNIVERSAL_TARGET):
@@ -122,7 +127,7 @@ def _call_target(cloud: Cloud, firing: Firing) -> None:
     getattr(access.client(service), xform_name(action))(**json.loads(text))
 
 
-def _fill_in(text: str, cloud: Cloud, firing: Firing) -> str:
+def _fill_in(text: str, cloud: EmbeddedAccount, firing: Firing) -> str:
     """Put the Scheduler's context attributes in a target's input."""
     arn = f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule/{firing.group}/{firing.name}"
     attributes = {
@@ -136,7 +141,7 @@ def _fill_in(text: str, cloud: Cloud, firing: Firing) -> str:
     return text
 
 
-def _check(cloud: Cloud, params: dict[str, Any]) -> None:
+def _check(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
     """Refuse what AWS refuses and moto takes."""
     if not re.fullmatch(r"[0-9a-zA-Z\-_.]{1,64}", params["Name"]):
         raise AwsError("ValidationException", f"Name '{params['Name']}' must be 1 to 64 letters, digits, '-', '_' or '.'.")
@@ -156,7 +161,7 @@ def _check(cloud: Cloud, params: dict[str, Any]) -> None:
     _check_role(cloud, target["RoleArn"])
 
 
-def _check_role(cloud: Cloud, role_arn: str) -> None:
+def _check_role(cloud: EmbeddedAccount, role_arn: str) -> None:
     refusal = "The execution role you provide must allow AWS EventBridge Scheduler to assume the role."
     try:
         role = cloud.moto("iam", "GetRole", {"RoleName": role_arn.rpartition("/")[2]})["Role"]
@@ -166,7 +171,7 @@ def _check_role(cloud: Cloud, role_arn: str) -> None:
         raise AwsError("ValidationException", refusal)
 
 
-def _put(cloud: Cloud, params: dict[str, Any]) -> None:
+def _put(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
     cloud.world.put_schedule(
         group=params.get("GroupName") or "default",
         name=params["Name"],

@@ -23,25 +23,29 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server
 
+import trainer
 from trainer.access import Access
+from trainer.environment import rehearsal_environment
 from trainer.errors import ConfigError, TrainerError
-from trainer.rehearsal import instance, lambdas, scheduling, storage
+from trainer.rehearsal import instance, lambdas, pulumi_apply, scheduling, storage
+from trainer.rehearsal.account import REGION, EmbeddedAccount
+from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.catalogue import Catalogue
-from trainer.rehearsal.cloud import REGION, Cloud
+from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import Front
 from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.object_log import ObjectLog
-from trainer.rehearsal.pulumi_apply import apply
-from trainer.rehearsal.wire import Answer, Environ, access_key, forget_account
-from trainer.rehearsal.world import Delays, World
+from trainer.rehearsal.wire import Answer, Environ, access_key, call_application, forget_account
+from trainer.rehearsal.world import AwsError, Delays, World
 
 log = logging.getLogger("trainer.rehearsal")
 STEP_SECONDS = 0.1
@@ -69,6 +73,9 @@ class EmbeddedAws:
         run_nodes: bool = True,
         fire_schedules: bool = True,
         grace_seconds: float = 10.0,
+        programs: Path | None = None,
+        fork_nodes: bool = False,
+        fork_server: Path | None = None,
     ) -> None:
         self._remembers = root is not None
         self.root = root or Path(tempfile.mkdtemp(prefix="mayfly-aws-"))
@@ -76,6 +83,8 @@ class EmbeddedAws:
         self._delays = delays or Delays(pending_seconds=0, shutting_down_seconds=0)
         self._run_nodes, self._fire_schedules = run_nodes, fire_schedules
         self._instance_logs: dict[str, InstanceLog] = {}
+        self._programs = ProgramStore(programs or self.root / "programs")
+        self._fork_nodes, self._fork_server = fork_nodes, fork_server
         self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
         self._stack_locks: dict[str, threading.Lock] = {}
         self.front = Front(self._make_cloud)
@@ -124,7 +133,7 @@ class EmbeddedAws:
         key = access_key(account)
         return Access(region=REGION, endpoint_url=self.url, access_key=key, secret_key="rehearsal", rehearsal=True)
 
-    def cloud(self, access: Access) -> Cloud:
+    def cloud(self, access: Access) -> EmbeddedAccount:
         """Return what stands behind an access."""
         return self.front.cloud((access.access_key or "")[4:16])
 
@@ -133,21 +142,40 @@ class EmbeddedAws:
         return self.cloud(access).world
 
     def apply_program(self, access: Access) -> dict[str, Any]:
-        """Apply the Pulumi program to an account, unless it is already, and return its outputs; some seconds.
+        """Apply the Pulumi program to an account, unless it is already, and return its outputs.
 
-        Raises ConfigError with what it said; the account is then as it was before, but for its buckets.
+        Takes some seconds the first time, and milliseconds once the same program's calls are stored. Raises ConfigError with
+        what the program said; the account is then as it was before, but for its buckets.
         """
         account = self.cloud(access).account
+        if self._fork_nodes and self.nodes.forks is None:  # whoever applies it launches soon: libraries load beside that
+            self.nodes.forks = ForkServerProcess(self._fork_server)
         with self._stack_locks.setdefault(account, threading.Lock()):
             if account not in self._stacks:
                 try:
-                    self._stacks[account] = apply(access)
+                    self._stacks[account] = self._apply_or_replay(access, account)
                 except (TrainerError, subprocess.SubprocessError) as error:
                     forget_account(account, keep=("s3",))  # half a program would stand in the way of the next try
                     if isinstance(error, TrainerError):
                         raise
                     raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=str(error)) from error
             return self._stacks[account]
+
+    def _apply_or_replay(self, access: Access, account: str) -> dict[str, Any]:
+        package = Path(next(iter(trainer.__path__)))
+        key = program_hash(pulumi_apply.program_folder(), package, stack=pulumi_apply.STACK)
+        with self._programs.locked(key):
+            applied = self._programs.read(key)
+            if applied is None:
+                applied = pulumi_apply.apply(access)
+                self._programs.write(key, applied)
+                return applied.outputs
+        try:
+            return replay(applied, account=account, send=partial(call_application, self.front, account, REGION))
+        except (AwsError, ValueError) as error:  # what is stored does not fit this server
+            log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
+            forget_account(account, keep=("s3",))
+            return pulumi_apply.apply(access).outputs
 
     def busy(self) -> bool:
         """Say whether any instance of any account is alive."""
@@ -165,10 +193,11 @@ class EmbeddedAws:
         while not self._ends.wait(STEP_SECONDS):
             for cloud in self.front.clouds():
                 self.nodes.step(cloud)
-                scheduling.fire_due(cloud)
+                if cloud.fire_schedules:
+                    scheduling.fire_due(cloud)
                 self._keep_memory(cloud)
 
-    def _keep_memory(self, cloud: Cloud) -> None:
+    def _keep_memory(self, cloud: EmbeddedAccount) -> None:
         """Let moto give back what ended instances held, write down what changed, and forget what AWS would not show."""
         with cloud.lock:
             now = cloud.clock.now()
@@ -187,12 +216,12 @@ class EmbeddedAws:
             if memory:
                 memory.forget(instance_id)
 
-    def _cloud_of_instance(self, instance_id: str) -> Cloud | None:
+    def _cloud_of_instance(self, instance_id: str) -> EmbeddedAccount | None:
         return next((cloud for cloud in self.front.clouds() if instance_id in cloud.world.instances), None)
 
-    def _make_cloud(self, account: str) -> Cloud:
+    def _make_cloud(self, account: str) -> EmbeddedAccount:
         memory = ObjectLog(self.root / "s3" / account, account) if self._remembers else None
-        cloud = Cloud(
+        cloud = EmbeddedAccount(
             account=account,
             root=self.root,
             catalogue=self._catalogue,
@@ -250,7 +279,15 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: leases.end())
         note = root / "server.json"
-        with EmbeddedAws(root, catalogue=catalogue, delays=Delays()) as aws:
+        wanted = rehearsal_environment()
+        with EmbeddedAws(
+            root,
+            catalogue=catalogue,
+            delays=Delays(),
+            programs=wanted.programs,
+            fork_nodes=not wanted.fresh_nodes,
+            fork_server=wanted.fork_server,
+        ) as aws:
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
             note.with_suffix(".new").write_text(json.dumps({"url": aws.url, "pid": os.getpid()}), encoding="utf-8")
             note.with_suffix(".new").replace(note)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.rehearsal import wire
+from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.catalogue import IMAGE_PARAMETERS, image_parameters
-from trainer.rehearsal.cloud import Cloud, Rules
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError
 
@@ -24,7 +24,7 @@ _BUCKET_SETTINGS = (
 REMEMBERED_PARAMETERS = "/mayfly/"
 
 
-def write_object(cloud: Cloud, call: Call) -> Answer:
+def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Write, copy, tag or delete, one at a time: moto checks a condition first and acts later, and S3 is atomic."""
     with cloud.storage_lock:
         if call.operation == "CopyObject":
@@ -37,7 +37,7 @@ def write_object(cloud: Cloud, call: Call) -> Answer:
         return answer
 
 
-def set_up_bucket(cloud: Cloud, call: Call) -> Answer:
+def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Change a bucket's settings, and remember them: reads in a later session need versioning, for one."""
     with cloud.storage_lock:
         answer = wire.collect(call.environ, call.account)
@@ -47,7 +47,7 @@ def set_up_bucket(cloud: Cloud, call: Call) -> Answer:
         return answer
 
 
-def delete_bucket(cloud: Cloud, call: Call) -> Answer:
+def delete_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Delete a bucket and what is remembered of it."""
     with cloud.storage_lock:
         answer = wire.collect(call.environ, call.account)
@@ -58,7 +58,7 @@ def delete_bucket(cloud: Cloud, call: Call) -> Answer:
         return answer
 
 
-def put_bucket_policy(cloud: Cloud, call: Call) -> dict[str, Any]:
+def put_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Keep a bucket's policy here: moto would apply its Deny without its Condition, and refuse every request."""
     bucket, policy = call.params["Bucket"], call.params["Policy"]
     cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})  # an unknown bucket is an error
@@ -70,7 +70,7 @@ def put_bucket_policy(cloud: Cloud, call: Call) -> dict[str, Any]:
     return {}
 
 
-def get_bucket_policy(cloud: Cloud, call: Call) -> Answer:
+def get_bucket_policy(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Return the policy that was put."""
     bucket = call.params["Bucket"]
     cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
@@ -79,13 +79,13 @@ def get_bucket_policy(cloud: Cloud, call: Call) -> Answer:
     return 200, [("Content-Type", "application/json")], cloud.bucket_policies[bucket].encode()
 
 
-def delete_bucket_policy(cloud: Cloud, call: Call) -> dict[str, Any]:
+def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Drop the policy."""
     cloud.bucket_policies.pop(call.params["Bucket"], None)
     return {}
 
 
-def get_parameter(cloud: Cloud, call: Call) -> dict[str, Any] | Answer:
+def get_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
     """Read a parameter; those by which AWS publishes image ids exist here too."""
     name = call.params["Name"]
     if not name.startswith(IMAGE_PARAMETERS):
@@ -93,7 +93,7 @@ def get_parameter(cloud: Cloud, call: Call) -> dict[str, Any] | Answer:
     return {"Parameter": _image_parameter(call, name)}
 
 
-def get_parameters(cloud: Cloud, call: Call) -> dict[str, Any] | Answer:
+def get_parameters(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
     """Read several parameters, as `get_parameter` does."""
     names = call.params["Names"]
     public = [name for name in names if name in image_parameters()]
@@ -107,7 +107,7 @@ def get_parameters(cloud: Cloud, call: Call) -> dict[str, Any] | Answer:
     }
 
 
-def put_parameter(cloud: Cloud, call: Call) -> dict[str, Any]:
+def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Write a parameter. The stack's own is remembered, and one remembered from an earlier session may be created again."""
     name = call.params["Name"]
     with cloud.storage_lock:
@@ -122,7 +122,7 @@ def put_parameter(cloud: Cloud, call: Call) -> dict[str, Any]:
     return {"Version": answer["Version"], "Tier": answer.get("Tier", "Standard")}
 
 
-def restore(cloud: Cloud) -> int:
+def restore(cloud: EmbeddedAccount) -> int:
     """Put back what an earlier session left: buckets with their settings, object versions, the stack's parameter."""
     if cloud.objects is None:
         return 0
@@ -137,7 +137,7 @@ def restore(cloud: Cloud) -> int:
         return cloud.objects.restore(cloud.clock.now())
 
 
-def _check_conditions(cloud: Cloud, params: dict[str, Any]) -> None:
+def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
     """Hold If-Match and If-None-Match of CopyObject against the destination, which moto does not look at."""
     if "IfMatch" not in params and "IfNoneMatch" not in params:
         return

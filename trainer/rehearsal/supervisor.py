@@ -1,6 +1,7 @@
 """The first process of a rehearsal's node: runs the user data and keeps every descendant in reach.
 
-Started by `instance.start_node` as a plain script (`python -I supervisor.py USER_DATA LOG`), never imported by the node.
+Started by `instance.start_node` as a plain script (`python -I supervisor.py USER_DATA LOG`), never imported by the node; or run
+by `fork_server`, whose clients it then serves: the node's interpreters are forks of it.
 It is a child subreaper (Linux), so whatever double forks or calls setsid stays below it in the process tree and can be
 found and ended. It leaves when nothing is left to look after, and ends the node itself if its server is gone.
 """
@@ -14,6 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 POLL_SECONDS = 0.1
@@ -78,7 +80,7 @@ def signal_all(*numbers: int) -> None:
 
 
 def reap() -> dict[int, int] | None:
-    """Collect ended children: their wait statuses by process id, or None when there is no child at all."""
+    """Collect ended children: their exit codes by process id, or None when there is no child at all."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -87,11 +89,11 @@ def reap() -> dict[int, int] | None:
             return ended or None
         if pid == 0:
             return ended
-        ended[pid] = status
+        ended[pid] = os.waitstatus_to_exitcode(status)
 
 
-def main(user_data: Path, log: Path) -> None:
-    """Run the user data and stay until it and all its descendants have ended."""
+def main(user_data: Path, log: Path, forks: Any = None) -> Any:
+    """Run the user data and stay until it and all its descendants have ended. Returns in each fork the order of its client."""
     server = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # it leaves last
@@ -99,16 +101,20 @@ def main(user_data: Path, log: Path) -> None:
     user_data_pid = start_user_data(user_data, log)
     print(user_data_pid, flush=True)
     sys.stdout.close()
-    while (ended := reap()) is not None:
+    while (ended := reap() if forks is None else forks.collect()) is not None:
         if user_data_pid in ended:
             # Read by NodeProcess.poll; by rename, so that it is never seen half written.
             note = user_data.parent / "user-data-exit"
-            note.with_suffix(".new").write_text(str(os.waitstatus_to_exitcode(ended[user_data_pid])))
+            note.with_suffix(".new").write_text(str(ended[user_data_pid]))
             note.with_suffix(".new").rename(note)
         if os.getppid() != server:  # its AWS was killed: nothing may outlive it
             end_all()
-            return
-        time.sleep(POLL_SECONDS)
+            return None
+        if forks is None:
+            time.sleep(POLL_SECONDS)
+        elif (order := forks.step()) is not None:
+            return order
+    return None
 
 
 if __name__ == "__main__":

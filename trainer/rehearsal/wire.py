@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 import urllib.parse
 import warnings
@@ -17,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer import environment
+
 # moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a region).
-os.environ["MOTO_AMIS_PATH"] = str(Path(__file__).with_name("images.json"))
+environment.set_moto_images(Path(__file__).with_name("images.json"))
 
 from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above comes first)
 from botocore.parsers import create_parser  # noqa: E402
@@ -38,6 +39,7 @@ from trainer.rehearsal.world import AwsError  # noqa: E402
 Environ = dict[str, Any]
 Answer = tuple[int, list[tuple[str, str]], bytes]  # status, headers, body
 StartResponse = Callable[..., Any]
+Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 # What requests are signed for, where botocore's model has another name.
 _MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
@@ -155,6 +157,17 @@ def to_moto(environ: Environ, account: str, start_response: StartResponse) -> It
 
 def call_moto(account: str, region: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
     """Call moto as a client would, without a socket. Raises AwsError with moto's code."""
+
+    def moto(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        return to_moto(environ, account, start_response)
+
+    return call_application(moto, account, region, service, operation, params)
+
+
+def call_application(
+    application: Application, account: str, region: str, service: str, operation: str, params: dict[str, Any]
+) -> dict[str, Any]:
+    """Send a request to a WSGI application that speaks AWS, and return its parsed answer. Raises AwsError with its code."""
     model = get_model(service)
     operation_model = model.operation_model(operation)
     protocol = "ec2" if service == "ec2" else model.metadata["protocol"]
@@ -173,7 +186,7 @@ def call_moto(account: str, region: str, service: str, operation: str, params: d
         data=data,
         content_type=headers.get("Content-Type"),
     )
-    status, answer_headers, answer = collect(builder.get_environ(), account)
+    status, answer_headers, answer = _answer_of(application, builder.get_environ())
     raw = {"status_code": status, "headers": HeadersDict(answer_headers), "body": answer}
     parsed: dict[str, Any] = create_parser(protocol).parse(raw, operation_model.output_shape)
     if status >= 300:
@@ -184,12 +197,16 @@ def call_moto(account: str, region: str, service: str, operation: str, params: d
 
 def collect(environ: Environ, account: str) -> Answer:
     """Let moto answer, and return (status, headers, body)."""
+    return _answer_of(lambda environ, start_response: to_moto(environ, account, start_response), environ)
+
+
+def _answer_of(application: Application, environ: Environ) -> Answer:
     seen: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
         seen.append((status, headers))
 
-    body = b"".join(to_moto(environ, account, start_response))
+    body = b"".join(application(environ, start_response))
     status, headers = seen[-1]
     return int(status.split()[0]), headers, body
 

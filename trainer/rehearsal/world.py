@@ -104,7 +104,7 @@ class Instance:
 
 
 @dataclass(kw_only=True)
-class Schedule:
+class StoredSchedule:
     """A schedule that may fire."""
 
     group: str
@@ -145,7 +145,7 @@ class World:
 
     delays: Delays = field(default_factory=Delays)
     instances: dict[str, Instance] = field(default_factory=dict)
-    schedules: dict[tuple[str, str], Schedule] = field(default_factory=dict)
+    schedules: dict[tuple[str, str], StoredSchedule] = field(default_factory=dict)
     full: set[Pool] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
     _tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
@@ -340,7 +340,7 @@ class World:
     ) -> None:
         """Create a schedule, or replace the one of that name."""
         begin = max(start, now) if start else now
-        self.schedules[group, name] = Schedule(
+        self.schedules[group, name] = StoredSchedule(
             group=group,
             name=name,
             expression=expression,

@@ -1,4 +1,4 @@
-"""The lease: what a node's heartbeat promises, where it stands in S3, and when a silent node counts as dead or hung.
+"""The lease: a node's heartbeat, its key in S3, and when a silent node counts as dead or hung.
 
 Standard library only, and nothing else of ours: the sweeper's zip carries this file.
 """
@@ -61,7 +61,7 @@ def read_heartbeat(values: Mapping[str, Any]) -> Heartbeat:
 
 
 def silent(*, launched_at: datetime, lease_until: datetime | None, now: datetime) -> bool:
-    """Tell whether a node has been silent past its lease, or never spoke within the boot allowance."""
+    """Return whether a node missed its lease, or sent no heartbeat within the boot allowance."""
     if lease_until is None:
         return now > launched_at + BOOT_ALLOWANCE
     return now > lease_until + SLACK

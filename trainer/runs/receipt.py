@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from trainer.artifacts.names import read_name
+from trainer.runs.observation import ModelSeen, Observation
+from trainer.runs.outcome import exit_code
 from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
-from trainer.runs.verdict import exit_code
-from trainer.runs.world import ModelSeen, World
 
-FORMAT = 1
+FORMAT = 2  # 1, before 2026-11-22: `deadline` was the run's, and there was no cause
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
 REHEARSAL_NOTE = (
@@ -27,13 +27,13 @@ REHEARSAL_NOTE = (
 Receipt = dict[str, Any]
 
 
-def make_receipt(record: RunRecord, world: World, *, outcome: Outcome | None = None, error: Any = None) -> Receipt:
+def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome | None = None, error: Any = None) -> Receipt:
     """Return the receipt of a run as `--json` prints it; `outcome` and `error` replace the record's (an unconfirmed end)."""
     state = outcome or record.outcome or "unconfirmed"
     reason = error if outcome else record.error
-    low, high = spent(record, world, record.closed_at)
-    result = world.result
-    models = models_of(record, world)
+    low, high = spent(record, observed, record.closed_at)
+    result = observed.result
+    models = models_of(record, observed)
     return {
         "format": FORMAT,
         "run_id": record.run_id,
@@ -42,13 +42,14 @@ def make_receipt(record: RunRecord, world: World, *, outcome: Outcome | None = N
         "error": reason,
         "job": record.job,
         "created_at": iso(record.created_at),
-        "deadline": iso(record.deadline),
+        "deadline": iso(record.effective_deadline.at),
+        "deadline_cause": record.effective_deadline.cause,
         "closed_at": iso(record.closed_at) if record.closed_at else None,
         "instances": [_instance(seen) for seen in record.instances],
         "models": models,
-        "failed": _failed(record, world, models, state),
+        "failed": _failed(record, observed, models, state),
         "retries": result.retries if result else 0,
-        "seconds": seconds(record, world),
+        "seconds": seconds(record, observed),
         "dollars": {
             "estimated": round(record.estimated_usd, 6),
             "spent_low": round(low, 6),
@@ -62,9 +63,9 @@ def make_receipt(record: RunRecord, world: World, *, outcome: Outcome | None = N
     }
 
 
-def models_of(record: RunRecord, world: World) -> list[dict[str, Any]]:
+def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     """Return the run's models: those the node reported and, where it could not report any more, those that lie in S3."""
-    if world.result is not None:
+    if observed.result is not None:
         return [
             {
                 **_identity(record, model),
@@ -74,28 +75,28 @@ def models_of(record: RunRecord, world: World) -> list[dict[str, Any]]:
                 "sha256": model["sha256"],
                 "metrics": dict(model.get("metrics") or {}),
             }
-            for model in world.result.models
+            for model in observed.result.models
         ]
-    return [_found(record, model) for model in world.models or ()]
+    return [_model_in_bucket(record, model) for model in observed.models or ()]
 
 
-def seconds(record: RunRecord, world: World) -> dict[str, float]:
+def seconds(record: RunRecord, observed: Observation) -> dict[str, float]:
     """Return the seconds of each phase and their total, to the millisecond; a phase that never began took none.
 
     A phase lasts until the next one that is known to have begun, so that the phases always sum to the total.
     """
     ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
     finished = max(ends, default=None) or record.closed_at or record.ending_at or record.created_at
-    told = _phases_told(world)
+    reported = _reported_phases(observed)
     attempt = record.attempt
     starts: dict[str, datetime | None] = {
         "preflight": record.preflight_at,
         "capacity": record.created_at,
         "boot": attempt.created_at if attempt else None,
-        "stage": told.get("stage"),
-        "train": told.get("train"),
-        "upload": told.get("upload"),
-        "terminate": told.get("end") or (record.ending_at if attempt and attempt.created_at else None),
+        "stage": reported.get("stage"),
+        "train": reported.get("train"),
+        "upload": reported.get("upload"),
+        "terminate": reported.get("end") or (record.ending_at if attempt and attempt.created_at else None),
     }
     milliseconds = dict.fromkeys(PHASES, 0)
     current, since = "preflight", record.preflight_at
@@ -109,20 +110,20 @@ def seconds(record: RunRecord, world: World) -> dict[str, float]:
     return {phase: value / 1000 for phase, value in milliseconds.items()} | {"total": sum(milliseconds.values()) / 1000}
 
 
-def spent(record: RunRecord, world: World, now: datetime | None) -> tuple[float, float]:
+def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tuple[float, float]:
     """Return the low and the high bound, in dollars, of what the run's instances cost until `now`."""
     low = high = 0.0
     for seen in record.instances:
         price = _price(record, seen)
-        least, most = _billed_seconds(seen, world, now)
+        least, most = _billed_seconds(seen, observed, now)
         low, high = low + least / 3600 * price, high + most / 3600 * price
     return low, high
 
 
-def _billed_seconds(seen: InstanceSeen, world: World, now: datetime | None) -> tuple[float, float]:
+def _billed_seconds(seen: InstanceSeen, observed: Observation, now: datetime | None) -> tuple[float, float]:
     ended = seen.terminated_at or now or seen.launched_at
     most = max((ended - seen.launched_at).total_seconds(), SHORTEST_BILL_SECONDS)
-    signs = [instant for instant in _signs_of_life(seen, world) if seen.launched_at <= instant <= ended]
+    signs = [instant for instant in _signs_of_life(seen, observed) if seen.launched_at <= instant <= ended]
     if not signs:
         return 0.0, most  # never seen running: perhaps it never billed
     if seen.terminated_at is None and seen.running_seen_at is not None:
@@ -131,13 +132,13 @@ def _billed_seconds(seen: InstanceSeen, world: World, now: datetime | None) -> t
     return least, max(least, most)
 
 
-def _signs_of_life(seen: InstanceSeen, world: World) -> list[datetime]:
+def _signs_of_life(seen: InstanceSeen, observed: Observation) -> list[datetime]:
     signs = [seen.running_seen_at] if seen.running_seen_at else []
-    heartbeat = world.heartbeat
+    heartbeat = observed.heartbeat
     if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
         signs += [heartbeat.at, *heartbeat.phases.values()]
-    if world.result is not None:
-        signs += world.result.phases.values()
+    if observed.result is not None:
+        signs += observed.result.phases.values()
     return signs
 
 
@@ -149,11 +150,11 @@ def _price(record: RunRecord, seen: InstanceSeen) -> float:
     return max((rung.on_demand_usd_per_hour for rung in record.ladder), default=0.0)
 
 
-def _phases_told(world: World) -> Mapping[str, datetime]:
+def _reported_phases(observed: Observation) -> Mapping[str, datetime]:
     """Return when each phase began by the node's last word: its result, else its last heartbeat."""
-    if world.result is not None and world.result.phases:
-        return world.result.phases
-    return world.heartbeat.phases if world.heartbeat else {}
+    if observed.result is not None and observed.result.phases:
+        return observed.result.phases
+    return observed.heartbeat.phases if observed.heartbeat else {}
 
 
 def _instance(seen: InstanceSeen) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def _instance(seen: InstanceSeen) -> dict[str, Any]:
     }
 
 
-def _found(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
+def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
     name = read_name(model.key.rsplit("/", 1)[-1].removesuffix(".safetensors"))
     numbers = {"fold": name.fold, "seed": name.seed} if name.fold is not None else {}
     return {
@@ -183,20 +184,20 @@ def _found(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
     }
 
 
-def _identity(record: RunRecord, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which model of the job this is; where a job makes one a symbol, nobody need tell fold and seed."""
+def _identity(record: RunRecord, reported: Mapping[str, Any]) -> dict[str, Any]:
+    """Return symbol, fold and seed of a model; fold and seed have defaults where a job makes one model a symbol."""
     return {
-        "symbol": str(told.get("symbol", "")),
-        "fold": int(told.get("fold", 1)),
-        "seed": int(told.get("seed", record.job.get("seed", 0))),
+        "symbol": str(reported.get("symbol", "")),
+        "fold": int(reported.get("fold", 1)),
+        "seed": int(reported.get("seed", record.job.get("seed", 0))),
     }
 
 
-def _failed(record: RunRecord, world: World, models: Sequence[Mapping[str, Any]], state: str) -> list[dict[str, Any]]:
+def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[str, Any]], state: str) -> list[dict[str, Any]]:
     """Return what failed by the node's word, and every model of the job that was not made."""
     failed = [
         {**_identity(record, item), "reason": str(item.get("reason", ""))}
-        for item in (world.result.failed if world.result else ())
+        for item in (observed.result.failed if observed.result else ())
     ]
     settled = [_identity(record, item) for item in (*models, *failed)]
     missing = [model for model in _planned(record) if model not in settled]

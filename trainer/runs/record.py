@@ -1,6 +1,7 @@
-"""The run record: the one object that several may write, and everything that is decided about a run stands in it.
+"""The run record: everything that was decided about a run. The one object that several callers may write.
 
-Plain frozen values and their JSON; `store` keeps them by compare-and-swap, `reconcile` decides on them. Instants are UTC.
+Frozen values, the three ways in which they change, and their JSON. `store` keeps a record by compare-and-swap, `reconcile`
+decides on it. Instants are UTC. Format 1 (before 2026-11-22) had no causes of deadlines and no quotas; it is still read.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import hashlib
 import json
 import secrets
 import types
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT = 1
+from trainer.runs.deadline import Cause, Deadline
+
+FORMAT = 2
+READABLE_FORMATS = (1, 2)
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
-LaunchOutcome = Literal["intended", "created", "refused"]
+LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
 _SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -47,34 +52,43 @@ def new_run_id(job_name: str, now: datetime, suffix: str | None = None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """One step of the capacity ladder: type x zone x market, and what a request for it needs."""
+    """One step of the capacity ladder: type x zone x market, with the settings of a request for it."""
 
     instance_type: str
     availability_zone: str
     subnet_id: str
     market: str  # "on_demand" or "spot"
     price_usd_per_hour: float  # what this rung is expected to cost
-    on_demand_usd_per_hour: float  # the worst it can cost; deadlines are made from this one
+    on_demand_usd_per_hour: float  # the worst it can cost; deadlines are computed from this one
     gpu_count: int
     launch_template_id: str
     image_id: str
+    vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)
+    quota_code: str = ""  # Service Quotas code that this type and market count against
+    default_seconds: float = 0.0  # max(30 min, 3 x P90) on this type; 0: the job names a duration
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """An intent to create one set of instances, stored before the call, and what became of it."""
+    """An intent to create one set of instances, stored before the call, and its result."""
 
     rung: int  # index into the record's ladder
-    token: str  # ClientToken = hash(run, attempt, rung, pass)
-    deadline: datetime  # the attempt's: tag, OS timer and one-time schedule carry it
+    token: str  # ClientToken = hash(run, attempt, rung, launches before)
+    deadline: datetime  # the attempt's: tag, OS timer and one-time schedules carry it
+    deadline_cause: Cause = "unknown"
     intended_at: datetime
-    outcome: LaunchOutcome = "intended"
+    called_at: datetime | None = None  # of the last CreateFleet call under this token, stored right before it
+    calls: int = 0
+    outcome: LaunchOutcome = "intended"  # abandoned: the run ended before AWS gave an answer
     instance_ids: tuple[str, ...] = ()
-    error_code: str = ""
+    error_code: str = ""  # AWS's, of a refusal
     error_message: str = ""
-    error_class: str = ""  # what kind of refusal: capacity, quota, permission, config ...
-    error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of the refusal, should it end the run
     kill_armed_at: datetime | None = None  # the second schedule, which names the ids and needs no code of ours
+
+    @property
+    def last_call_at(self) -> datetime:
+        """Return the instant of the last call, or of the intent before the first."""
+        return self.called_at or self.intended_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +98,11 @@ class Attempt:
     number: int  # from 1
     launches: tuple[Launch, ...] = ()
     created_at: datetime | None = None
-    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceSeen:
-    """What was observed of one instance, by tag, over the run."""
+    """One instance of the run, as all looks at it so far have shown it."""
 
     instance_id: str
     attempt: int
@@ -121,13 +134,13 @@ class RunRecord:
     bundle_sha256: str
     budget_usd: float  # 0: none
     estimated_usd: float
-    estimated_seconds: float
     preflight_at: datetime  # when the command began
     created_at: datetime  # when the record was written
-    deadline: datetime  # of the run
+    deadline: datetime  # of the run; each launch has its own, which is never later
+    deadline_cause: Cause = "unknown"
     state: State = "starting"
     outcome: Outcome | None = None
-    error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of what ended the run, if it was not done
+    error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of a run that did not end `done`
     attempts: tuple[Attempt, ...] = ()
     instances: tuple[InstanceSeen, ...] = ()
     stop_requested_at: datetime | None = None
@@ -136,8 +149,42 @@ class RunRecord:
 
     @property
     def attempt(self) -> Attempt | None:
-        """Return the attempt that readers take keys of: the last one, or None before the first."""
+        """Return the last attempt, whose keys readers use, or None before the first."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def last_launch(self) -> Launch | None:
+        """Return the last launch of the last attempt, or None before the first."""
+        return self.attempt.launches[-1] if self.attempt and self.attempt.launches else None
+
+    @property
+    def effective_deadline(self) -> Deadline:
+        """Return the deadline that holds: the last launch's, or the run's before the first launch and after a refused one."""
+        launch = self.last_launch
+        if launch is None or launch.outcome == "refused":
+            return Deadline(at=self.deadline.replace(microsecond=0), cause=self.deadline_cause)
+        return Deadline(at=launch.deadline, cause=launch.deadline_cause)
+
+    def with_new_launch(self, launch: Launch) -> RunRecord:
+        """Return the record with one more launch of the last attempt, which begins with its first."""
+        attempt = self.attempt or Attempt(number=1)
+        return replace(self, attempts=(*self.attempts[:-1], replace(attempt, launches=(*attempt.launches, launch))))
+
+    def with_launch(self, launch: Launch, now: datetime) -> RunRecord:
+        """Return the record with the last attempt's launch of the same token replaced; a created one makes the run run."""
+        assert self.attempt is not None
+        launches = tuple(launch if known.token == launch.token else known for known in self.attempt.launches)
+        attempt = replace(self.attempt, launches=launches)
+        state = self.state
+        if launch.outcome == "created":
+            attempt = replace(attempt, created_at=attempt.created_at or now)
+            state = "running" if self.state == "starting" else self.state
+        return replace(self, state=state, attempts=(*self.attempts[:-1], attempt))
+
+    def ended(self, outcome: Outcome, error: Mapping[str, Any] | None, now: datetime) -> RunRecord:
+        """Return the record of a run whose end is decided, and whose instances have yet to be seen to go."""
+        why = dict(error) if error else None
+        return replace(self, state="ending", outcome=outcome, error=why, ending_at=self.ending_at or now)
 
 
 def client_token(run_id: str, attempt: int, rung: int, launches_before: int) -> str:
@@ -151,10 +198,14 @@ def to_json(value: Any) -> str:
 
 
 def record_from_json(text: str) -> RunRecord:
-    """Read a run record. Raises ValueError for another format, KeyError for a missing field."""
+    """Read a run record. Raises ValueError for another format, TypeError for a missing field.
+
+    A record keeps the format that it began with: an older command that watches the same run can go on reading it.
+    """
     values = json.loads(text)
-    if values.get("format") != FORMAT:
-        raise ValueError(f"run record has format {values.get('format')}, this version reads {FORMAT}")
+    if values.get("format") not in READABLE_FORMATS:
+        known = " and ".join(map(str, READABLE_FORMATS))
+        raise ValueError(f"run record has format {values.get('format')}, this version reads {known}")
     record = _typed(values, RunRecord)
     assert isinstance(record, RunRecord)
     return record

@@ -1,23 +1,22 @@
-"""What a run keeps in S3: its keys, and the run record by compare-and-swap.
+"""A run in S3: its keys, its receipt, and its record by compare-and-swap.
 
 Owns the names under `runs/` and the few object calls that the control plane needs (`Objects`, which S3 implements here and
-the tests in memory). Does not own what stands in a record (`record`) nor what is decided about it (`reconcile`).
+the tests in memory). Does not own the contents of a record (`record`) nor the decisions about it (`reconcile`).
 """
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from trainer.access import Access, aws_error, error_code
+from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConfigError, UsageError, nearest
 from trainer.runs.record import RunRecord, record_from_json, to_json
-
-NOT_FOUND = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
-LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 
 
 class Conflict(Exception):
@@ -37,7 +36,7 @@ class Stored:
     version_id: str = ""
     size: int = 0
     modified_at: datetime
-    sha256: str = ""  # S3's own checksum where the writer asked for one, else what the writer said
+    sha256: str = ""  # S3's own checksum where the writer asked for one, else the writer's metadata
     metadata: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
@@ -83,7 +82,7 @@ class S3Objects:
         try:
             response = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition)
         except (BotoCoreError, ClientError) as error:
-            if condition and error_code(error) in LOST_RACE | NOT_FOUND:
+            if condition and error_code(error) in LOST_RACE | NO_OBJECT:
                 raise Conflict(key) from error
             raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
         return str(response["ETag"])
@@ -120,7 +119,7 @@ class S3Objects:
         try:
             return getattr(self._s3, operation)(Bucket=self._bucket, Key=key, **more)
         except (BotoCoreError, ClientError) as error:
-            if error_code(error) in NOT_FOUND:
+            if error_code(error) in NO_OBJECT:
                 return None
             raise aws_error(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
 
@@ -184,6 +183,12 @@ def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         do = "Use the Mayfly that launched it."
         raise UnreadableRecord(f"cannot read the record of run {run_id}", why=repr(error), do=do) from error
+
+
+def read_receipt(objects: Objects, run_id: str) -> dict[str, Any] | None:
+    """Return a closed run's receipt, or None where there is none yet."""
+    stored = objects.get(key=receipt_key(run_id))
+    return None if stored is None else dict(json.loads(stored.body))
 
 
 def run_ids(objects: Objects) -> tuple[str, ...]:

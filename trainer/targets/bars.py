@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.settings import Target
+from trainer.settings import TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +72,16 @@ def volatility_unit(close_T: np.ndarray, *, horizon: int, span: int) -> np.ndarr
     return np.asarray(trailing_deviation(close_T, span) * np.sqrt(horizon))
 
 
-def unfitted(target: Target, labels_NK: np.ndarray) -> dict[str, Any]:
+def unfitted(target: TargetSettings, labels_NK: np.ndarray) -> dict[str, Any]:
     """Fit nothing: the `fit` of a target whose labels are trained on as they are."""
     return {}
 
 
-def unscaled(target: Target, labels_NK: np.ndarray, fitted: dict[str, Any]) -> np.ndarray:
+def unscaled(target: TargetSettings, labels_NK: np.ndarray, fitted: dict[str, Any]) -> np.ndarray:
     """Return the labels as they are: the `scale` that goes with `unfitted`."""
     return labels_NK
 
 
-def flawless(target: Target, labels_NK: np.ndarray) -> tuple[str, str]:
+def flawless(target: TargetSettings, labels_NK: np.ndarray) -> tuple[str, str]:
     """Find nothing wrong: the `flaw` of a target that any labels will do for."""
     return "", ""

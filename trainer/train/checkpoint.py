@@ -59,7 +59,7 @@ class Checkpoint:
 
 
 def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str:
-    """Return the hash of all that a resumed run must share with the one that wrote: settings, bars and code."""
+    """Return the hash of what a resumed run must share with the one that wrote: settings, bars, code that training reaches."""
     settings = {key: value for key, value in job.to_dict().items() if key not in _NOT_THE_MODEL}
     digest = hashlib.sha256(json.dumps([settings, code_sha256, torch.__version__], sort_keys=True).encode())
     for name, content in data.items():

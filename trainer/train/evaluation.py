@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.settings import LOWER, Target
+from trainer.settings import LOWER, TargetSettings
 from trainer.targets import scores_of
 from trainer.targets.scoring import Rows, Statistic
 
@@ -35,7 +35,7 @@ class Interval:
 
 def evaluate(
     forecast: np.ndarray,
-    target: Target,
+    target: TargetSettings,
     rows: Rows,
     *,
     replicates: int = REPLICATES,

@@ -6,11 +6,11 @@ CPU unless bf16 is asked for.
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from trainer import environment
 from trainer.config import Job
 from trainer.errors import UsageError
 
@@ -61,7 +61,7 @@ def settle_precision(job: Job, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
         if torch.version.hip is None:  # AMD's library reads it, too, and wants 128 MiB
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)  # read at the first product: here in time
+            environment.set_cublas_workspace(_CUBLAS_WORKSPACE)
     return matmul_dtype(job, device)
 
 

@@ -23,7 +23,7 @@ from trainer.data.timeframes import step_of
 from trainer.errors import DataError
 from trainer.models import MODELS, network_of
 from trainer.plan.plans import clear_of_holes
-from trainer.settings import Target
+from trainer.settings import TargetSettings
 from trainer.targets import DEFAULT, DEFAULT_OF, TARGETS, scores_of
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.readers import EVALUATION_CHUNK, reader_of
@@ -83,7 +83,7 @@ def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> 
     ]
 
 
-def target_of(card: Card, model_path: Path) -> Target:
+def target_of(card: Card, model_path: Path) -> TargetSettings:
     """Return the target of a model as its card has it. Raises DataError for a model or target that is unknown here.
 
     Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
@@ -108,7 +108,7 @@ def _check_features(card: Card, model_path: Path) -> None:
         )
 
 
-def _whole_bars(candles: Candles, card: Card, target: Target) -> np.ndarray:
+def _whole_bars(candles: Candles, card: Card, target: TargetSettings) -> np.ndarray:
     """Return the bars with all that the model and the target's columns read: as in training, but with a label or without."""
     hole = holes(candles.timestamp, candles.timeframe, card.calendar)
     bars = np.arange(max(WARMUP + card.lookback - 1, target.reach), len(candles), dtype=np.int64)

@@ -21,7 +21,7 @@ from trainer.data.features import compute_features
 from trainer.data.splits import Spans
 from trainer.errors import DataError
 from trainer.plan.plans import Plan, plan_folds, plan_symbol
-from trainer.settings import CHUNKS, Target
+from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
 
@@ -40,7 +40,7 @@ class SymbolData:
     starts: dict[str, Tensor]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
     reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
     labels_TK: np.ndarray  # float32: unscaled, NaN where none is
-    target: Target  # with what the job left open chosen
+    target: TargetSettings  # with what the job left open chosen
     fitted: Mapping[str, Any]  # of the target, on the labels of training
     spans: Spans
     clock: np.ndarray  # calendar.session_clock

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import trainer
 from trainer.artifacts.card import Card, read_card
 from trainer.artifacts.names import ModelName
 from trainer.artifacts.weights import save
+from trainer.code_files import training_sha256
 from trainer.config import Job
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.errors import DataError, TrainingFailed
@@ -84,7 +84,7 @@ def source_of(task: Task, job: Job, *, data: Path) -> Source:
 
     Raises DataError when its bars can't be trained on.
     """
-    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=code_sha256(), files=task.files)
+    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=code_sha256(job), files=task.files)
 
 
 def open_task(task: Task, job: Job, source: Source) -> Opened:
@@ -233,7 +233,7 @@ def _card(
             "torch": torch.__version__,
         },
         data={**opened.source.data, "ties": symbol_data.ties, "fingerprint": opened.source.mark},
-        code_sha256=code_sha256(),
+        code_sha256=code_sha256(job),
         seed=task.seed,
         fold=task.fold,
         folds=job.folds,
@@ -242,11 +242,6 @@ def _card(
     )
 
 
-@cache
-def code_sha256() -> str:
-    """Return the hash of the package's Python files, names and content, in the order of their names."""
-    root = Path(trainer.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def code_sha256(job: Job) -> str:
+    """Return the hash of the code that makes the job's models."""
+    return training_sha256((type(job.model_settings).__module__, type(job.target_settings).__module__))

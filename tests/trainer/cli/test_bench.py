@@ -11,6 +11,8 @@ from trainer.cli import bench as verb
 from trainer.cli.main import main
 from trainer.train.tuning import bench as benching
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--quick", "--device", "cpu", "--set", "blocks=2", "--set", "width=4", "--set", "chunk=16"]
 
 

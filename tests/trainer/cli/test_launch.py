@@ -32,7 +32,9 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[2].startswith("1  p3.8xlarge *  on-demand      5  4 x V100 16GB  12.24  ")
     assert lines[2].endswith("retired by AWS in 2026: a rehearsal only")
     assert lines[3] == "list prices of us-east-1, 2026-07-20; times are an estimate, not measured: P50 (P90)"
-    assert lines[5].startswith("hard stop 30m00s after launch (max_duration), at most $6.12 at the on-demand price")
+    assert lines[5].startswith(
+        "hard stop 30m00s after launch, set by the default of max_duration, at most $6.12 at the on-demand price"
+    )
     assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
     assert objects_in(rehearsed) == before
 
@@ -48,6 +50,7 @@ def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, can
     assert plan["data"] == {"timeframe": "1m", "bars": {"BTC-USD": 3000, "ETH-USD": 3000}, "synthetic": True}
     assert plan["job"]["symbols"] == ["BTC-USD", "ETH-USD"]
     assert plan["hard_stop"]["seconds"] == plan["max_duration_seconds"] == 1800
+    assert plan["hard_stop"]["cause"] == "default_duration"
 
 
 def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, capsys, tmp_path):
@@ -62,7 +65,7 @@ def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, cap
 def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--max-duration", "2h", "--epochs", 1, "--dry-run"]
     assert launch(*words, "--budget", "12.24") == 0
-    assert "hard stop 1h00m after launch (the budget), at most $12.24" in capsys.readouterr().out
+    assert "hard stop 1h00m after launch, set by the budget, at most $12.24" in capsys.readouterr().out
 
 
 def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys):
@@ -203,7 +206,7 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     (instance_id,) = left["instances"]
     reservations = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"]
     tags = {tag["Key"]: tag["Value"] for tag in reservations[0]["Instances"][0]["Tags"]}
-    assert (tags["run_id"], tags["deadline"]) == (left["run_id"], left["deadline"])
+    assert (tags["run_id"], tags["deadline"], left["deadline_cause"]) == (left["run_id"], left["deadline"], "default_duration")
     schedules = access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]
     assert {f"mayfly-{left['run_id']}-sweep", f"mayfly-{left['run_id']}-kill-1"} <= {entry["Name"] for entry in schedules}
     keys = objects_in(access)

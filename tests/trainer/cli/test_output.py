@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from trainer.cli.output import Story, duration, money, table
+from trainer.cli.output import Console, duration, money, table
 
 
 class Terminal(io.StringIO):
@@ -14,33 +14,33 @@ class Terminal(io.StringIO):
 
 def test_without_a_terminal_updates_are_lines_and_rare():
     stream, seconds = io.StringIO(), [0.0]
-    story = Story(stream, clock=lambda: seconds[0])
-    story.line("training")
+    console = Console(stream, clock=lambda: seconds[0])
+    console.line("training")
     for now in (1, 9, 10, 11, 19, 21):
         seconds[0] = now
-        story.update(f"at {now}")
+        console.update(f"at {now}")
     assert stream.getvalue() == "training\nat 10\nat 21\n"
 
 
 def test_on_a_terminal_updates_share_one_line_that_ends_with_the_story(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    story = Story(stream)
-    story.update("one")
-    story.update("two")
-    story.line("stays")
-    story.update("three")
-    story.close()
+    console = Console(stream)
+    console.update("one")
+    console.update("two")
+    console.line("stays")
+    console.update("three")
+    console.close()
     assert stream.getvalue() == "one\r\033[Ktwo\r\033[Kstays\nthree\r\033[K"
 
 
 def test_colour_only_on_a_terminal_and_never_against_no_color(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert Story(Terminal()).styled("x", "1") == "\033[1mx\033[0m"
-    assert Story(io.StringIO()).styled("x", "1") == "x"
+    assert Console(Terminal()).styled("x", "1") == "\033[1mx\033[0m"
+    assert Console(io.StringIO()).styled("x", "1") == "x"
     monkeypatch.setenv("NO_COLOR", "")
-    assert Story(Terminal()).styled("x", "1") == "x"
+    assert Console(Terminal()).styled("x", "1") == "x"
 
 
 def test_a_table_aligns_its_columns():

@@ -55,6 +55,13 @@ def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
         assert part in text
 
 
+def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
+    told = receipt_lines({**RECEIPT, "deadline": "2026-11-20T13:00:00Z", "deadline_cause": "budget"})
+    assert "deadline   2026-11-20T13:00:00Z, set by the budget" in told
+    format_1 = {**RECEIPT, "format": 1, "deadline": "2026-11-20T13:00:00Z"}
+    assert not [line for line in receipt_lines(format_1) if line.startswith("deadline")]
+
+
 def test_models_of_one_symbol_are_told_apart_by_fold_and_seed():
     numbers = {"fold": 2, "seed": 7}
     models = [{**RECEIPT["models"][0], **numbers}]

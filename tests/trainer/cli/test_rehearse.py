@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import trainer
+from tests.desk import ROOT
+from tests.network import HOOK
 
 PROGRAM = (
     "import boto3; print(boto3.client('sts').get_caller_identity()['Account'], "
@@ -20,10 +21,10 @@ PROGRAM = (
 @pytest.mark.slow
 def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(next(iter(trainer.__path__))).parent)}
+    environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": f"{HOOK}:{ROOT}"}
     mayfly = f"{sys.executable} -m trainer.cli.main rehearse"
     script = f'set -e; variables=$({mayfly} --env); eval "$variables"; {sys.executable} -c "{PROGRAM}"; {mayfly} --stop'
-    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["000000000001", "/mayfly/mayfly/dev", "stopped"]
     assert "000000000001" not in ended.stderr

@@ -15,6 +15,8 @@ from trainer.errors import UsageError
 from trainer.gpu_profiles.tuned import known_here
 from trainer.train.tuning import timing as timing_of
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--device", "cpu", "--seconds", "0.2", "--set", "hidden=4", "--set", "lookback=6", "--set", "batch=32"]
 
 

@@ -4,20 +4,22 @@ import io
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from trainer.cli.output import Story
+from trainer.cli.output import Console
 from trainer.cli.watch import Watch
-from trainer.control.drive import Progress, StopSignal
+from trainer.control.progress import RunProgress
+from trainer.control.stop import StopSignal
+from trainer.runs.deadline import Deadline
 from trainer.runs.record import InstanceSeen
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
-START = Progress(
+START = RunProgress(
     run_id="run-1",
     state="starting",
     outcome=None,
     phase="capacity",
     elapsed_seconds=3,
     spent_usd=0,
-    deadline=datetime(2026, 11, 20, 13, 0, tzinfo=timezone.utc),
+    deadline=Deadline(at=datetime(2026, 11, 20, 13, 0, tzinfo=timezone.utc), cause="budget"),
 )
 SEEN = InstanceSeen(
     instance_id="i-1",
@@ -30,9 +32,9 @@ SEEN = InstanceSeen(
 )
 
 
-def told(*events: Progress, stop: StopSignal | None = None) -> list[str]:
+def told(*events: RunProgress, stop: StopSignal | None = None) -> list[str]:
     stream = io.StringIO()
-    watch = Watch(Story(stream, clock=lambda: 0.0), stop or StopSignal(), where=" --rehearse")
+    watch = Watch(Console(stream, clock=lambda: 0.0), stop or StopSignal(), where=" --rehearse")
     for event in events:
         watch.on_event(event)
     return stream.getvalue().splitlines()

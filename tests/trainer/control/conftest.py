@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from trainer.launch.fleet import FleetOutcome, outcome
+from trainer.control.fleet import FleetAnswer, read_answer
 from trainer.runs.lease import LEASE, heartbeat_key
+from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import RunRecord, iso
 from trainer.runs.store import Conflict, Stored, create_record, models_prefix, result_key, stop_key
-from trainer.runs.world import Instance
 
 PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
 
@@ -68,11 +68,13 @@ class MemoryCloud:
         self.clock = start
         self.objects = MemoryObjects(self)
         self.fleets: dict[str, str] = {}
-        self.machines: dict[str, Instance] = {}
+        self.machines: dict[str, DescribedInstance] = {}
         self.ended: dict[str, tuple[datetime, str]] = {}  # id -> (when shutting-down began, reason)
         self.schedules: dict[str, datetime] = {}
         self.full: set[str] = set()  # zones without capacity
-        self.answers: list[FleetOutcome] = []  # what CreateFleet says next, instead of the truth
+        self.answers: list[FleetAnswer] = []  # what CreateFleet says next, instead of the truth
+        self.errors: list[str] = []  # codes that stand in the next answers of CreateFleet, in the place of an instance
+        self.refused: dict[str, str] = {}  # token -> the code that answered it
         self.work = timedelta(minutes=3)
         self.node_works = self.node_beats = self.node_stops = True
         self.tuned: dict[str, Any] = {}  # what a node's result says of its tuner
@@ -97,20 +99,24 @@ class MemoryCloud:
         self.clock += timedelta(seconds=max(seconds, 1.0))
         self.advance()
 
-    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetOutcome:
+    def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer:
         self.side_effect("create_fleet", before=True)
         token = request["ClientToken"]
         subnet = request["LaunchTemplateConfigs"][0]["Overrides"][0]["SubnetId"]
         zone = subnet.removeprefix("subnet-")
         if zone in self.full:
-            return outcome({"Instances": [], "Errors": [{"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": zone}]})
+            return self._refuse(token, "InsufficientInstanceCapacity")
+        if token in self.refused:  # an answer without instances consumed the token: it is given again for ever
+            return self._refuse(token, self.refused[token])
+        if self.errors and token not in self.fleets:
+            return self._refuse(token, self.errors.pop(0))
         if token in self.fleets:
             assert self.requests[token] == request, "IdempotentParameterMismatch"
         else:
             instance_id = f"i-{len(self.fleets):04d}"
             self.fleets[token], self.requests[token] = instance_id, request
             tags = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
-            self.machines[instance_id] = Instance(
+            self.machines[instance_id] = DescribedInstance(
                 instance_id=instance_id,
                 attempt=int(tags["attempt"]),
                 instance_type="g5.12xlarge",
@@ -119,11 +125,17 @@ class MemoryCloud:
                 state="pending",
                 launched_at=self.clock,
             )
-        answer = self.answers.pop(0) if self.answers else FleetOutcome(kind="created", instance_ids=(self.fleets[token],))
+        answer = self.answers.pop(0) if self.answers else FleetAnswer(kind="created", instance_ids=(self.fleets[token],))
         self.side_effect("create_fleet", before=False)
         return answer
 
-    def instances(self, *, run_id: str) -> tuple[Instance, ...]:
+    def _refuse(self, token: str, code: str) -> FleetAnswer:
+        self.refused[token] = code
+        answer = read_answer({"Instances": [], "Errors": [{"ErrorCode": code, "ErrorMessage": "no"}]})
+        self.side_effect("create_fleet", before=False)
+        return answer
+
+    def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]:
         self.advance()
         return tuple(self._shown(machine) for machine in self.machines.values())
 
@@ -165,14 +177,14 @@ class MemoryCloud:
         self.schedules[schedule] = at
         self.side_effect(name, before=False)
 
-    def _shown(self, machine: Instance) -> Instance:
+    def _shown(self, machine: DescribedInstance) -> DescribedInstance:
         if machine.instance_id in self.ended:
             began, reason = self.ended[machine.instance_id]
             state = "terminated" if self.clock >= began + SHUTTING_DOWN else "shutting-down"
             return replace(machine, state=state, reason=reason)
         return replace(machine, state="running" if self.clock >= machine.launched_at + PENDING else "pending")
 
-    def _node(self, machine: Instance) -> None:
+    def _node(self, machine: DescribedInstance) -> None:
         run_id = next(key.split("/")[1] for key in self.objects.stored if key.startswith("runs/"))
         began = machine.launched_at + PENDING
         stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
@@ -183,7 +195,7 @@ class MemoryCloud:
             self._report(run_id, machine, began, "done" if over else "stopped")
             self.end(machine.instance_id, "Client.InstanceInitiatedShutdown")
 
-    def _heartbeat(self, machine: Instance, began: datetime) -> bytes:
+    def _heartbeat(self, machine: DescribedInstance, began: datetime) -> bytes:
         return json.dumps(
             {
                 "instance_id": machine.instance_id,
@@ -198,7 +210,7 @@ class MemoryCloud:
             }
         ).encode()
 
-    def _report(self, run_id: str, machine: Instance, began: datetime, state: str) -> None:
+    def _report(self, run_id: str, machine: DescribedInstance, began: datetime, state: str) -> None:
         models = []
         for symbol in ("BTC-USD", "ETH-USD") if state == "done" else ("BTC-USD",):
             key = f"{models_prefix(run_id, machine.attempt)}lstm_{symbol}_1m.safetensors"

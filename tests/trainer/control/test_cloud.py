@@ -8,12 +8,12 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from trainer.control.cloud import AwsCloud, schedule_request
-from trainer.control.drive import drive
+from trainer.control.drive import drive, start
+from trainer.control.fleet import create_fleet_request
 from trainer.errors import ConfigError
-from trainer.launch.preflight import read_stack
-from trainer.launch.requests import create_fleet_request
 from trainer.runs.record import Attempt, Launch, Rung, new_run_id
 from trainer.runs.store import create_record, open_objects
+from trainer.stack import read_stack
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
@@ -144,3 +144,19 @@ def test_full_pools_are_walked_through_and_the_end_is_exit_101(armed, aws_server
         ]
         == []
     )
+
+
+def test_a_throttled_call_and_a_lost_answer_are_replayed_and_make_one_instance(armed, aws_server):
+    cloud, access, outputs, record = armed
+    create_record(open_objects(access, outputs.bucket), record)
+    world = aws_server.world(access)
+    world.full.clear()  # other tests of this account fill pools
+    world.fail_next("CreateFleet", "RequestLimitExceeded", status=503)
+    world.fail_next("CreateFleet", "InternalError", after=True)
+    left = start(access, outputs, record.run_id)
+    instances = cloud.instances(run_id=record.run_id)
+    cloud.terminate(instance_ids=tuple(instance.instance_id for instance in instances))
+    (launch,) = left.attempts[0].launches
+    assert left.state == "running"
+    assert tuple(instance.instance_id for instance in instances) == launch.instance_ids
+    assert len(instances) == 1 and launch.calls >= 2

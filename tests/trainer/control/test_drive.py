@@ -8,9 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from trainer.control.drive import Progress, StopSignal, drive_to_instance, drive_to_receipt
+from trainer.control.drive import drive_to_instance, drive_to_receipt
+from trainer.control.fleet import FleetAnswer
+from trainer.control.progress import RunProgress
+from trainer.control.stop import StopSignal
 from trainer.errors import ConnectionFailed, PermissionDenied, Stopped, UsageError
-from trainer.launch.fleet import FleetOutcome, outcome
 
 
 def drive(cloud, record, **options):
@@ -31,7 +33,7 @@ def test_the_intent_is_stored_and_the_deadline_armed_before_the_launch(make_clou
     cloud, record = make_cloud()
     drive(cloud, record)
     key = f"put runs/{record.run_id}/run.json"
-    assert cloud.done()[:4] == [key, "arm_sweep", "create_fleet", key]
+    assert cloud.done()[:5] == [key, "arm_sweep", key, "create_fleet", key]
     assert [name for name in cloud.done() if name != key][:3] == ["arm_sweep", "create_fleet", "arm_kill"]
 
 
@@ -63,19 +65,57 @@ def test_no_capacity_anywhere_is_exit_101_and_names_what_was_tried(make_cloud):
 @pytest.mark.parametrize(("code", "exit_code"), [("VcpuLimitExceeded", 102), ("UnauthorizedOperation", 103)])
 def test_quota_and_permission_end_the_run_without_another_rung(make_cloud, code, exit_code):
     cloud, record = make_cloud()
-    cloud.full = {"us-east-1a", "us-east-1b"}
-    refused = outcome({"Instances": [], "Errors": [{"ErrorCode": code, "ErrorMessage": "no"}]})
-    cloud.create_fleet = lambda *, request: refused
+    cloud.errors = [code] * 9
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"]) == ("failed", exit_code)
 
 
 def test_an_ambiguous_answer_is_replayed_under_the_same_token(make_cloud):
     cloud, record = make_cloud()
-    cloud.answers = [FleetOutcome(kind="ambiguous", error_class="unknown", code="ReadTimeoutError", message="timed out")]
+    cloud.answers = [FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")]
     receipt = drive(cloud, record)
     assert receipt["state"] == "done"
     assert len(cloud.fleets) == len(receipt["instances"]) == 1
+
+
+@pytest.mark.parametrize("code", ["InternalError", "RequestLimitExceeded"])
+def test_an_error_inside_an_answer_is_asked_again_under_a_new_token_on_the_same_rung(make_cloud, code):
+    cloud, record = make_cloud()
+    cloud.errors = [code, code]
+    receipt = drive(cloud, record)
+    assert receipt["state"] == "done"
+    assert (len(cloud.refused), len(cloud.fleets)) == (2, 1)
+    assert receipt["instances"][0]["availability_zone"] == "us-east-1a"
+
+
+def test_an_error_inside_every_answer_ends_the_run_with_the_error(make_cloud):
+    cloud, record = make_cloud()
+    cloud.errors = ["Unavailable"] * 99
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"], cloud.fleets) == ("failed", 103, {})
+    assert "Unavailable" in receipt["error"]["why"]
+    assert cloud.clock < record.created_at + timedelta(minutes=8)
+
+
+def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instance_is_seen_to_go(make_cloud):
+    """CreateFleet took effect, S3 refuses the record once for good, and EC2 shows the instance half a minute later."""
+    cloud, record = make_cloud()
+    real_put, real_instances = cloud.objects.put, cloud.instances
+
+    def put(*, key, body, if_match="", create=False):
+        if cloud.fleets and b'"created"' in body and not denied:
+            denied.append(cloud.clock)
+            raise PermissionDenied("cannot write the record", why="AccessDenied")
+        return real_put(key=key, body=body, if_match=if_match, create=create)
+
+    denied = []
+    cloud.objects.put = put
+    late = timedelta(seconds=30)
+    cloud.instances = lambda *, run_id: real_instances(run_id=run_id) if denied and cloud.clock > denied[0] + late else ()
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"]) == ("failed", 103)
+    assert [item["state"] for item in receipt["instances"]] == ["terminated"]
+    assert cloud.alive() == []
 
 
 def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_cloud):
@@ -83,7 +123,7 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
     cloud.work = timedelta(minutes=20)
     stop = StopSignal()
 
-    def press_in_training(progress: Progress) -> None:
+    def press_in_training(progress: RunProgress) -> None:
         if progress.phase == "train" and not stop.presses:
             stop.press()
 
@@ -100,13 +140,13 @@ def test_the_second_press_detaches_and_names_the_deadline_and_the_next_command(m
     cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: Progress) -> None:
+    def press_in_training(progress: RunProgress) -> None:
         if progress.phase == "train":
             stop.press()
 
     with pytest.raises(Stopped, match="2026-11-20T13:00:00Z") as left:
         drive(cloud, record, stop=stop, on_event=press_in_training)
-    assert command.format(record.run_id) + " tells" in str(left.value)
+    assert command.format(record.run_id) + " shows" in str(left.value)
     assert cloud.alive() == ["i-0000"]
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
 
@@ -125,7 +165,7 @@ def test_a_node_that_ignores_the_stop_is_terminated_after_the_grace(make_cloud):
     cloud.node_works = cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: Progress) -> None:
+    def press_in_training(progress: RunProgress) -> None:
         if progress.phase == "train" and not stop.presses:
             stop.press()
 
@@ -148,7 +188,8 @@ def test_the_budget_makes_the_deadline(make_cloud):
     cloud.node_works = False
     receipt = drive(cloud, record)
     assert receipt["state"] == "expired"
-    assert "budget" in receipt["error"]["what"]
+    assert "the budget" in receipt["error"]["why"] and receipt["deadline"] in receipt["error"]["what"]
+    assert receipt["deadline_cause"] == "budget"
     assert cloud.clock < record.created_at + timedelta(minutes=14)  # a dollar buys 12 minutes of 5 dollars an hour
 
 
@@ -156,7 +197,7 @@ def test_a_node_that_falls_silent_is_terminated_and_failed(make_cloud):
     cloud, record = make_cloud()
     cloud.node_works = False
 
-    def hang(progress: Progress) -> None:
+    def hang(progress: RunProgress) -> None:
         if progress.elapsed_seconds > 300:
             cloud.node_beats = False
 
@@ -170,7 +211,7 @@ def test_a_spot_instance_taken_back_is_interrupted(make_cloud, make_record):
     ladder = tuple(type(rung)(**(vars(rung) | {"market": "spot", "price_usd_per_hour": 2.0})) for rung in make_record().ladder)
     cloud, record = make_cloud(ladder=ladder)
 
-    def take_back(progress: Progress) -> None:
+    def take_back(progress: RunProgress) -> None:
         if progress.elapsed_seconds > 120:
             cloud.end("i-0000", "Server.SpotInstanceTermination")
 
@@ -206,7 +247,7 @@ def test_a_detached_launch_without_capacity_ends_with_its_receipt(make_cloud):
 
 def test_progress_walks_through_the_phases_and_the_dollars_only_grow(make_cloud):
     cloud, record = make_cloud()
-    told: list[Progress] = []
+    told: list[RunProgress] = []
     drive(cloud, record, on_event=told.append)
     phases = list(dict.fromkeys(progress.phase for progress in told))
     assert phases == ["capacity", "boot", "train", "terminate"]

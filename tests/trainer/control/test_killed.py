@@ -7,12 +7,14 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from trainer.control.act import read_receipt
-from trainer.control.drive import StopSignal, drive_to_receipt
+from trainer.control.drive import drive_to_receipt
+from trainer.control.fleet import FleetAnswer
 from trainer.control.settle import settle_run
+from trainer.control.stop import StopSignal
 from trainer.errors import ConnectionFailed
-from trainer.launch.fleet import FleetOutcome
-from trainer.runs.store import read_record
+from trainer.runs.store import read_receipt, read_record
+
+pytestmark = pytest.mark.slow
 
 
 def drive(cloud, record, **options):
@@ -98,7 +100,7 @@ def test_settling_a_run_that_is_being_launched_starts_nothing_and_changes_nothin
 
 
 def test_two_drivers_at_once_make_one_instance_and_one_receipt(make_cloud):
-    from trainer.control.act import step
+    from trainer.control.drive import step
 
     cloud, record = make_cloud()
     while True:
@@ -156,7 +158,7 @@ def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make
         if dice.random() < 0.5:
             cloud.full = {"us-east-1a"} if dice.random() < 0.3 else set()
         if dice.random() < 0.5:
-            cloud.answers = [FleetOutcome(kind="ambiguous", error_class="unknown", code="ReadTimeoutError", message="?")]
+            cloud.answers = [FleetAnswer(kind="unclear", code="ReadTimeoutError", message="?")]
         return real_create(request=request)
 
     real_create = cloud.create_fleet

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from trainer.control import sweep as sweep_module
 from trainer.control.cloud import schedule_request
-from trainer.control.sweep import Clients, Settings, handler, overdue, sweep
+from trainer.control.sweep import Clients, SweepSettings, handler, overdue, sweep
 from trainer.runs.lease import LEASE, heartbeat_key
 
 RUN = "20261120-120000-crypto-k3v9"
@@ -23,7 +23,9 @@ class Account:
     def __init__(self, access) -> None:
         self.access = access
         self.ec2, self.s3, self.scheduler = (access.client(name) for name in ("ec2", "s3", "scheduler"))
-        self.settings = Settings(project="mayfly", stack="dev", bucket=f"sweep-{access.access_key[4:16]}", schedule_group=GROUP)
+        self.settings = SweepSettings(
+            project="mayfly", stack="dev", bucket=f"sweep-{access.access_key[4:16]}", schedule_group=GROUP
+        )
         self.s3.create_bucket(Bucket=self.settings.bucket)
         self.scheduler.create_schedule_group(Name=GROUP)
         self.image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]

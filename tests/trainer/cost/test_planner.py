@@ -9,7 +9,6 @@ from trainer.cost.instances import catalogue, instance_type
 from trainer.cost.planner import (
     AROUND,
     SCORING_SHARE,
-    budget_duration,
     cpu_windows_per_second,
     default_max_duration,
     dollars,
@@ -115,7 +114,3 @@ def test_dollars_are_by_the_second_and_sixty_at_least():
 )
 def test_the_longest_run_is_three_times_the_slow_estimate_within_half_an_hour_and_twelve(seconds_p90, expected):
     assert default_max_duration(seconds_p90) == expected
-
-
-def test_a_budget_is_a_time():
-    assert budget_duration(6.12, 12.24) == timedelta(minutes=30)

@@ -41,9 +41,10 @@ print(peak(int(sys.argv[1])) - small)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count memory otherwise")
 def test_the_formula_foretells_the_peak_of_a_step_on_this_cpu():
-    windows = 1024
+    windows = 512
     done = subprocess.run([sys.executable, "-c", PEAK, str(windows)], capture_output=True, text=True, check=True)
     part = footprint(Job(strategy="lanes", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False)
     # oneDNN keeps about as much for itself as is assumed of cuDNN.

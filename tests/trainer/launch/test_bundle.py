@@ -2,18 +2,46 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
-from trainer.launch.bundle import LOCK, build_bundle
+import pytest
+
+from trainer.code_files import training_sha256
+from trainer.launch.bundle import LOCK, Bundle, build_bundle
+
+# Imports every module of an unpacked bundle, as a node would, and tells what it loaded and what a checkpoint belongs to there.
+IMPORT_ALL = """
+import importlib, json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+for path in sorted(Path(sys.argv[1], "trainer").rglob("*.py")):
+    importlib.import_module(".".join(path.relative_to(sys.argv[1]).with_suffix("").parts).removesuffix(".__init__"))
+from trainer.code_files import training_sha256
+loaded = {name: getattr(module, "__file__", "") for name, module in sys.modules.items()}
+ours = {name: file for name, file in loaded.items() if name.split(".")[0] in ("trainer", "infra", "tests")}
+print(json.dumps({"ours": ours, "training_sha256": training_sha256(('trainer.models.lstm', 'trainer.targets.direction'))}))
+"""
 
 
 def package(folder: Path) -> Path:
-    (folder / "node").mkdir(parents=True)
-    (folder / "__init__.py").write_text("")
+    """Write the smallest package that a node could start."""
+    for name in ("__init__", "node/__init__", "node/agent", "train/__init__", "train/__main__", "train/smoke"):
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
     (folder / "node" / "agent.py").write_text("print('hello')\n")
+    return folder
+
+
+def unpack(bundle: Bundle, folder: Path) -> Path:
+    with zipfile.ZipFile(io.BytesIO(bundle.content)) as wheel:
+        wheel.extractall(folder)
     return folder
 
 
@@ -25,11 +53,20 @@ def test_the_same_sources_make_the_same_bytes_wherever_and_whenever(tmp_path):
     assert build_bundle(one).content == build_bundle(two).content
 
 
-def test_one_changed_byte_is_another_bundle(tmp_path):
+@pytest.mark.parametrize("file", ["node/agent.py", "node/requirements.lock", "train/__init__.py"])
+def test_one_changed_byte_is_another_bundle(tmp_path, file):
     folder = package(tmp_path / "trainer")
     before = build_bundle(folder)
-    (folder / "node" / "agent.py").write_text("print('hullo')\n")
+    (folder / file).write_text("1 # hullo\n")
     assert build_bundle(folder).key != before.key
+
+
+def test_a_file_that_no_node_runs_changes_nothing(tmp_path):
+    folder = package(tmp_path / "trainer")
+    before = build_bundle(folder)
+    (folder / "cli").mkdir()
+    (folder / "cli" / "launch.py").write_text("print('at the desk')\n")
+    assert build_bundle(folder).content == before.content
 
 
 def test_the_key_is_the_hash_of_the_content_and_the_lock_has_one_of_its_own(tmp_path):
@@ -45,3 +82,14 @@ def test_the_wheel_of_this_package_holds_what_a_node_starts_with():
     assert {"trainer/__init__.py", "trainer/node/agent.py", "trainer/train/__main__.py", LOCK} <= set(names)
     assert any(name.endswith(".dist-info/RECORD") for name in names)
     assert not any("__pycache__" in name for name in names)
+
+
+def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_has_the_desks_fingerprint(tmp_path):
+    folder = unpack(build_bundle(), tmp_path)
+    command = [sys.executable, "-I", "-c", IMPORT_ALL, str(folder)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    outside = {name: file for name, file in told["ours"].items() if not file.startswith(str(folder))}
+    assert not outside and len(told["ours"]) == len(list(folder.rglob("*.py")))
+    assert told["training_sha256"] == training_sha256(("trainer.models.lstm", "trainer.targets.direction"))

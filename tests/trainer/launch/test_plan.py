@@ -12,6 +12,7 @@ from trainer.gpu_profiles.chips import write_measured
 from trainer.gpu_profiles.rates import Rate
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
+from trainer.runs.deadline import TimeLimit
 
 ZONES = ("us-east-1a", "us-east-1b")
 SUBNETS = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
@@ -76,9 +77,9 @@ def test_a_candidate_above_the_budget_is_not_asked():
 
 def test_the_hard_stop_is_the_earlier_of_deadline_and_budget():
     by_time = plan(Job(instance=("g6.xlarge",), max_duration="20m", budget=100))
-    assert by_time.hard_stop == by_time.max_duration == timedelta(minutes=20)
+    assert by_time.hard_stop == by_time.run_limit == TimeLimit(duration=timedelta(minutes=20), cause="max_duration")
     by_money = plan(Job(instance=("g6.xlarge",), max_duration="10h", budget=0.8048))
-    assert by_money.hard_stop == timedelta(hours=1)
+    assert by_money.hard_stop == TimeLimit(duration=timedelta(hours=1), cause="budget")
     assert by_money.hard_stop_usd == pytest.approx(0.8048)
 
 
@@ -87,7 +88,29 @@ def test_spot_is_priced_by_its_cheapest_zone_and_stopped_by_the_on_demand_price(
     made = plan(job, spot={("g6.xlarge", "us-east-1a"): 0.4, ("g6.xlarge", "us-east-1b"): 0.2})
     assert made.first.price_usd_per_hour == 0.2
     assert [rung.availability_zone for rung in made.ladder] == ["us-east-1b", "us-east-1a"]
-    assert made.hard_stop == timedelta(hours=1)
+    assert made.hard_stop == TimeLimit(duration=timedelta(hours=1), cause="budget")
+
+
+def test_without_a_named_duration_the_estimate_or_the_stacks_cap_is_the_limit():
+    assert plan(Job(instance=("g6.xlarge",))).hard_stop.cause == "default_duration"
+    capped = plan(Job(instance=("g6.xlarge",)), cap=timedelta(minutes=10))
+    assert capped.hard_stop == TimeLimit(duration=timedelta(minutes=10), cause="cap")
+
+
+def test_the_hard_stop_is_that_of_the_first_rung_and_its_dollars_are_the_worst_of_all_rungs():
+    made = plan(Job(instance=("g6.xlarge", "g6.12xlarge"), max_duration="2h", budget=4.6))
+    assert made.hard_stop == TimeLimit(duration=timedelta(hours=2), cause="max_duration")
+    assert made.hard_stop_usd == pytest.approx(4.6, rel=0.001)
+    assert made.to_dict()["hard_stop"] == {"seconds": 7200.0, "cause": "max_duration", "dollars": pytest.approx(4.6, rel=0.001)}
+
+
+def test_rungs_carry_need_quota_and_the_estimates_limit_of_their_own_type():
+    made = plan(Job(instance=("g6.xlarge", "g6.12xlarge")))
+    slow, fast = made.ladder[0], made.ladder[-1]
+    assert (slow.vcpus, slow.quota_code, fast.vcpus) == (4, "L-DB2E81BA", 48)
+    assert slow.default_seconds >= fast.default_seconds >= 1800
+    assert plan(Job(instance=("g6.xlarge",), market="spot")).ladder[0].quota_code == "L-3819A6DF"
+    assert plan(Job(instance=("g6.xlarge",), max_duration="1h")).ladder[0].default_seconds == 0
 
 
 def test_a_longer_run_than_the_template_allows_is_refused():
@@ -174,4 +197,4 @@ def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
 
 def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
     made = plan(Job(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")})
-    assert made.max_duration == timedelta(minutes=30)
+    assert made.run_limit.duration == timedelta(minutes=30)

@@ -8,28 +8,10 @@ import pytest
 from trainer.access import Access
 from trainer.cost.instances import instance_type
 from trainer.errors import ConfigError, PermissionDenied
-from trainer.launch.preflight import look, read_stack
+from trainer.launch.preflight import look
+from trainer.stack import read_stack
 
 TYPES = [instance_type("p3.8xlarge"), instance_type("g6.xlarge")]
-
-
-def test_the_stack_is_read_from_its_one_parameter(applied):
-    outputs = read_stack(applied, stack="dev")
-    assert (outputs.stack, outputs.region) == ("dev", "us-east-1")
-    assert outputs.bucket
-
-
-def test_a_stack_of_another_region_names_the_region(applied):
-    far = dataclasses.replace(read_stack(applied, stack="dev"), region="eu-west-1")
-    applied.client("ssm").put_parameter(Name="/mayfly/mayfly/far", Value=far.to_json(), Type="String")
-    with pytest.raises(ConfigError, match=r"from us-east-1 \(its bucket is in eu-west-1\). Set AWS_REGION=eu-west-1"):
-        read_stack(applied, stack="far")
-
-
-def test_outputs_of_another_version_say_what_they_lack(applied):
-    applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
-    with pytest.raises(ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"):
-        read_stack(applied, stack="old")
 
 
 def test_the_account_says_image_zones_and_template(applied):

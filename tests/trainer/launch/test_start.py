@@ -8,7 +8,7 @@ from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.launch.bundle import build_bundle
-from trainer.launch.inputs import Candles, Input
+from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.start import new_record, register
@@ -72,7 +72,7 @@ def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
     record, plan = record_and_plan()
     assert record.run_id.startswith("20261120-120000-crypto-")
     assert (record.state, record.attempts, record.instances) == ("starting", (), ())
-    assert record.deadline == NOW + timedelta(hours=2)
+    assert (record.deadline, record.deadline_cause) == (NOW + timedelta(hours=2), "max_duration")
     assert (record.budget_usd, record.ladder, record.job) == (2.0, plan.ladder, JOB.to_dict())
     assert record.estimated_usd == plan.first.dollars_p50
 
@@ -81,7 +81,9 @@ def test_code_and_manifest_are_there_before_the_record_that_names_them():
     record, _ = record_and_plan()
     memory, bundle = Memory(), build_bundle()
     item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
-    register(record, JOB, bundle, Candles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,)), OFFERS, memory)
+    register(
+        record, JOB, bundle, ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,)), OFFERS, memory
+    )
     assert list(memory.written) == [bundle.key, manifest_key(record.run_id), record_key(record.run_id)]
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["inputs"] == [item.pinned()]
@@ -91,7 +93,7 @@ def test_code_and_manifest_are_there_before_the_record_that_names_them():
 
 def test_the_same_code_is_uploaded_once():
     memory, bundle = Memory(), build_bundle()
-    candles = Candles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
+    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
     for _ in range(2):
         register(record_and_plan()[0], JOB, bundle, candles, OFFERS, memory)
     assert sum(Path(key).suffix == ".whl" for key in memory.written) == 1

@@ -31,6 +31,7 @@ def keys() -> torch.Tensor:
     return torch.arange(2 * 2 * SMALL.blocks, dtype=torch.int32).view(-1, 2)
 
 
+@pytest.mark.slow
 def test_the_full_size_has_about_eighteen_million_parameters():
     with torch.device("meta"):
         full = build(Job(model="tcn").model_settings.architecture(features=37, outputs=1))

@@ -21,6 +21,7 @@ import pytest
 
 import trainer
 from trainer.access import Access
+from trainer.code_files import code_files
 from trainer.config import Job
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
@@ -140,7 +141,7 @@ class Machine:
             self.server.shutdown()
             self.server.server_close()
 
-    def wait_for(self, condition: Callable[[], Any], seconds: float = 120) -> Any:
+    def wait_for(self, condition: Callable[[], Any], seconds: float = 500) -> Any:
         """Wait for a process of this machine, which no clock of ours can hurry."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):
@@ -177,10 +178,8 @@ class Machine:
     def _bundle(self) -> bytes:
         path = self.sandbox.parent / "bundle.zip"
         with zipfile.ZipFile(path, "w") as archive:
-            folders = ("node", "runs", "artifacts")
-            for source in [*PACKAGE.glob("*.py"), *(path for folder in folders for path in (PACKAGE / folder).glob("*"))]:
-                if source.is_file():
-                    archive.write(source, f"trainer/{source.relative_to(PACKAGE)}")
+            for name, content in code_files(["trainer.node.agent"]).items():
+                archive.writestr(name, content)
             archive.writestr("trainer/train/__init__.py", "")
             archive.writestr("trainer/train/__main__.py", self.trainer)
             archive.writestr("trainer/train/smoke.py", self.smoke)

@@ -140,7 +140,7 @@ def test_a_terminated_node_reports_within_the_grace(machine: Any) -> None:
     machine.script |= {"sleep": 600, "events": [started("A", "B"), model_done("A")]}
     node = machine.start()
     machine.wait_for(lambda: f"{MODELS}lstm_A_1m.safetensors" in machine.keys(MODELS))
-    node.terminate(grace_seconds=20)
+    node.terminate(grace_seconds=500)
     assert machine.result()["state"] == "stopped"
 
 

@@ -48,7 +48,7 @@ def refused(tmp_path: Path, fakes: Path) -> Callable[..., str]:
             env={"PATH": str(path), "MAYFLY_DESK_PYTHON": "/bin/false", **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=500,
         )
         assert done.returncode == 78, done.stderr
         assert files(tmp_path) == before

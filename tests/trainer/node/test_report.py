@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainer.errors import ConfigError, DataError, TrainerError
-from trainer.node.identity import Identity
+from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
 from trainer.node.report import Status, ending, heartbeat, result
 from trainer.runs.lease import read_heartbeat, silent
@@ -19,7 +19,7 @@ MODELS = {f"lstm_{symbol}_1m": {"symbol": symbol, "fold": 1, "seed": 0} for symb
 
 
 def status(*, done: str = "", **progress: Any) -> Status:
-    identity = Identity(run_id="r", attempt=2, node=0, deadline=DEADLINE, instance_id="i-1", instance_type="p3.8xlarge")
+    identity = NodeIdentity(run_id="r", attempt=2, node=0, deadline=DEADLINE, instance_id="i-1", instance_type="p3.8xlarge")
     models = [{"symbol": symbol, "fold": 1, "seed": 0} for symbol in done]
     return Status(identity=identity, progress=Progress(models=MODELS, **progress), models=models)
 

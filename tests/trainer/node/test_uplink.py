@@ -12,7 +12,7 @@ from botocore.exceptions import ConnectTimeoutError
 
 from trainer.access import Access
 from trainer.errors import TrainingFailed
-from trainer.node.identity import Identity
+from trainer.node.identity import NodeIdentity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.report import Status
 from trainer.node.shared import Node
@@ -43,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 
 def node(uplink: Uplink, work: Path) -> Node:
     deadline = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    identity = Identity(run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t")
+    identity = NodeIdentity(run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t")
     return Node(work=work, rehearsal=True, uplink=uplink, status=Status(identity=identity))
 
 

@@ -125,7 +125,7 @@ def scheduler_role(access: Access) -> str:
 def wait_until() -> Callable[..., None]:
     """Return a function that waits for something of the real world: a process, a thread."""
 
-    def wait(condition: Callable[[], bool], *, seconds: float = 120.0) -> None:
+    def wait(condition: Callable[[], bool], *, seconds: float = 500.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "waited in vain"

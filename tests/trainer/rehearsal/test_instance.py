@@ -14,14 +14,23 @@ from pathlib import Path
 
 import pytest
 
+from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
 
 Start = Callable[[str], NodeProcess]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a shell script as user data."""
+@pytest.fixture(scope="module")
+def fork_server_of_a_rehearsal(fork_server: Path) -> Iterator[ForkServerProcess]:
+    server = ForkServerProcess(fork_server)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["started", "forked"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    """Start a shell script as user data, whose first process is a new one or a fork."""
+    forks = request.getfixturevalue("fork_server_of_a_rehearsal") if request.param == "forked" else None
     nodes = []
 
     def run(script: str) -> NodeProcess:
@@ -31,6 +40,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             instance_type="p3.8xlarge",
             user_data=f"#!/bin/bash\n{script}\n".encode(),
             environment={"MAYFLY_REHEARSAL_GPUS": "4", "DESK_PYTHON": sys.executable},
+            forks=forks,
         )
         nodes.append(node)
         return node
@@ -40,7 +50,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         node.terminate(grace_seconds=0)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 500) -> None:
     """Wait for another process, which no clock of ours can hurry."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -100,7 +110,7 @@ def test_nvidia_smi_shows_as_many_gpus_as_the_type_has(start: Start) -> None:
 def test_termination_lets_processes_say_goodbye(start: Start) -> None:
     node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
     wait_for((node.sandbox / "home/ready").exists)
-    node.terminate(grace_seconds=10)
+    node.terminate(grace_seconds=500)
     assert "goodbye" in log(node)
 
 
@@ -108,7 +118,7 @@ def test_a_stopped_process_gets_its_chance_too(start: Start) -> None:
     node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
     wait_for((node.sandbox / "home/ready").exists)
     os.killpg(node.process_group, signal.SIGSTOP)
-    node.terminate(grace_seconds=10)
+    node.terminate(grace_seconds=500)
     assert "goodbye" in log(node)
 
 
@@ -191,7 +201,7 @@ def test_a_unit_that_names_this_machines_own_tools_is_refused(start: Start) -> N
 def test_stubs_do_nothing_outside_a_sandbox() -> None:
     stubs = Path(__file__).parents[3] / "trainer/rehearsal/stubs"
     for command in (["systemctl", "poweroff"], ["poweroff"], ["shutdown", "now"]):
-        done = subprocess.run([str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=500)
         assert done.returncode == 1 and "no sandbox" in done.stderr
     assert not (stubs.parent / "run").exists()
 
@@ -199,6 +209,7 @@ def test_stubs_do_nothing_outside_a_sandbox() -> None:
 SERVER = """
 import sys, time
 from pathlib import Path
+from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import start_node
 start_node(sandbox=Path(sys.argv[1]), instance_id="i-orphan", instance_type="t", environment={},
            user_data=b"#!/bin/bash\\necho $$ > $HOME/pid; trap '' TERM; while :; do sleep 0.05; done")
@@ -210,6 +221,7 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SERVER, str(sandbox)], cwd=Path(__file__).parents[3])
 
 
+@pytest.mark.slow
 def test_a_node_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
     server = run_server(tmp_path / "nodes/i-orphan")
     pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")
@@ -270,3 +282,62 @@ def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_pa
     finally:
         node.terminate(grace_seconds=0)
     assert not node.scratch.exists()
+
+
+@pytest.fixture
+def forking_node(fork_server_of_a_rehearsal: ForkServerProcess, tmp_path: Path) -> Iterator[tuple[NodeProcess, int]]:
+    """A node whose environment's python runs a module of its code as a fork: -> (node, process id of the fork)."""
+    package = tmp_path / "code" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    lines = ["import os, sys, time", f"open({str(tmp_path / 'fork')!r}, 'w').write(str(os.getpid()))", "time.sleep(600)"]
+    (package / "agent.py").write_text("\n".join(lines))
+    script = f"""
+        "$MAYFLY_DESK_PYTHON" -m venv --without-pip "$HOME/venv"
+        PYTHONPATH={tmp_path}/code "$HOME/venv/bin/python" -m trainer.agent
+    """
+    node = start_node(
+        sandbox=tmp_path / "nodes" / "i-fork",
+        instance_id=f"i-{os.getpid()}-forking-node",
+        instance_type="p3.8xlarge",
+        user_data=f"#!/bin/bash\n{script}\n".encode(),
+        environment={"MAYFLY_REHEARSAL_GPUS": "4"},
+        forks=fork_server_of_a_rehearsal,
+    )
+    yield node, pid_in(tmp_path / "fork")
+    node.terminate(grace_seconds=0)
+
+
+def test_what_a_node_forks_is_below_its_first_process_and_ends_with_the_node(forking_node: tuple[NodeProcess, int]) -> None:
+    node, pid = forking_node
+    assert int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == node.supervisor.pid
+    assert os.getpgid(pid) == pid != node.process_group
+    node.terminate(grace_seconds=0)
+    assert not alive(pid)
+
+
+def test_a_fork_that_lost_its_nodes_first_process_is_found_by_its_name_and_folder(
+    forking_node: tuple[NodeProcess, int], tmp_path: Path
+) -> None:
+    node, pid = forking_node
+    os.kill(pid, signal.SIGSTOP)  # so that it is there still, whatever its parent's death sends
+    os.kill(node.supervisor.pid, signal.SIGKILL)
+    wait_for(lambda: not alive(node.supervisor.pid))
+    reap(tmp_path)
+    wait_for(lambda: not alive(pid))
+
+
+def test_a_node_that_is_a_fork_ends_when_its_fork_server_is_killed(fork_server: Path, tmp_path: Path) -> None:
+    server = ForkServerProcess(fork_server)
+    node = start_node(
+        sandbox=tmp_path / "i-lost",
+        instance_id=f"i-{os.getpid()}-lost",
+        instance_type="p3.8xlarge",
+        user_data=f"#!/bin/bash\necho $$ > {tmp_path}/pid\nsleep 600\n".encode(),
+        environment={"MAYFLY_REHEARSAL_GPUS": "4"},
+        forks=server,
+    )
+    pid = pid_in(tmp_path / "pid")
+    server.close()
+    wait_for(lambda: not alive(pid))
+    node.terminate(grace_seconds=0)

@@ -24,7 +24,7 @@ def handler(event, context):
 """
 
 
-def create(access: Access, role: str, code: str, *, timeout_seconds: int = 20) -> str:
+def create(access: Access, role: str, code: str, *, timeout_seconds: int = 500) -> str:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("work/__init__.py", "")

@@ -1,6 +1,7 @@
-"""The layers that end a machine, each seen alone: the program's own template, bootstrap and sweeper, on a node that hangs.
+"""The layers of the safety net, each seen alone to end a node that hangs: OS timer, two one-time schedules, standing sweep.
 
-One account, one instance a layer; what each test leaves of the safety net is all that can end its machine.
+Everything is the program's own: its templates, bootstrap, sweeper and standing schedule; the launcher arms the rest. The
+account's clock stands still but for `advance`: no deadline passes before the node is in place, however slow the machine.
 """
 
 from __future__ import annotations
@@ -12,181 +13,253 @@ import os
 import signal
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainer.access import Access
-from trainer.rehearsal.cloud import Cloud
+from trainer.access import Access, _session
+from trainer.cli.main import main
+from trainer.control.cloud import AwsCloud
+from trainer.control.drive import drive_to_instance
+from trainer.rehearsal import scheduling
+from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.lease import heartbeat_key
+from trainer.runs.record import Rung, iso, utc_now
+from trainer.runs.store import create_record
 from trainer.stack_outputs import StackOutputs, parameter_name
 
 pytestmark = pytest.mark.slow
-HUNG_AGENT = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n"
-IN_TIME_SECONDS = 60.0  # what a busy machine may need; a deadline is twenty seconds away
+HUNG_AGENT = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(6000)\n"
+TIMER, SWEEP, KILL, STANDING = LAYERS = ("OS timer", "schedule to the sweeper", "schedule to EC2", "standing sweep")
+ENDED = ("shutting-down", "terminated")
+SOON_SECONDS = 10  # before the deadline; a sweep comes five seconds early
+STANDING_MINUTES = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stack:
-    """The program's account, and how a test launches in it."""
+@dataclass(kw_only=True)
+class Net:
+    """The program's account with one hung node a layer, and what was seen while the clock went past their deadline."""
 
     access: Access
-    cloud: Cloud
+    cloud: EmbeddedAccount
     outputs: StackOutputs
-    bundle_key: str
-    bundle_sha256: str
+    deadline: datetime
+    runs: dict[str, str] = field(default_factory=dict)  # layer -> run id
+    ids: dict[str, str] = field(default_factory=dict)  # layer -> instance id
+    seen: dict[str, dict[str, str]] = field(default_factory=dict)  # moment -> layer -> state of its instance
 
-    def launch(self, run_id: str, deadline: datetime) -> tuple[str, Path]:
-        """Launch one instance as the launcher does, and return its id and sandbox once its agent hangs."""
-        tags = {
-            "project": self.outputs.project,
-            "stack": self.outputs.stack,
-            "owner": self.outputs.owner,
-            "run_id": run_id,
-            "attempt": "1",
-            "node": "0",
-            "deadline": deadline.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "bundle_key": self.bundle_key,
-            "bundle_sha256": self.bundle_sha256,
-        }
-        image = next(iter(self.outputs.launch_templates))
-        image_id = self.access.client("ssm").get_parameter(Name=self.outputs.images[image])["Parameter"]["Value"]
-        override = {"InstanceType": "p3.8xlarge", "SubnetId": self.outputs.subnets["us-east-1a"], "ImageId": image_id}
-        answer = self.access.client("ec2").create_fleet(
-            Type="instant",
-            TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
-            LaunchTemplateConfigs=[
-                {
-                    "LaunchTemplateSpecification": {
-                        "LaunchTemplateId": self.outputs.launch_templates[image],
-                        "Version": "$Default",
-                    },
-                    "Overrides": [override],
-                }
-            ],
-            TagSpecifications=[
-                {"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
-            ],
-        )
-        instance_id = answer["Instances"][0]["InstanceIds"][0]
-        return instance_id, sandbox(self.cloud, instance_id)
-
-    def schedule(self, name: str, at: datetime, arn: str, event: dict[str, Any]) -> None:
-        """Create a one-time schedule as the launcher does."""
-        self.access.client("scheduler").create_schedule(
-            Name=name,
-            GroupName=self.outputs.schedule_group,
-            ScheduleExpression=f"at({at:%Y-%m-%dT%H:%M:%S})",
-            ScheduleExpressionTimezone="UTC",
-            FlexibleTimeWindow={"Mode": "OFF"},
-            ActionAfterCompletion="DELETE",
-            Target={"Arn": arn, "RoleArn": self.outputs.scheduler_role_arn, "Input": json.dumps(event)},
-        )
-
-    def instance(self, instance_id: str) -> dict[str, Any]:
-        """Describe an instance."""
-        answer = self.access.client("ec2").describe_instances(InstanceIds=[instance_id])
+    def instance(self, layer: str) -> dict[str, Any]:
+        """Describe a layer's instance."""
+        answer = self.access.client("ec2").describe_instances(InstanceIds=[self.ids[layer]])
         found: dict[str, Any] = answer["Reservations"][0]["Instances"][0]
         return found
 
-    def ended(self, instance_id: str) -> bool:
-        """Say whether an instance is gone."""
-        return bool(self.instance(instance_id)["State"]["Name"] == "terminated")
+    def sandbox(self, layer: str) -> Path:
+        """Return the folder of a layer's node."""
+        return sandbox(self.cloud, self.ids[layer])
+
+    def ended(self, layer: str) -> bool:
+        """Say whether a layer's instance is terminated."""
+        return bool(self.instance(layer)["State"]["Name"] == "terminated")
+
+    def note(self, moment: str) -> None:
+        """Write down the state of every instance."""
+        self.seen[moment] = {layer: self.instance(layer)["State"]["Name"] for layer in self.ids}
+
+    def standing_sweep(self, *, state: str) -> None:
+        """Switch the standing sweep on or off."""
+        scheduler = self.access.client("scheduler")
+        group = self.outputs.schedule_group
+        schedule = scheduler.get_schedule(GroupName=group, Name="standing-sweep")
+        kept = {name: schedule[name] for name in ("ScheduleExpression", "FlexibleTimeWindow", "Target")}
+        scheduler.update_schedule(GroupName=group, Name="standing-sweep", State=state, **kept)
+
+    def sweeps(self) -> list[str]:
+        """Return the summaries that the sweeper has printed."""
+        (function,) = self.cloud.functions
+        log = self.cloud.root / "lambda" / self.cloud.account / f"{function}.log"
+        return log.read_text().splitlines() if log.exists() else []
 
 
 @pytest.fixture(scope="module")
-def stack(aws_server: EmbeddedAws) -> Iterator[Stack]:
+def net(aws_server: EmbeddedAws, make_record: Callable[..., Any], wait_until: Callable[..., None]) -> Iterator[Net]:
     access = aws_server.account()
     aws_server.apply_program(access)
     text = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]["Value"]
-    outputs = StackOutputs.from_json(text)
+    cloud = aws_server.cloud(access)
+    cloud.clock = StoppedClock(utc_now())
+    deadline = cloud.clock.now().replace(microsecond=0) + timedelta(hours=1)
+    net = Net(access=access, cloud=cloud, outputs=StackOutputs.from_json(text), deadline=deadline)
+    cloud.run_nodes = cloud.fire_schedules = True
+    grace, aws_server.nodes.grace_seconds = aws_server.nodes.grace_seconds, 0.2  # these nodes take any grace, and say nothing
+    _launch(net, make_record)
+    _hang(net, wait_until)
+    _pass_the_deadline(net, wait_until)
+    yield net
+    cloud.fire_schedules = False
+    aws_server.nodes.grace_seconds = grace
+
+
+def _launch(net: Net, make_record: Callable[..., Any]) -> None:
+    """Launch one run a layer as the launcher does, side by side, on code that hangs."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as bundle:
         for name, code in (("__init__", ""), ("node/__init__", ""), ("node/agent", HUNG_AGENT)):
             bundle.writestr(f"trainer/{name}.py", code)
     digest = hashlib.sha256(data.getvalue()).hexdigest()
-    access.client("s3").put_object(Bucket=outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
+    s3 = net.access.client("s3")
+    s3.put_object(Bucket=net.outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
+    image = next(iter(net.outputs.launch_templates))
+    rung = Rung(
+        instance_type="p3.8xlarge",
+        availability_zone="us-east-1a",
+        subnet_id=net.outputs.subnets["us-east-1a"],
+        market="on_demand",
+        price_usd_per_hour=1.0,
+        on_demand_usd_per_hour=1.0,
+        gpu_count=4,
+        launch_template_id=net.outputs.launch_templates[image],
+        image_id=net.access.client("ssm").get_parameter(Name=net.outputs.images[image])["Parameter"]["Value"],
+    )
+    code = {"bundle_key": f"code/{digest}.whl", "bundle_sha256": digest, "bucket": net.outputs.bucket, "ladder": (rung,)}
+    now = net.cloud.clock.now()
+    aws = AwsCloud(net.access, net.outputs)
+    for layer, suffix in zip(LAYERS, ("time", "once", "kill", "rate"), strict=True):
+        run_id = net.runs[layer] = f"20261120-120000-layer-{suffix}"
+        record = make_record(
+            run_id=run_id,
+            owner=net.outputs.owner,
+            rehearsal=True,
+            preflight_at=now,
+            created_at=now,
+            deadline=net.deadline,
+            **code,
+        )
+        create_record(aws.objects, record)
+        left = drive_to_instance(aws, run_id, poll_seconds=0.05)
+        (net.ids[layer],) = left.attempts[0].launches[0].instance_ids
+        # The agent of a node that hangs in its training goes on beating: what ends the node is its deadline alone.
+        beat = {"at": iso(now), "lease_until": iso(net.deadline + timedelta(hours=1)), "phase": "train"}
+        s3.put_object(Bucket=net.outputs.bucket, Key=heartbeat_key(run_id, 1), Body=json.dumps(beat).encode())
+
+
+def _hang(net: Net, wait_until: Callable[..., None]) -> None:
+    """Freeze each node once its bootstrap has tightened the timer to the tag's deadline, and leave it one layer."""
+    scheduler = net.access.client("scheduler")
+    for layer in LAYERS:
+        timers = net.sandbox(layer) / "run/timers"
+        wait_until(
+            lambda timers=timers: any(f"{net.deadline:%Y-%m-%d %H:%M:%S}" in one.read_text() for one in _started(timers))
+        )
+        record = json.loads((net.sandbox(layer) / ".mayfly-sandbox").read_text())
+        os.killpg(record["process_group"], signal.SIGSTOP)  # as a dead kernel would: nothing in there runs any more
+        if layer != TIMER:
+            for timer in _started(timers):
+                timer.unlink()
+        for kept, name in ((SWEEP, f"mayfly-{net.runs[layer]}-sweep"), (KILL, f"mayfly-{net.runs[layer]}-kill-1")):
+            if layer != kept:
+                scheduler.delete_schedule(GroupName=net.outputs.schedule_group, Name=name)
+
+
+def _started(timers: Path) -> list[Path]:
+    return list(timers.glob("[!.]*.timer"))  # a dot's is being written: its node will never rename it
+
+
+def _pass_the_deadline(net: Net, wait_until: Callable[..., None]) -> None:
+    """Move the clock to just before the deadline, to the deadline, and (for the last layer) to the next standing sweep."""
+    left = (net.deadline - net.cloud.clock.now()).total_seconds()
+    for seconds in (
+        left - STANDING_MINUTES * 60 - SOON_SECONDS,
+        STANDING_MINUTES * 60,
+    ):  # the server went through it all, twice
+        swept = len(net.sweeps())
+        net.cloud.clock.advance(seconds)
+        wait_until(lambda swept=swept: len(net.sweeps()) > swept)
+    net.note("before")
+    net.standing_sweep(state="DISABLED")
+    net.cloud.clock.advance(SOON_SECONDS)
+    for layer in (TIMER, SWEEP, KILL):
+        wait_until(lambda layer=layer: net.ended(layer))
+    scheduling.wait_for_deliveries(net.cloud)
+    net.note("at the deadline")
+    net.standing_sweep(state="ENABLED")
+    net.cloud.clock.advance(STANDING_MINUTES * 60)
+    wait_until(lambda: net.ended(STANDING))
+
+
+def test_nothing_ends_a_node_before_its_deadline(net: Net) -> None:
+    assert net.seen["before"] == dict.fromkeys(LAYERS, "running")
+    assert len(net.sweeps()) >= 2  # that is, it was looked at
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_each_layer_alone_ends_a_node_that_hangs(net: Net, layer: str) -> None:
+    by_timer = layer == TIMER
+    assert net.instance(layer)["StateReason"]["Code"] == f"Client.{'Instance' if by_timer else 'User'}InitiatedShutdown"
+    assert bool(list((net.sandbox(layer) / "run/timers").glob("*.fired"))) == by_timer
+    told = [line for line in net.sweeps() if net.ids[layer] in line]
+    assert bool(told) == (layer in (SWEEP, STANDING)) and all("past its deadline" in line for line in told)
+
+
+def test_nothing_but_the_standing_sweep_ended_the_last(net: Net) -> None:
+    assert net.seen["at the deadline"][STANDING] == "running"
+
+
+def test_the_next_command_settles_what_nobody_watched_and_the_receipts_tell_the_truth(
+    net: Net, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {
+        "AWS_ENDPOINT_URL": net.access.endpoint_url,
+        "AWS_ACCESS_KEY_ID": net.access.access_key,
+        "AWS_SECRET_ACCESS_KEY": net.access.secret_key,
+        "AWS_REGION": net.access.region,
+        "AWS_DEFAULT_REGION": net.access.region,
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    _session.cache_clear()
+    assert main(["status"]) == 0
+    capsys.readouterr()
+    for layer, run_id in net.runs.items():
+        assert main(["receipts", run_id, "--json"]) == 0
+        receipt = json.loads(capsys.readouterr().out)
+        assert (receipt["state"], receipt["exit_code"]) == ("expired", 104)
+        (instance,) = receipt["instances"]
+        assert (instance["instance_id"], instance["state"]) == (net.ids[layer], "terminated")
+    _session.cache_clear()
+
+
+def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
+    aws_server: EmbeddedAws, make_desk: Callable[..., Any], scheduler_role: str, access: Access, wait_until: Callable[..., None]
+) -> None:
+    """These tests had deadlines of real time, which began at the launch: on a busy machine they passed before the node had
+    booted, and the schedule ended what a test of the timer still waited for. Now nothing but `advance` makes time pass."""
     cloud = aws_server.cloud(access)
-    cloud.run_nodes = cloud.fire_schedules = True
-    yield Stack(access=access, cloud=cloud, outputs=outputs, bundle_key=f"code/{digest}.whl", bundle_sha256=digest)
+    cloud.clock = StoppedClock(utc_now())
+    cloud.fire_schedules = True  # and no node starts
+    desk = make_desk(access, user_data=b"#!/bin/sh\nsleep 600\n")
+    instance_id = desk.launched()
+    deadline = (cloud.clock.now() + timedelta(seconds=2)).replace(microsecond=0)
+    AwsCloud(access, _outputs(scheduler_role)).arm_kill(name="mayfly-kill", instance_ids=(instance_id,), at=deadline)
+    wait_until(lambda: utc_now() > deadline + timedelta(seconds=1))  # the real deadline is over, and yet:
+    assert (desk.state(instance_id), cloud.deliveries) == ("running", [])
+    cloud.clock.advance(2)
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+    scheduling.wait_for_deliveries(cloud)
+    assert [one.error for one in cloud.deliveries] == [""]
+    assert not sandbox(cloud, instance_id).exists()  # the race: it ended with no node, let alone a timer
     cloud.fire_schedules = False
 
 
-def in_seconds(seconds: float) -> datetime:
-    return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).replace(microsecond=0)
-
-
-def freeze(home: Path) -> None:
-    """Stop every process of the node and take the OS timer away, as a dead kernel would."""
-    record = json.loads((home / ".mayfly-sandbox").read_text())
-    os.killpg(record["process_group"], signal.SIGSTOP)
-    for timer in (home / "run/timers").glob("[!.]*.timer"):  # a dot's is being written: its node will never rename it
-        timer.unlink()
-
-
-def armed(home: Path, deadline: datetime) -> bool:
-    """Say whether the bootstrap has tightened its timer to the deadline of its tag."""
-    timers = [path.read_text() for path in (home / "run/timers").glob("*.timer")]
-    return any(f"{deadline:%Y-%m-%d %H:%M:%S}" in text for text in timers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machines:
-    """One hung node a layer, all past the same deadline soon."""
-
-    with_timer: str
-    with_one_time_schedule: str
-    with_standing_sweep: str
-
-
-@pytest.fixture(scope="module")
-def machines(stack: Stack, wait_until: Callable[..., None]) -> Machines:
-    """Launch them side by side: a test each would wait for three deadlines."""
-    deadline = in_seconds(20)
-    runs = [f"20261120-120000-layer-{suffix}" for suffix in ("time", "once", "rate")]
-    stack.schedule(f"mayfly-{runs[1]}-sweep", deadline, stack.outputs.sweeper_arn, {"run_id": runs[1]})
-    launched = [stack.launch(run_id, deadline) for run_id in runs]
-    for _, home in launched:
-        wait_until(lambda home=home: armed(home, deadline))
-    for _, home in launched[1:]:
-        freeze(home)
-    ids = [instance_id for instance_id, _ in launched]
-    return Machines(with_timer=ids[0], with_one_time_schedule=ids[1], with_standing_sweep=ids[2])
-
-
-def test_the_timer_of_the_operating_system_alone_ends_a_hung_node(
-    stack: Stack, machines: Machines, wait_until: Callable[..., None]
-) -> None:
-    wait_until(lambda: stack.ended(machines.with_timer), seconds=IN_TIME_SECONDS)
-    assert stack.instance(machines.with_timer)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
-
-
-def test_the_one_time_schedule_alone_ends_a_frozen_node(
-    stack: Stack, machines: Machines, wait_until: Callable[..., None]
-) -> None:
-    wait_until(lambda: stack.ended(machines.with_one_time_schedule), seconds=IN_TIME_SECONDS)
-    reason = stack.instance(machines.with_one_time_schedule)["StateReason"]
-    assert reason["Code"] == "Client.UserInitiatedShutdown"
-    assert stack.instance(machines.with_standing_sweep)["State"]["Name"] == "running"  # nothing but its sweep ends that one
-
-
-def test_the_standing_sweep_alone_ends_a_frozen_node(stack: Stack, machines: Machines, wait_until: Callable[..., None]) -> None:
-    with stack.cloud.lock:  # two minutes are long for a test: its next firing is brought forward
-        (standing,) = [one for one in stack.cloud.world.schedules.values() if one.name == "standing-sweep"]
-        standing.next_at = stack.cloud.clock.now()
-    wait_until(lambda: stack.ended(machines.with_standing_sweep), seconds=IN_TIME_SECONDS)
-    assert stack.instance(machines.with_standing_sweep)["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
-
-
-def test_the_universal_target_alone_ends_a_frozen_node(stack: Stack, wait_until: Callable[..., None]) -> None:
-    run_id, far = "20261120-120000-layer-kill", in_seconds(3600)
-    instance_id, home = stack.launch(run_id, far)
-    arn = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
-    wait_until(lambda: armed(home, far))
-    freeze(home)
-    stack.schedule(f"mayfly-{run_id}-kill-1", in_seconds(1), arn, {"InstanceIds": [instance_id]})
-    wait_until(lambda: stack.ended(instance_id), seconds=IN_TIME_SECONDS)
+def _outputs(role: str) -> StackOutputs:
+    names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
+    nothing: dict[str, Any] = {"launch_templates": {}, "images": {}, "subnets": {}, "security_group": "", "sweeper_arn": ""}
+    return StackOutputs(
+        format=1, **names, **nothing, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60
+    )

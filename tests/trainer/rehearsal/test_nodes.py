@@ -82,11 +82,16 @@ def test_termination_ends_every_process_of_the_node(
 def test_an_instance_shuts_down_for_as_long_as_its_processes_take(
     launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
 ) -> None:
-    slow = b"#!/bin/sh\ntrap 'sleep 0.7; echo saved > $MAYFLY_ROOT/saved; exit' TERM\ntouch $MAYFLY_ROOT/ready\n"
+    slow = (
+        b"#!/bin/sh\n"
+        b"trap 'until [ -e $MAYFLY_ROOT/go ]; do sleep 0.05; done; echo saved > $MAYFLY_ROOT/saved; exit' TERM\n"
+        b"touch $MAYFLY_ROOT/ready\n"
+    )
     desk, instance_id, home = launch(slow + b"while true; do sleep 0.05; done\n")
     wait_until(lambda: (home / "ready").exists())
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     assert desk.state(instance_id) == "shutting-down"
+    (home / "go").touch()
     wait_until(lambda: desk.state(instance_id) == "terminated")
     assert content(home / "saved") == "saved\n"
 
@@ -112,13 +117,13 @@ def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(aws_server: 
 
     def get(path: str, token: str = "") -> str:
         request = urllib.request.Request(f"{base}/{path}", headers={"X-aws-ec2-metadata-token": token})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=500) as answer:
             return str(answer.read().decode())
 
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get("meta-data/instance-id")
     asked = urllib.request.Request(f"{base}/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-    with urllib.request.urlopen(asked, timeout=60) as answer:
+    with urllib.request.urlopen(asked, timeout=500) as answer:
         token = answer.read().decode()
     assert get("meta-data/instance-id", token) == instance_id
     assert get("meta-data/tags/instance/run_id", token) == "r7"
@@ -131,7 +136,7 @@ def test_metadata_answers_for_living_instances_alone(aws_server: EmbeddedAws, de
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     for one in (instance_id, "i-unknown"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{aws_server.url}/imds/{one}/latest/meta-data/instance-id", timeout=60)
+            urllib.request.urlopen(f"{aws_server.url}/imds/{one}/latest/meta-data/instance-id", timeout=500)
 
 
 def test_the_clock_does_not_jump_while_a_node_runs(

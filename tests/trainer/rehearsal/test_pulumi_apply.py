@@ -30,7 +30,7 @@ TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 def applied(aws_server: EmbeddedAws) -> tuple[Access, dict[str, Any]]:
     """One account with the program applied, and its outputs."""
     access = aws_server.account()
-    return access, pulumi_apply.apply(access, config={"owner": "somebody", "sweep_minutes": "3"})
+    return access, pulumi_apply.apply(access, config={"owner": "somebody", "sweep_minutes": "3"}).outputs
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from trainer.rehearsal import scheduling
+from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
-from trainer.rehearsal.cloud import Cloud
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -19,7 +21,7 @@ TERMINATE = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
 
 
 @pytest.fixture
-def cloud(aws_server: EmbeddedAws, desk: Any) -> Cloud:
+def cloud(aws_server: EmbeddedAws, desk: Any) -> EmbeddedAccount:
     """The desk's cloud, its clock stopped at noon; a test fires what is due itself."""
     cloud = aws_server.cloud(desk.access)
     cloud.clock = StoppedClock(NOON)
@@ -37,22 +39,22 @@ def create(desk: Any, role: str, expression: str, arn: str = TERMINATE, **option
     )
 
 
-def fire(cloud: Cloud, seconds: float) -> int:
+def fire(cloud: EmbeddedAccount, seconds: float) -> int:
     """Move the clock on, let everything that is due happen to its end, and return how much that was."""
+    before = len(cloud.deliveries)
     cloud.clock.advance(seconds)
-    cloud.fire_schedules = True
-    threads = scheduling.fire_due(cloud)
-    cloud.fire_schedules = False
-    for thread in threads:
-        thread.join()
-    return len(threads)
+    scheduling.fire_due(cloud)
+    scheduling.wait_for_deliveries(cloud)
+    return len(cloud.deliveries) - before
 
 
 def names(desk: Any) -> list[str]:
     return [one["Name"] for one in desk.access.client("scheduler").list_schedules()["Schedules"]]
 
 
-def test_a_one_time_schedule_terminates_an_instance_and_vanishes(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_one_time_schedule_terminates_an_instance_and_vanishes(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
+) -> None:
     instance_id = desk.launched()
     create(
         desk,
@@ -69,26 +71,48 @@ def test_a_one_time_schedule_terminates_an_instance_and_vanishes(desk: Any, clou
     assert fire(cloud, 3600) == 0
 
 
-def test_a_target_that_fails_is_on_record(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_target_that_fails_is_on_record(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"InstanceIds": ["i-0123456789abcdef0"]}))
     fire(cloud, 300)
     assert "InvalidInstanceID.NotFound" in cloud.deliveries[-1].error
 
 
-def test_a_misspelled_input_fails_as_it_would_on_aws(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_delivery_recorded_late_is_waited_for_whoever_fired_it(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server fired what the test was about to fire, and the test looked before the delivery was on record."""
+    fired, answer = threading.Event(), threading.Event()
+
+    def blocked(cloud: EmbeddedAccount, firing: Any) -> None:
+        fired.set()
+        answer.wait()
+        raise ValueError("a late answer")
+
+    monkeypatch.setattr(scheduling, "_call_target", blocked)
+    create(desk, scheduler_role, "at(2026-11-20T12:05:00)")
+    cloud.clock.advance(300)
+    cloud.fire_schedules = True  # from here on the server's own thread takes it
+    fired.wait()
+    assert cloud.deliveries == []  # what the test saw
+    threading.Timer(0.1, answer.set).start()  # the longer, the surer the old way failed; no time is too long for this one
+    assert fire(cloud, 0) == 1
+    assert cloud.deliveries[-1].error == "a late answer"
+
+
+def test_a_misspelled_input_fails_as_it_would_on_aws(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"instanceIds": ["i-1"]}))
     fire(cloud, 300)
     assert "instanceIds" in cloud.deliveries[-1].error
 
 
-def test_a_deleted_or_disabled_schedule_does_not_fire(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_a_deleted_or_disabled_schedule_does_not_fire(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "rate(2 minutes)", Name="deleted")
     create(desk, scheduler_role, "rate(2 minutes)", Name="disabled", State="DISABLED")
     desk.access.client("scheduler").delete_schedule(Name="deleted")
     assert fire(cloud, 600) == 0
 
 
-def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: Cloud, scheduler_role: str) -> None:
+def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)")
     desk.access.client("scheduler").update_schedule(
         Name="s",
@@ -100,8 +124,16 @@ def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: Cloud, sche
     assert fire(cloud, 1200) == 1
 
 
-def test_the_session_server_fires_nothing_by_itself(cloud: Cloud) -> None:
-    assert scheduling.fire_due(cloud) == []
+def test_the_session_server_fires_nothing_by_itself(
+    aws_server: EmbeddedAws, cloud: EmbeddedAccount, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    seen: list[EmbeddedAccount] = []
+    monkeypatch.setattr(scheduling, "fire_due", seen.append)
+    other = aws_server.cloud(aws_server.account())
+    other.fire_schedules = True
+    wait_until(lambda: len(seen) >= 2)  # it went through all accounts once, at least
+    assert cloud not in seen and other in seen
+    other.fire_schedules = False
 
 
 @pytest.mark.parametrize(

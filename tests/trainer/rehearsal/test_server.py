@@ -158,32 +158,24 @@ def test_two_commands_share_one_server(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_ends_after_its_last_lease_and_leaves_nothing(root: Path, wait_until: Callable[..., None]) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    server = lease_server(root, holder=holder.pid)
-    time.sleep(1)
-    assert alive(server.pid)
-    holder.kill()  # a lease dies with its holder, whatever killed it
-    holder.wait()
-    ended = time.monotonic()
-    wait_until(lambda: not alive(server.pid))
-    assert time.monotonic() - ended > 4  # a next command finds it
-    assert not (root / "server.json").exists()
-
-
-@pytest.mark.slow
-def test_a_node_keeps_its_server_alive_after_its_launcher_was_killed(
-    root: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
+def test_a_server_ends_after_its_last_lease_unless_a_node_runs_and_leaves_nothing(
+    root: Path, tmp_path: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
 ) -> None:
+    """Two servers, side by side: one whose node runs on after its launcher was killed, and one that nobody needs any more."""
+    idle_root = tmp_path / "idle"
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    server = lease_server(root, holder=holder.pid)
+    server, idle = lease_server(root, holder=holder.pid), lease_server(idle_root, holder=holder.pid)
     desk = make_desk(server.access("000000000001"), user_data=UNTIL_TOLD)
     instance_id = desk.launched()
     wait_until(lambda: (root / "sandbox" / instance_id / "up").exists())
-    holder.kill()
+    assert alive(server.pid) and alive(idle.pid)
+    holder.kill()  # a lease dies with its holder, whatever killed it
     holder.wait()
-    time.sleep(6.5)  # longer than a server stays without lease or instance
-    assert alive(server.pid)
+    ended = time.monotonic()
+    wait_until(lambda: not alive(idle.pid))
+    assert time.monotonic() - ended > 4  # a next command finds it
+    assert not (idle_root / "server.json").exists()
+    assert alive(server.pid)  # though nobody has leased it for as long
     assert desk.state(instance_id) == "running"
     (root / "sandbox" / instance_id / "go").touch()
     wait_until(lambda: not alive(server.pid))

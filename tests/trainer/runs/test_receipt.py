@@ -11,10 +11,10 @@ import pytest
 
 from trainer.errors import UsageError
 from trainer.runs.lease import Heartbeat
+from trainer.runs.observation import ModelSeen, NodeResult, Observation
+from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, seconds, spent
 from trainer.runs.record import Attempt, InstanceSeen, Launch
-from trainer.runs.verdict import EXIT_CODES, exit_code
-from trainer.runs.world import ModelSeen, NodeResult, World
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "receipt.md"
@@ -58,7 +58,7 @@ def result(**fields: Any) -> NodeResult:
 
 
 def test_the_phases_sum_to_the_total(ended):
-    told = seconds(ended, World(result=result()))
+    told = seconds(ended, Observation(result=result()))
     assert told == {
         "preflight": 5.0,
         "capacity": 10.0,
@@ -74,7 +74,7 @@ def test_the_phases_sum_to_the_total(ended):
 
 @pytest.mark.parametrize("phases", [{}, {"stage": at(70)}, {"train": at(50), "upload": at(40), "end": at(9999)}])
 def test_the_phases_sum_to_the_total_when_the_node_said_little_or_its_clock_is_off(ended, phases):
-    told = seconds(ended, World(result=result(phases=phases)))
+    told = seconds(ended, Observation(result=result(phases=phases)))
     assert sum(told[phase] for phase in PHASES) == pytest.approx(told["total"], abs=1e-9)
     assert all(value >= 0 for value in told.values())
     assert told["total"] == 405.0
@@ -82,17 +82,17 @@ def test_the_phases_sum_to_the_total_when_the_node_said_little_or_its_clock_is_o
 
 def test_without_a_result_the_last_heartbeat_tells_the_phases(ended):
     beat = Heartbeat(instance_id="i-1", at=at(300), lease_until=at(390), phase="train", phases={"train": at(100)})
-    assert seconds(ended, World(heartbeat=beat))["train"] == 290.0
+    assert seconds(ended, Observation(heartbeat=beat))["train"] == 290.0
 
 
 def test_a_run_that_never_had_an_instance_spent_its_time_on_capacity(make_record):
     record = make_record(state="closed", outcome="failed", ending_at=at(20), closed_at=at(20))
-    told = seconds(record, World())
+    told = seconds(record, Observation())
     assert (told["capacity"], told["terminate"], told["total"]) == (20.0, 0.0, 25.0)
 
 
 def test_the_bill_is_bounded_by_the_signs_of_life_and_by_launch_and_end(ended):
-    low, high = spent(ended, World(result=result()), ended.closed_at)
+    low, high = spent(ended, Observation(result=result()), ended.closed_at)
     assert low == pytest.approx((380 - 40) / 3600 * 5.0)
     assert high == pytest.approx((400 - 10) / 3600 * 5.0)
 
@@ -101,7 +101,7 @@ def test_the_shortest_bill_is_a_minute(ended, make_record):
     from dataclasses import replace
 
     short = replace(ended.instances[0], running_seen_at=at(12), terminated_at=at(20))
-    low, high = spent(replace(ended, instances=(short,)), World(), ended.closed_at)
+    low, high = spent(replace(ended, instances=(short,)), Observation(), ended.closed_at)
     assert low == high == pytest.approx(60 / 3600 * 5.0)
 
 
@@ -109,13 +109,13 @@ def test_an_instance_that_was_never_seen_running_may_have_cost_nothing(ended):
     from dataclasses import replace
 
     unseen = replace(ended.instances[0], running_seen_at=None)
-    low, high = spent(replace(ended, instances=(unseen,)), World(), ended.closed_at)
+    low, high = spent(replace(ended, instances=(unseen,)), Observation(), ended.closed_at)
     assert low == 0 and high > 0
 
 
 def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
     key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
-    receipt = make_receipt(ended, World(models=(ModelSeen(key=key, version_id="v", sha256="s", metrics={"test": {}}),)))
+    receipt = make_receipt(ended, Observation(models=(ModelSeen(key=key, version_id="v", sha256="s", metrics={"test": {}}),)))
     assert [(model["symbol"], model["family"]) for model in receipt["models"]] == [("BTC-USD", "lstm")]
     assert [item["symbol"] for item in receipt["failed"]] == ["ETH-USD"]
 
@@ -129,7 +129,7 @@ def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(
         ModelSeen(key=f"{folder}/lstm_BTC-USD_1m_f{f}_s{s}.safetensors", version_id="v", sha256="s")
         for f, s in ((1, 3), (2, 4))
     ]
-    receipt = make_receipt(several, World(models=tuple(seen)))
+    receipt = make_receipt(several, Observation(models=tuple(seen)))
     assert [(model["symbol"], model["fold"], model["seed"]) for model in receipt["models"]] == [
         ("BTC-USD", 1, 3),
         ("BTC-USD", 2, 4),
@@ -153,7 +153,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 
 def test_the_documented_receipt_is_the_produced_one(ended):
-    failed = make_receipt(ended, World(result=result(failed=({"symbol": "ETH-USD", "reason": "why"},))))
+    failed = make_receipt(ended, Observation(result=result(failed=({"symbol": "ETH-USD", "reason": "why"},))))
     assert set(paths(failed)) == set(documented("field", after="# The receipt"))
 
 

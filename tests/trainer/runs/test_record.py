@@ -1,9 +1,12 @@
 """The run record: ids that sort by time, tokens that stay the same, JSON that survives."""
 
+import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from trainer.runs.deadline import Deadline
 from trainer.runs.record import (
     Attempt,
     Launch,
@@ -63,7 +66,6 @@ def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
         bundle_sha256="x",
         budget_usd=0.0,
         estimated_usd=1.0,
-        estimated_seconds=60.0,
         preflight_at=NOW,
         created_at=NOW,
         deadline=NOW + timedelta(hours=1),
@@ -74,5 +76,44 @@ def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
     text = to_json(record)
     assert record_from_json(text) == record
     assert record_from_json(text.replace('"owner": "me",', '"owner": "me", "later": 1,')) == record
-    with pytest.raises(ValueError, match="format 9"):
-        record_from_json(text.replace('"format": 1,', '"format": 9,', 1))
+    with pytest.raises(ValueError, match="format 9, this version reads 1 and 2"):
+        record_from_json(text.replace('"format": 2,', '"format": 9,', 1))
+
+
+def test_a_record_of_format_1_is_read_with_unknown_causes_and_keeps_its_format(make_record):
+    launch = Launch(rung=0, token="t", deadline=NOW, intended_at=NOW, outcome="refused", error_code="Unsupported")
+    values = json.loads(to_json(make_record(attempts=(Attempt(number=1, launches=(launch,)),))))
+    values["format"] = 1
+    del values["deadline_cause"]
+    for rung in values["ladder"]:
+        del rung["vcpus"], rung["quota_code"], rung["default_seconds"]
+    old = values["attempts"][0]
+    old["ended_at"] = None
+    for name in ("deadline_cause", "called_at", "calls"):
+        del old["launches"][0][name]
+    old["launches"][0] |= {"error_class": "type", "error": {"code": 103, "what": "x", "why": "", "do": ""}}
+    record = record_from_json(json.dumps(values))
+    assert (record.format, record.deadline_cause, record.attempts[0].launches[0]) == (1, "unknown", launch)
+    assert json.loads(to_json(record))["format"] == 1
+
+
+def test_what_became_of_an_intent_is_found_by_its_token(make_record):
+    intents = tuple(Launch(rung=rung, token=f"t{rung}", deadline=NOW, intended_at=NOW) for rung in (0, 1))
+    record = make_record(attempts=(Attempt(number=1, launches=intents),))
+    record = record.with_launch(replace(intents[1], outcome="created", instance_ids=("i-9",)), NOW)
+    assert [launch.outcome for launch in record.attempts[0].launches] == ["intended", "created"]
+    assert (record.state, record.attempts[0].created_at) == ("running", NOW)
+
+
+def test_the_deadline_that_holds_is_the_last_launchs_unless_it_was_refused(make_record):
+    launch = Launch(rung=0, token="t", deadline=NOW, deadline_cause="budget", intended_at=NOW)
+    record = make_record(deadline_cause="default_duration")
+    assert record.effective_deadline == Deadline(at=record.deadline, cause="default_duration")
+    for outcome, cause in (
+        ("intended", "budget"),
+        ("created", "budget"),
+        ("abandoned", "budget"),
+        ("refused", "default_duration"),
+    ):
+        launched = record.with_new_launch(replace(launch, outcome=outcome))
+        assert launched.effective_deadline.cause == cause

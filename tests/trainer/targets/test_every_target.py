@@ -12,7 +12,7 @@ from trainer.config import Job
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.settings import HIGHER, LOWER, Target
+from trainer.settings import HIGHER, LOWER, TargetSettings
 from trainer.targets import TARGETS, labels_of, loss_of, scores_of
 from trainer.targets.bars import Labels, sums_over, trailing_deviation
 from trainer.targets.scoring import Rows
@@ -28,7 +28,7 @@ def candles() -> Candles:
     return synthetic_candles("AAA", bars=BARS, timeframe="1h", seed=3)
 
 
-def labels(target: Target, candles: Candles) -> Labels:
+def labels(target: TargetSettings, candles: Candles) -> Labels:
     clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
     found: Labels = labels_of(target).label(target, candles, clock)
     return found
@@ -42,7 +42,7 @@ def moved(candles: Candles, after: int) -> Candles:
     return replace(candles, **{name: getattr(candles, name) * factor for name in ("open", "high", "low", "close")})
 
 
-def changed_by_what_follows(target: Target, candles: Candles, *, short: int) -> int:
+def changed_by_what_follows(target: TargetSettings, candles: Candles, *, short: int) -> int:
     """Return how many of some labels move when the bars after their end move, were each end `short` bars earlier."""
     before, changed = labels(target, candles), 0
     for bar in range(WARM, BARS - 200, 37):

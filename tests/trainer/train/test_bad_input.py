@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 from trainer.artifacts.card import Card, read_card
 from trainer.train.__main__ import main
 
-SECONDS = 200
+SECONDS = 500
 SMALL = ("--device", "cpu", "--epochs", "1", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
 Change = Callable[[dict[str, np.ndarray]], None]
 
@@ -39,8 +38,8 @@ class Outcome:
         return read_card(self.out / self.done[symbol]["file"])
 
 
-def run(data: Path, folder: Path, *arguments: str) -> Outcome:
-    command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(folder / "out")]
+def run(python: list[str], data: Path, folder: Path, *arguments: str) -> Outcome:
+    command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(folder / "out")]
     command += ["--events", str(folder / "events"), *SMALL, *arguments]
     process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     events = [json.loads(line) for line in (folder / "events" / "events.jsonl").read_text().splitlines()]
@@ -88,8 +87,9 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
     columns["close"][500] = np.nan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["lanes", "fused"])
-def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(candles, tmp_path, strategy):
+def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(candles, tmp_path, strategy, python):
     candles("GOOD-USD", seed=1)
     candles("STILL-USD", still_volume, seed=2)
     candles("HUGE-USD", volume_beyond_float64, seed=3)
@@ -98,7 +98,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     candles("TINY-USD", bars=100, seed=5)
     candles("OTHER-USD", seed=6)
     pack = ("--workers", "1", "--set", "pack=4", "--set", f"strategy={strategy}", "--set", "batch=300")
-    found = run(tmp_path / "data", tmp_path / "all", *pack)
+    found = run(python, tmp_path / "data", tmp_path / "all", *pack)
     assert found.exit_code == 100
     assert set(found.done) == {"GOOD-USD", "STILL-USD", "OTHER-USD"}
     said = {
@@ -116,7 +116,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     card = found.card("STILL-USD")
     assert 1.0 in card.scaler["std"] and np.isfinite(card.metrics["test"]["log_loss"])
     if strategy == "lanes":  # the bad ones left no trace in their neighbours
-        alone = run(tmp_path / "data", tmp_path / "alone", *pack, "--symbols", "GOOD-USD")
+        alone = run(python, tmp_path / "data", tmp_path / "alone", *pack, "--symbols", "GOOD-USD")
         assert alone.card("GOOD-USD").training["history"] == found.card("GOOD-USD").training["history"]
 
 

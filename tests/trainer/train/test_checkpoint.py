@@ -21,6 +21,8 @@ from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.readers import WindowReader
 
+pytestmark = pytest.mark.slow
+
 # Sixty steps of the shorter model.
 JOB = Job(hidden=6, lookback=8, batch=10, epochs=5, patience=5, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
 MARK = "the same job, data and code"

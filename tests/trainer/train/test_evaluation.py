@@ -131,6 +131,7 @@ def test_a_baseline_is_not_better_than_itself(trending) -> None:
     assert report["better"]["logistic"] == {"auc": [0.0, 0.0], "log_loss": [0.0, 0.0]}
 
 
+@pytest.mark.slow
 def test_chance_is_seen_as_chance_and_one_bar_read_ahead_is_seen_at_once() -> None:
     """Random-walk candles through features, splits and scalers: five seeds, 10,000 test bars each."""
     job = Job(lookback=10, horizon=1, test_fraction=0.25)

@@ -20,6 +20,8 @@ from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.readers import WindowReader
 from trainer.train.schedule import rate_factor
 
+pytestmark = pytest.mark.slow
+
 WINDOWS = 40
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from trainer.artifacts.card import read_card
 from trainer.train.__main__ import main
 
 ENDLESS = ("--set", "epochs=100000", "--set", "patience=100000")
-SECONDS = 200.0
+SECONDS = 500.0  # a hang, not slowness
 
 
 @pytest.fixture(scope="module")
@@ -59,39 +58,8 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
-def test_a_worker_killed_once_is_replaced_and_its_model_tried_again(start, data):
-    training = start(data, "--workers", "2", "--set", "epochs=2")
-    os.kill(training.await_event("model_started", symbol="BIG-USD")["pid"], signal.SIGKILL)
-    assert training.end() == 0
-    (retry,) = training.events("retry")
-    assert retry["symbol"] == "BIG-USD" and "signal 9" in retry["reason"]
-    assert training.events("ended")[0]["done"] == 2 and training.events("ended")[0]["retries"] == 1
-    done = {event["symbol"]: event for event in training.events("model_done")}
-    assert read_card(training.out / done["BIG-USD"]["file"]).symbol == "BIG-USD"
-    started = training.events("started")[0]
-    assert (started["workers"], started["device"], started["data"]["bars"]) == (2, "cpu", 5200)
-    assert [model["symbol"] for model in started["models"]] == ["BIG-USD", "LOW-USD"]
-    assert all("time" in event for event in training.events())
-
-
-def test_a_worker_killed_after_a_checkpoint_loses_the_steps_since_and_ends_as_if_it_had_not(start, data):
-    settings = ("--workers", "1", "--symbols", "BIG-USD", "--set", "epochs=14", "--set", "patience=14")
-    training = start(data, *settings, "--set", "checkpoint_seconds=1")
-    training.await_event("checkpoint")
-    os.kill(training.events("model_started")[0]["pid"], signal.SIGKILL)
-    assert training.end() == 0
-    assert training.events("resumed")[0]["symbol"] == "BIG-USD"
-    epochs = [event["epoch"] for event in training.events("epoch")]
-    assert sorted(set(epochs)) == list(range(1, 15)) and epochs.count(1) == 1  # the first was not trained again
-    assert not (training.out / "checkpoints").exists()
-    interrupted = {event["epoch"]: event["validation_loss"] for event in training.events("epoch")}
-    whole = start(data, *settings, name="whole")
-    assert whole.end() == 0
-    assert {event["epoch"]: event["validation_loss"] for event in whole.events("epoch")} == interrupted
-
-
 def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
-    training = start(data, "--workers", "1", "--set", "epochs=30", "--set", "patience=30")
+    training = start(data, "--workers", "1", "--set", "epochs=8", "--set", "patience=8")
     for count in (1, 2):
         os.kill(training.await_event("model_started", symbol="BIG-USD", count=count)["pid"], signal.SIGKILL)
     assert training.end() == 100
@@ -121,7 +89,7 @@ def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
-    training = start(data, "--workers", "2", *ENDLESS)
+    training = start(data, "--workers", "2", *ENDLESS, anew=True)
     for symbol in ("BIG-USD", "LOW-USD"):
         training.await_event("progress", symbol=symbol)
     family = _descendants(training.process.pid)
@@ -129,23 +97,6 @@ def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     training.process.kill()
     training.process.wait()
     _await_gone(family)
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
-def test_sigterm_ends_an_endless_training_with_130_and_keeps_finished_models(start, data):
-    training = start(data, "--workers", "1", "--set", "epochs=3", "--symbols", "LOW-USD")
-    assert training.end() == 0
-    training.events_file.unlink()
-    again = start(data, "--workers", "2", *ENDLESS)
-    again.await_event("progress", symbol="BIG-USD")
-    family = _descendants(again.process.pid)
-    again.process.terminate()
-    assert again.end() == 130
-    _await_gone(family)
-    assert [path.name for path in sorted(again.out.glob("lstm-*"))] == [
-        "lstm-direction_LOW-USD_1m.json",
-        "lstm-direction_LOW-USD_1m.safetensors",
-    ]
 
 
 def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(tmp_path, data, capsys, write_candles):

@@ -17,7 +17,7 @@ from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
 from trainer.train.predict import predict_file
 from trainer.train.source import Source, Sources
-from trainer.train.task import Task, source_of
+from trainer.train.task import Task, code_sha256, source_of
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -25,6 +25,7 @@ def test_a_signal_planted_in_the_candles_is_found(planted):
     assert planted.done["metrics"]["test"]["accuracy"] > planted.done["metrics"]["test"]["base_rate"] + 0.2
 
 
+@pytest.mark.slow
 def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=14000, seed=3)
     trained = train(tmp_path, tmp_path / "out", hidden=8, batch=256, epochs=2)
@@ -32,6 +33,7 @@ def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
     assert trained.done["metrics"]["test"]["auc"] == pytest.approx(0.5, abs=0.04)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
     settings = {"hidden": 8, "batch": 64, "epochs": 2}
@@ -104,6 +106,7 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
             labels.append(float(close[bars[later]] > close[found.bar]))
     found = metrics(Direction(), np.array(chances), np.array(labels))
     assert found == {name: card.metrics["test"][name] for name in found} and card.metrics == planted.done["metrics"]
+    assert card.code_sha256 == code_sha256(planted.job)
 
 
 def test_predictions_do_not_change_when_later_bars_do(planted, tmp_path, write_candles):

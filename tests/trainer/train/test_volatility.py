@@ -38,6 +38,8 @@ from trainer.train.predict import predict_file
 from trainer.train.prepare import SymbolData, prepare
 from trainer.train.task import run_of, scores_for
 
+pytestmark = pytest.mark.slow
+
 HOURS = 2
 SESSION = 24 // HOURS
 JOB = Job(

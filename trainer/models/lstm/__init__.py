@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.settings import FLOAT, HALF, WINDOWS, Activations, Model, Training, setting
+from trainer.settings import FLOAT, HALF, WINDOWS, Activations, ModelSettings, Training, setting
 
 # Hidden states a bar that cuDNN keeps of each LSTM layer: four gates, the cell, its tanh. An assumption of 2026-11-21: NVIDIA
 # publishes no formula, and no GPU has been asked yet. Our own recurrence (`stacked`) keeps five, counted.
@@ -28,7 +28,7 @@ CPU_SLICE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class LstmKeys:
     """The keys of an LSTM in a job."""
 
     hidden: int = setting(64, "LSTM: hidden units of each layer.", least=1)
@@ -38,7 +38,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lstm(Keys, Model):
+class LstmSettings(LstmKeys, ModelSettings):
     """An LSTM's settings."""
 
     reads = WINDOWS

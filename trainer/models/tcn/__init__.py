@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.settings import CHUNKS, FLOAT, HALF, Activations, Model, Training, setting
+from trainer.settings import CHUNKS, FLOAT, HALF, Activations, ModelSettings, Training, setting
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block
@@ -27,7 +27,7 @@ CPU_SLICE_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class TcnKeys:
     """The keys of a TCN in a job."""
 
     width: int = setting(512, "TCN: channels of each convolution.", least=1)
@@ -39,7 +39,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tcn(Keys, Model):
+class TcnSettings(TcnKeys, ModelSettings):
     """A TCN's settings."""
 
     reads = CHUNKS
@@ -142,7 +142,7 @@ class Tcn(Keys, Model):
 class _Block:
     """The bytes of one block: `kept`, its `output`, what its `backwards` pass holds besides, and with all made `again`."""
 
-    def __init__(self, tcn: Tcn, *, chunks: int, inputs: int, read: int, dilation: int, half: bool) -> None:
+    def __init__(self, tcn: TcnSettings, *, chunks: int, inputs: int, read: int, dilation: int, half: bool) -> None:
         number, reach = (HALF if half else FLOAT), (KERNEL - 1) * dilation
         middle, self.written = read - reach, read - 2 * reach
         a_bar = chunks * tcn.width

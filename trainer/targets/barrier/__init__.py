@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, Target, horizon_setting, setting, volatility_bars_setting
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, setting, volatility_bars_setting
 
 CLASSES = ("down", "none", "up")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class BarrierKeys:
     """The keys of a barrier in a job."""
 
     horizon: int = horizon_setting()
@@ -25,7 +25,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Barrier(Keys, Target):
+class Barrier(BarrierKeys, TargetSettings):
     """A barrier's settings."""
 
     metrics = (

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, Target, horizon_setting
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class DirectionKeys:
     """The keys of a direction in a job."""
 
     horizon: int = horizon_setting()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direction(Keys, Target):
+class Direction(DirectionKeys, TargetSettings):
     """A direction's settings."""
 
     metrics = (

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, Target, horizon_setting, setting, volatility_bars_setting
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, setting, volatility_bars_setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class QuantilesKeys:
     """The keys of quantiles in a job."""
 
     horizon: int = horizon_setting()
@@ -21,7 +21,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantiles(Keys, Target):
+class Quantiles(QuantilesKeys, TargetSettings):
     """The settings of quantiles."""
 
     metrics = (

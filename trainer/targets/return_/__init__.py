@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, Target, horizon_setting, volatility_bars_setting
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, volatility_bars_setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class ReturnKeys:
     """The keys of a return in a job."""
 
     horizon: int = horizon_setting()
@@ -16,7 +16,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Return(Keys, Target):
+class Return(ReturnKeys, TargetSettings):
     """A return's settings."""
 
     metrics = (

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from trainer.settings import LOWER, Column, Metric, Target, setting
+from trainer.settings import LOWER, Column, Metric, TargetSettings, setting
 
 MAX_HORIZON_SESSIONS = 21  # a month of an exchange
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class VolatilityKeys:
     """The keys of a volatility in a job."""
 
     horizon_sessions: int = setting(
@@ -26,7 +26,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Volatility(Keys, Target):
+class Volatility(VolatilityKeys, TargetSettings):
     """A volatility's settings."""
 
     metrics = (

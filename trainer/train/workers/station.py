@@ -5,13 +5,13 @@ The supervisor deals stations out; the worker settles in before it makes anythin
 
 from __future__ import annotations
 
-import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from trainer import environment
 from trainer.config import Job
 from trainer.gpu_profiles.memory import GIB, PROCESS_GIB
 from trainer.train.cpu import keep_freed_memory, use_one_thread
@@ -23,7 +23,6 @@ from trainer.train.workers.affinity import allowed_cores, core_list, cores_near_
 # processes (AMD EPYC, 2026-11-21): left alone 65 and 2.6, asleep at once (OMP_WAIT_POLICY=PASSIVE) 51 and 17, this 55 and 19;
 # one thread 35 and 24.
 SPIN_COUNT = 1000
-_SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +52,9 @@ def threads_of(job: Job, tasks: Sequence[Task], *, num_workers: int, cores: int)
     return threads
 
 
-def let_threads_sleep(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set, for processes started from now on, how long idle threads wait awake, unless the user has said so."""
-    if not any(name in environment for name in _SPIN_VARIABLES):
-        environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
+def let_threads_sleep() -> None:
+    """Let idle threads of processes started from now on sleep early, unless the user has said how they wait."""
+    environment.set_spin_count(SPIN_COUNT)
 
 
 def memory_fraction(sharing: int, memory_bytes: int) -> float:

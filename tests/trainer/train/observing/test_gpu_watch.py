@@ -73,7 +73,7 @@ def test_a_gpu_that_is_lost_ends_the_watch_and_not_the_training(driver):
         driver.lost = True
 
     with GpuWatch(emit, seconds=0.01) as watch:
-        watch._thread.join(timeout=10)
+        watch._thread.join(timeout=500)
         assert not watch._thread.is_alive()
     assert len(events) == 1 and driver.open == 0
 
@@ -85,5 +85,5 @@ def test_a_machine_without_a_driver_says_nothing_of_gpus(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", no_library)
     events: list[dict[str, Any]] = []
     with GpuWatch(events.append, seconds=0.01) as watch:
-        watch._thread.join(timeout=10)
+        watch._thread.join(timeout=500)
     assert events == []

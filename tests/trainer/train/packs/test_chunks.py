@@ -17,6 +17,8 @@ from trainer.train.packs.strategy import form_pack
 from trainer.train.readers import EVALUATION_CHUNK, ChunkReader, gather_chunks
 from trainer.train.seeds import derive
 
+pytestmark = pytest.mark.slow
+
 JOB = Job(model="tcn", blocks=3, width=8, chunk=32, batch_chunks=4, batch=4, dropout=0.1, learning_rate=1e-2)
 ROWS = 600
 STEPS = 60

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -39,6 +38,7 @@ def _losses(pack: Lanes, number: int, members: int) -> list[float]:
     return [pack.step([True] * members, [starts] * members)[number].item() for starts in _batches()]
 
 
+@pytest.mark.slow
 def test_sixty_steps_are_those_of_plain_torch():
     job, member = replace(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
     model = new_model(member, job)
@@ -56,6 +56,7 @@ def test_sixty_steps_are_those_of_plain_torch():
     assert 0 < clipped < STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "relative"), [(torch.float32, 1e-3), (torch.float64, 1e-9)], ids=["fp32", "float64"])
 def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
     whole = _losses(Lanes([_member("a", 0, dtype)], _job(), micro_batch=64), 0, 1)
@@ -100,11 +101,12 @@ def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
     assert not torch.equal(weight[0], weight[2])
 
 
-def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path, write_candles, train):
+@pytest.mark.slow
+def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path, write_candles, train, python):
     write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
     settings = {"hidden": 4, "lookback": 20, "batch": 64, "epochs": 3, "learning_rate": 1e-2, "ema": 0.9}
     command = [
-        sys.executable,
+        *python,
         "-m",
         "trainer.train",
         "--data",
@@ -115,7 +117,7 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path
         "cpu",
     ]
     assignments = [f"--set={name}={value}" for name, value in settings.items()]
-    subprocess.run([*command, *assignments], check=True, timeout=120, capture_output=True)
+    subprocess.run([*command, *assignments], check=True, timeout=500, capture_output=True)
     file = tmp_path / "out" / "lstm-direction_SIG-USD_1m.safetensors"
     card = read_card(file)
     assert card.training["ema"] == 0.9

@@ -13,6 +13,8 @@ from trainer.config import Job
 from trainer.train.packs.pack import Lanes, Member, Pack, fresh_state
 from trainer.train.packs.stacked import Fused, Streams
 
+pytestmark = pytest.mark.slow
+
 STEPS = 60
 MODELS = 3
 JOB = Job(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)

@@ -12,6 +12,8 @@ import torch
 from trainer.train.tuning import bench as benching
 from trainer.train.tuning.bench import Row, bench, bench_job, epoch_seconds, num_chunks, num_parameters
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TINY = {"blocks": 2, "width": 4, "chunk": 16}
 

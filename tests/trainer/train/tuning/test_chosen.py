@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,10 +221,11 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert other(Job(hidden=32, batch=128)).job.micro_batch == 64 and other.asked
 
 
-def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles):
+@pytest.mark.slow
+def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles, python):
     write_candles(tmp_path, "SIG-USD", bars=4000)
     settings = ("batch=auto", "tune=never", "hidden=4", "lookback=6")
-    command = [sys.executable, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    command = [*python, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     command += ["--events", str(tmp_path / "events"), "--device", "cpu", "--epochs", "1"]
     done = subprocess.run(
         [*command, *(word for setting in settings for word in ("--set", setting))], capture_output=True, text=True, check=False

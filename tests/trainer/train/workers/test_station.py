@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,13 +49,17 @@ def test_a_model_that_would_lose_by_it_has_one_thread(settings):
     assert dealt(1, num_workers=1, **settings) == [1]
 
 
-def test_idle_threads_may_sleep_unless_the_user_said_how_they_wait():
-    plain: dict[str, str] = {}
-    let_threads_sleep(plain)
-    assert plain == {"GOMP_SPINCOUNT": "1000"}
-    said = {"OMP_WAIT_POLICY": "ACTIVE"}
-    let_threads_sleep(said)
-    assert said == {"OMP_WAIT_POLICY": "ACTIVE"}
+@pytest.mark.parametrize(
+    ("said", "then"), [("", "1000"), ("OMP_WAIT_POLICY", ""), ("KMP_BLOCKTIME", ""), ("GOMP_SPINCOUNT", "5")]
+)
+def test_idle_threads_may_sleep_unless_the_user_said_how_they_wait(monkeypatch, said, then):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.setenv(name, "")  # so that the end of the test restores what the call sets
+        monkeypatch.delenv(name)
+    if said:
+        monkeypatch.setenv(said, "5")
+    let_threads_sleep()
+    assert os.environ.get("GOMP_SPINCOUNT", "") == then
 
 
 def test_workers_that_share_a_gpu_have_room_for_all_of_them_and_their_contexts():
@@ -77,6 +82,7 @@ def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
     assert "memory_fraction" in ended.stdout and "OutOfMemoryError" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_begins_with_one_thread_and_says_nothing_where_all_is_as_usual():
     code = (
         "import torch; from trainer.train.workers.station import Station, settle;"

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
-import sys
+import threading
 from collections import Counter
 from math import ceil
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
+from trainer.config import Job
 from trainer.train.cpu import num_cores
+from trainer.train.task import Task
+from trainer.train.workers import supervisor as supervising
+from trainer.train.workers.supervisor import Supervisor
+from trainer.train.workers.worker import WorkerSettings
 
 BATCH = 64
 TINY = ("--set", "hidden=2", "--set", "layers=1", "--set", "lookback=5", "--epochs", "1")
-LONG = ("--workers", "2", "--set", "epochs=24", "--set", "patience=24", "--set", "checkpoint_seconds=1", "--set", "retries=9")
+LONG = ("--workers", "2", "--set", "epochs=14", "--set", "patience=14", "--set", "checkpoint_seconds=1", "--set", "retries=9")
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +41,12 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, python: list[str]) -> Path:
     """Return the models of the training that nothing disturbs."""
-    out = tmp_path_factory.mktemp("whole")
+    out = tmp_path_factory.mktemp("whole") / "out"
     small = ("--device", "cpu", "--set", "hidden=4", "--set", f"batch={BATCH}", "--set", "lookback=20")  # conftest's
-    command = [sys.executable, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
+    command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
+    command += ["--events", str(out.parent / "events")]
     subprocess.run(command, check=True, capture_output=True)
     return out
 
@@ -63,29 +73,106 @@ def _steps(training: Any, event: dict[str, Any]) -> int:
     return int((event["epoch"] - 1) * ceil(windows / BATCH) + ceil(event["visited"] / BATCH))
 
 
-@pytest.mark.slow
-def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(
-    start, tmp_path, write_candles
-):
-    folder = tmp_path / "many"
-    folder.mkdir()
-    names = [f"C{number:03d}-USD" for number in range(500)]
-    for number, name in enumerate(names):
-        write_candles(folder, name, bars=420 + number % 100, seed=number)
-    training = start(folder, "--workers", "8", *TINY)
-    assert training.end() == 0
-    begun, ended = training.events("model_started"), training.events("model_done")
-    assert sorted(event["symbol"] for event in ended) == sorted(event["symbol"] for event in begun) == names
-    assert {event["worker"] for event in ended} == set(range(8))
-    longest = {name for number, name in enumerate(names) if number % 100 >= 90}
-    assert {event["symbol"] for event in begun[:8]} <= longest
+class Process:
+    """A worker that `Workers` plays: no process, and never dead."""
+
+    exitcode = None
+
+    def __init__(self, workers: Workers, station: Any, theirs: Any) -> None:
+        self._workers, self._number, self._theirs = workers, station.number, theirs
+        self.sentinel, self._end = os.pipe()
+
+    def start(self) -> None:
+        # The supervisor closes its copy of the worker's end.
+        self._workers.connections[self._number] = Connection(os.dup(self._theirs.fileno()))
+
+    def is_alive(self) -> bool:
+        return True
+
+    def kill(self) -> None:
+        os.close(self._end)
+
+    def join(self) -> None:
+        os.close(self.sentinel)
+
+
+class Workers:
+    """A context whose workers train nothing and are done in an order of chance, as soon as nobody waits for work."""
+
+    Pipe = staticmethod(multiprocessing.Pipe)
+
+    def __init__(self, num_workers: int, num_tasks: int) -> None:
+        self.connections: dict[int, Connection] = {}
+        self.given: list[tuple[int, str]] = []  # (worker, symbol), in this order
+        self.done: list[tuple[int, str]] = []
+        self._num_workers, self._num_tasks = num_workers, num_tasks
+        self._chance = random.Random(20)
+        self._in_hand: dict[int, Any] = {}
+
+    def Process(self, *, args: tuple[Any, ...], **_: Any) -> Process:  # noqa: N802, multiprocessing's name
+        station, _, theirs = args
+        return Process(self, station, theirs)
+
+    def play(self) -> None:
+        """Finish one model after another until all are done."""
+        while len(self.done) < self._num_tasks:
+            while len(self.given) < self._num_tasks and len(self._in_hand) < self._num_workers:
+                self._hear()
+            number = self._chance.choice(sorted(self._in_hand))
+            task = self._in_hand.pop(number)
+            self.done.append((number, task.symbol))
+            self.connections[number].send({"event": "model_done", **task.identity, "worker": number})
+
+    def _hear(self) -> None:
+        for connection in wait(list(self.connections.values()), timeout=0.05):  # a worker may only come to be meanwhile
+            (number,) = (number for number, known in self.connections.items() if known is connection)
+            message = connection.recv()
+            if isinstance(message, Task):
+                assert number not in self._in_hand
+                self._in_hand[number] = message
+                self.given.append((number, message.symbol))
+
+
+def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(monkeypatch, tmp_path):
+    workers = Workers(8, 500)
+    monkeypatch.setattr(supervising, "worker_context", lambda kind: workers)
+    tasks = [
+        Task(symbol=f"C{number:03d}-USD", family="lstm", timeframe="1m", estimate=420 + number % 100, seed=0)
+        for number in range(500)
+    ]
+    settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path)
+    player = threading.Thread(target=workers.play, daemon=True)
+    player.start()
+    with Supervisor(kind="cpu", num_workers=8, places=1, settings=settings, emit=lambda event: None) as supervisor:
+        outcome = supervisor.run(tasks)
+    player.join()
+    names = sorted(task.symbol for task in tasks)
+    assert sorted(event["symbol"] for event in outcome.done.values()) == names
+    assert sorted(symbol for _, symbol in workers.given) == names and not outcome.failed and outcome.retries == 0
+    assert {number for number, _ in workers.done} == set(range(8))
+    longest = {task.symbol for task in tasks if task.estimate >= 510}
+    assert {symbol for _, symbol in workers.given[:8]} <= longest
     # Nobody starves: a worker's models come one after another, and when the first has no more, each other one finishes what
     # it has in hand and no more.
-    order = [event["worker"] for event in ended]
-    last = {worker: max(place for place, other in enumerate(order) if other == worker) for worker in range(8)}
+    order = [number for number, _ in workers.done]
+    last = {number: max(place for place, other in enumerate(order) if other == number) for number in range(8)}
     after = Counter(order[min(last.values()) + 1 :])
     assert max(after.values(), default=0) <= 1
     assert min(Counter(order).values()) > 500 // 8 // 4
+
+
+@pytest.mark.slow
+def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, write_candles):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    names = [f"C{number:03d}-USD" for number in range(20)]
+    for number, name in enumerate(names):
+        write_candles(folder, name, bars=420 + number, seed=number)
+    training = start(folder, "--workers", "3", *TINY)
+    assert training.end() == 0
+    begun, ended = training.events("model_started"), training.events("model_done")
+    assert sorted(event["symbol"] for event in ended) == sorted(event["symbol"] for event in begun) == names
+    assert {event["worker"] for event in ended} == set(range(3))
 
 
 @pytest.mark.slow
@@ -93,9 +180,10 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
     chance = random.Random(20)
     training = start(data, *LONG)
     for kill in range(3):
-        if kill:  # the first comes as soon as an epoch or so is over
-            training.await_event("checkpoint", symbol="LONG-USD", count=len(_of(training, "checkpoint")) + 1)
-        training.await_event("epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + chance.randrange(1, 4))
+        training.await_event("epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + 1)
+        if kill:  # the first comes before anything is saved
+            training.let_it_save(symbol="LONG-USD")
+            training.await_event("epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + chance.randrange(1, 3))
         started = _of(training, "model_started")
         os.kill(started[-1]["pid"], signal.SIGKILL)
         training.await_event("model_started", symbol="LONG-USD", count=len(started) + 1)
@@ -107,21 +195,48 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
             saved[event["symbol"]] = _steps(training, event)
         elif event["event"] == "retry":
             retried[event["symbol"]] += 1
+            assert "signal 9" in event["reason"]
         elif event["event"] == "resumed":
             assert _steps(training, event) >= saved[event["symbol"]]
     # On a slow machine the first kill may come after a checkpoint, too.
     assert retried == {"LONG-USD": 3} and len(training.events("resumed")) in (2, 3)
-    assert [event["epoch"] for event in _of(training, "epoch", symbol="SHORT-USD")] == list(range(1, 25))
+    epochs = [event["epoch"] for event in _of(training, "epoch")]
+    assert sorted(set(epochs)) == list(range(1, 15)) and epochs.count(1) <= 2  # what was saved was not trained again
+    assert [event["epoch"] for event in _of(training, "epoch", symbol="SHORT-USD")] == list(range(1, 15))
     assert _same_models(training.out, whole)
+    assert not (training.out / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
+    events = [json.loads(line) for line in (whole.parent / "events" / "events.jsonl").read_text().splitlines()]
+    (started,) = [event for event in events if event["event"] == "started"]
+    assert (started["workers"], started["device"], started["data"]["bars"]) == (2, "cpu", 8000)
+    assert [model["symbol"] for model in started["models"]] == ["LONG-USD", "SHORT-USD"]
+    (ended,) = [event for event in events if event["event"] == "ended"]
+    assert (ended["done"], ended["failed"], ended["retries"]) == (2, 0, 0)
+    done = {event["symbol"]: event for event in events if event["event"] == "model_done"}
+    assert {symbol: read_card(whole / event["file"]).symbol for symbol, event in done.items()} == {
+        symbol: symbol for symbol in ("LONG-USD", "SHORT-USD")
+    }
+    assert all("time" in event for event in events)
 
 
 @pytest.mark.slow
 def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_had_not_been(start, data, whole):
     stopped = start(data, *LONG)
     stopped.await_event("model_done", symbol="SHORT-USD")
-    stopped.await_event("checkpoint", symbol="LONG-USD")
+    stopped.let_it_save(symbol="LONG-USD")
+    family = {event["pid"] for event in stopped.events("model_started")}
     stopped.process.terminate()
     assert stopped.end() == 130
+    assert not [
+        pid for pid in family if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    ]
+    assert [path.name for path in sorted(stopped.out.glob("lstm-*"))] == [
+        "lstm-direction_SHORT-USD_1m.json",
+        "lstm-direction_SHORT-USD_1m.safetensors",
+    ]
     stopped.events_file.unlink()
     again = start(data, *LONG)
     assert again.end() == 0
@@ -129,7 +244,7 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
     assert kept == {"SHORT-USD": True, "LONG-USD": False}
     assert [event["symbol"] for event in again.events("resumed")] == ["LONG-USD"]
     epochs = [event["epoch"] for event in again.events("epoch")]
-    assert epochs == list(range(epochs[0], 25)) and epochs[0] > 1
+    assert epochs == list(range(epochs[0], 15)) and epochs[0] > 1
     assert not (again.out / "checkpoints").exists()
     assert _same_models(again.out, whole)
 

@@ -1,0 +1,75 @@
+"""One budget, walked from the flag to the OS timer: plan, tag, schedules, timer and receipt of one rehearsal agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.access import Access
+from trainer.rehearsal.client import ACCOUNT, REGION
+from trainer.runs.record import from_iso, record_from_json
+
+GROUP = "mayfly-dev"
+BUDGET = "1.5"  # 441 seconds of a p3.8xlarge, far below the default of half an hour
+
+
+def access_of(home: Path) -> Access:
+    """Return access to the embedded AWS that runs at a desk."""
+    url = json.loads((home / "server.json").read_text())["url"]
+    return Access(region=REGION, endpoint_url=url, access_key=f"AKIA{ACCOUNT}0000", secret_key="rehearsal", rehearsal=True)
+
+
+def timer_instant(sandbox: Path) -> datetime | None:
+    """Return the instant at which the node's OS timer fires, or None before there is one."""
+    unit = sandbox / "etc/systemd/system/mayfly-deadline.timer"
+    found = re.search(r"OnCalendar=(\S+ \S+) UTC", unit.read_text()) if unit.exists() else None
+    return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc) if found else None
+
+
+def scheduled(scheduler: Any, name: str) -> datetime:
+    expression = scheduler.get_schedule(GroupName=GROUP, Name=name)["ScheduleExpression"]
+    return datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=timezone.utc)
+
+
+@pytest.mark.slow
+def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(desk, candles, eventually):
+    words = ("--data", str(candles), "--epochs", "200", "--set", "patience=200", "--budget", BUDGET)
+    # The plan's hard stop counts from the launch; the record keeps the instant of the launch.
+    planned = desk.launch(*words, "--dry-run")
+    out, err = planned.communicate(timeout=120)
+    assert planned.returncode == 0, err
+    plan = json.loads(out)["hard_stop"]
+    assert (plan["seconds"], plan["cause"]) == (441, "budget")
+
+    launched = desk.launch(*words, "--detach")
+    out, err = launched.communicate(timeout=120)
+    assert launched.returncode == 0, err
+    left = json.loads(out)
+    run_id, deadline = left["run_id"], from_iso(left["deadline"])
+    assert left["deadline_cause"] == "budget"
+
+    access = access_of(desk.home)
+    ec2, scheduler, s3 = (access.client(name) for name in ("ec2", "scheduler", "s3"))
+    (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
+    record = record_from_json(s3.get_object(Bucket=bucket, Key=f"runs/{run_id}/run.json")["Body"].read().decode())
+    (launch,) = record.attempts[0].launches
+    assert (launch.deadline, launch.deadline_cause) == (deadline, "budget")
+    assert (launch.intended_at + timedelta(seconds=plan["seconds"])).replace(microsecond=0) == deadline
+
+    (instance_id,) = left["instances"]
+    (reservation,) = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
+    tags = {tag["Key"]: tag["Value"] for tag in reservation["Instances"][0]["Tags"]}
+    assert from_iso(tags["deadline"]) == deadline
+    assert scheduled(scheduler, f"mayfly-{run_id}-sweep") == deadline
+    assert scheduled(scheduler, f"mayfly-{run_id}-kill-1") == deadline
+    sandbox = desk.home / "sandbox" / instance_id
+    eventually(lambda: timer_instant(sandbox) == deadline)  # the cap of the template comes first, then the tag
+
+    stopped = desk.run("stop", run_id, "--rehearse", "--json")
+    receipt = json.loads(stopped.stdout)
+    assert (from_iso(receipt["deadline"]), receipt["deadline_cause"]) == (deadline, "budget")

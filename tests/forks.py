@@ -1,0 +1,61 @@
+"""What the processes of a test run share: a fork server, whose forks are nodes and trainers, and the applied program."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import site
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+WARM_MOTO = Path(__file__).with_name("warm_moto.py")
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a temporary folder that all processes of this test run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The socket of a fork server that ends with the test run; its libraries may still be loading."""
+    from trainer.rehearsal.forks import ForkServerProcess  # late: most tests need none
+
+    note = shared_folder(tmp_path_factory) / "fork-server"
+    with note.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not note.exists():
+            run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+            note.write_text(str(ForkServerProcess(until_ends=run, more_libraries=(str(WARM_MOTO),)).path))
+    return Path(note.read_text())
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which this test run stores what applied the Pulumi program: it is applied once."""
+    return shared_folder(tmp_path_factory) / "programs"
+
+
+@pytest.fixture(scope="session")
+def python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The beginning of a command line of Python whose process is a fork, and so is what multiprocessing starts below it."""
+    from trainer.rehearsal.instance import FORK_CLIENT, FORKING_PYTHON
+
+    environment = tmp_path_factory.mktemp("forking") / "venv"
+    (packages := environment / "lib" / "python3" / "site-packages").mkdir(parents=True)
+    (packages / "beside.pth").write_text("\n".join([*site.getsitepackages(), str(ROOT)]))
+    forking = environment / "bin" / "python"
+    forking.parent.mkdir()
+    shutil.copyfile(FORKING_PYTHON, forking)
+    forking.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAYFLY_REAL_PYTHON", sys.executable)
+        patch.setenv("MAYFLY_FORK_SOCKET", str(fork_server))
+        patch.setenv("MAYFLY_FORK_CLIENT", str(FORK_CLIENT))
+        yield [sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), str(forking)]

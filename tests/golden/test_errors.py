@@ -1,0 +1,415 @@
+"""Every error that a user may meet, in errors.txt: its words, and an example wherever bad input at a desk can make one here.
+
+The words are read from the source, so that none is missing. An example is made by calling the code with what is wrong; to have
+one more, add a line to MAKERS. What has none says so in the file: a new error without an example is seen in the diff.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from botocore import exceptions as aws
+
+from tests.golden.sites import ROOT, Site, sites
+from trainer.access import _session, aws_error
+from trainer.artifacts.card import card_from_json, read_card
+from trainer.artifacts.weights import load
+from trainer.aws_errors import ROWS
+from trainer.cli.main import main
+from trainer.config import Job, check, job_from, load_job, parse_assignments, parse_duration
+from trainer.control.progress import Step, detached, unconfirmed_receipt
+from trainer.cost.instances import instance_type
+from trainer.cost.planner import workload
+from trainer.data.candles import read_candles
+from trainer.data.timeframes import step_of
+from trainer.errors import DataError, TrainerError
+from trainer.gpu_profiles.chips import named_profile, profiles, read_measured
+from trainer.gpu_profiles.choice import check_fits, choose
+from trainer.gpu_profiles.memory import fit
+from trainer.launch.inputs import Input
+from trainer.launch.inputs import choose as choose_inputs
+from trainer.launch.plan import machines_of, make_plan, refuse_retired
+from trainer.launch.preflight import Offers
+from trainer.plan.check import check_data
+from trainer.plan.check import main as check_main
+from trainer.registry.store import find_model
+from trainer.rehearsal.client import lease_server
+from trainer.rehearsal.pulumi_apply import settings
+from trainer.runs.launching import refusal
+from trainer.runs.lease import Heartbeat
+from trainer.runs.observation import DescribedInstance, NodeResult, Observation
+from trainer.runs.outcome import correction, ending_of
+from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+from trainer.runs.store import Stored, read_record
+from trainer.train.precision import matmul_dtype
+from trainer.train.workers.devices import device_kind
+
+NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+Made = dict[tuple[str, str], str]  # (path, words of the site) -> the first example
+
+
+class Nothing:
+    """A bucket that is empty, or holds one object."""
+
+    def __init__(self, body: bytes | None = None) -> None:
+        self._body = body
+
+    def get(self, *, key: str, version_id: str = "") -> Stored | None:
+        return None if self._body is None else Stored(key=key, body=self._body, etag="e", **STORED)
+
+    def list(self, *, prefix: str) -> list[Stored]:
+        return []
+
+    def folders(self, *, prefix: str) -> list[str]:
+        return ["20261120-120000-crypto-k3v9"]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda **_: []
+
+
+STORED: dict[str, Any] = {}
+
+
+def client_error(code: str, message: str, status: int = 400) -> aws.ClientError:
+    response: Any = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return aws.ClientError(response, "DescribeInstances")
+
+
+def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=12)) -> Any:
+    zones = dict.fromkeys(job.instance, ("us-east-1a",)) if offered else {}
+    offers = Offers(image_line="l", image_id="ami-1", launch_template_id="lt-1", zones=zones, spot_usd_per_hour={})
+    machines = [instance_type(name) for name in job.instance]
+    known: dict[str, Any] = {"subnets": {"us-east-1a": "subnet-a"}, "region": "us-east-1", "rehearsal": False, "cap": cap}
+    return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), machines, offers, **known)
+
+
+def given(symbol: str, timeframe: str, bars: int) -> Input:
+    held = [{"symbol": symbol, "bars": bars, "first": "2024-01-01T00:00:00Z", "last": "2024-02-01T00:00:00Z"}]
+    summary = {"timeframe": timeframe, "holds": held, "synthetic": False}
+    return Input(key=f"raw/{symbol}_{timeframe}.parquet", version_id="v", sha256="s", bytes=1, summary=summary)
+
+
+def write(name: str, text: str) -> Path:
+    path = Path.cwd() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def bars(name: str, count: int = 3000, *, rise: bool = False, **columns: Any) -> Path:
+    """Write seeded minute candles with some columns replaced, and return their file."""
+    chance = np.random.default_rng(0)
+    steps = np.full(count, 1e-4) if rise else chance.normal(0, 1e-3, count)
+    close = 100 * np.exp(np.cumsum(steps))
+    minute = np.datetime64("2024-01-01T00:00", "ns") + np.arange(count) * np.timedelta64(1, "m")
+    made = {"timestamp": minute, "open": close, "high": close * 1.001, "low": close * 0.999, "close": close}
+    made |= {"volume": np.ones(count), **columns}
+    path = Path.cwd() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({key: column for key, column in made.items() if column is not None}), path)
+    return path
+
+
+def shuffled(count: int = 3000) -> np.ndarray:
+    minute = np.datetime64("2024-01-01T00:00", "ns") + np.arange(count) * np.timedelta64(1, "m")
+    minute[[500, 501]] = minute[[501, 500]]
+    return minute
+
+
+def twice(count: int = 3000) -> np.ndarray:
+    minute = np.datetime64("2024-01-01T00:00", "ns") + np.arange(count) * np.timedelta64(1, "m")
+    minute[501] = minute[500]
+    return minute
+
+
+def with_nan(count: int = 3000) -> np.ndarray:
+    values = np.full(count, 100.0)
+    values[500] = np.nan
+    return values
+
+
+def run_of(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
+    launch = Launch(
+        rung=0, token="t", deadline=NOON + timedelta(hours=1), intended_at=NOON, outcome="created", instance_ids=("i-1",)
+    )
+    seen = InstanceSeen(
+        instance_id="i-1",
+        attempt=1,
+        instance_type="g5.12xlarge",
+        market=fields.pop("market", "on_demand"),
+        availability_zone="us-east-1a",
+        state=fields.pop("seen", "terminated"),
+        launched_at=NOON,
+        terminated_at=NOON + timedelta(seconds=fields.pop("ended", 400)),
+        proof=fields.pop("proof", "described terminated"),
+        reason=fields.pop("reason", ""),
+    )
+    known = {"state": "running", "attempts": (Attempt(number=1, launches=(launch,), created_at=NOON),), "instances": (seen,)}
+    return make_record(**(known | fields))
+
+
+HEARD = Heartbeat(instance_id="i-1", at=NOON, lease_until=NOON + timedelta(seconds=90), phase="train")
+ALIVE = DescribedInstance(
+    instance_id="i-1",
+    attempt=1,
+    instance_type="g5.12xlarge",
+    market="on_demand",
+    availability_zone="us-east-1a",
+    state="running",
+    launched_at=NOON,
+)
+MODEL = {"symbol": "BTC-USD", "family": "lstm", "key": "models/a.safetensors", "version_id": "v", "sha256": "s"}
+
+
+def judged(record: RunRecord, *, later: float = 600, **observed: Any) -> None:
+    ending_of(record, Observation(**observed), NOON + timedelta(seconds=later))
+
+
+MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
+    "jobs": [
+        lambda _: parse_duration("soon"),
+        lambda _: parse_duration("0m"),
+        lambda _: load_job(Path("nowhere.toml")),
+        lambda _: load_job(write("broken.toml", "epochs = = 2")),
+        lambda _: load_job(write("table.toml", "[model]\nhidden = 3\n")),
+        lambda _: job_from({"hiden": 4}),
+        lambda _: job_from({"epochs": "many"}),
+        lambda _: check(job_from({"epochs": -1})),
+        lambda _: check(job_from({"model": "tcn", "batch": "auto"})),
+        lambda _: parse_assignments(["hidden"]),
+        lambda _: check_main(["--data", "nowhere", "--job", str(write("job.json", "no json"))]),
+    ],
+    "commands": [
+        *(
+            (lambda _, words=words: main(words.split()))
+            for words in (
+                "bench --set batch=4",
+                "bench --set model=lstm",
+                "bench --price -1",
+                "bench --bars -1",
+                "logs 20261120-120000-crypto-k3v9 --tail -1",
+                "logs 20261120-120000-crypto-k3v9 --follow --json",
+                "predict nowhere.safetensors --data . --last 0",
+                "predict nowhere.safetensors --data .",
+                "tune --seconds 0",
+                "tune --set batch=auto",
+                "launch --instance g5.12xlage",
+                "launch --gpu-profile h2000",
+                "launch --gpu-profile cpu",
+                "launch --set epochs",
+                "launch --instance g6.xlarge",
+                "launch --job nowhere.toml",
+            )
+        ),
+    ],
+    "machines and prices": [
+        lambda _: instance_type("p3.8xlage"),
+        lambda _: machines_of(Job(gpu_profile="cpu")),
+        lambda _: machines_of(Job(gpu_profile="h200", instance=("g6.xlarge",))),
+        lambda _: refuse_retired([instance_type("p3.8xlarge")], workload(Job(), {"BTC-USD": 3_700_000})),
+        lambda _: planned(Job(instance=("g6.xlarge",)), offered=False),
+        lambda _: planned(Job(instance=("g6.xlarge",), budget=0.001)),
+        lambda _: planned(Job(instance=("g6.xlarge",), max_duration="13h")),
+    ],
+    "GPU profiles": [
+        lambda _: named_profile("h2000"),
+        *(
+            (lambda _, text=text: user_profiles(text))
+            for text in ("= 3", "memory_gib = 3\n", "[mine]\nchip = 'x'\n", "[mine]\nmemory = 3\n", "[t4]\nmemory_gib = 'a'\n")
+        ),
+        lambda _: read_measured(write("gpu_measured.json", "no json")),
+        lambda _: check_fits(named_profile("h200"), chip="NVIDIA L4", memory_gib=22.0),
+        lambda _: choose("h200", None),
+        lambda _: fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000),
+        lambda _: matmul_dtype(Job(precision="fp16"), torch.device("cpu")),
+        lambda _: None if torch.cuda.is_available() else device_kind("cuda"),
+    ],
+    "candles": [
+        lambda _: check_data(Path("nowhere"), Job()),
+        lambda _: check_data(write("empty/readme.txt", "nothing").parent, Job()),
+        lambda _: check_data(write("bad.parquet", "no parquet"), Job()),
+        lambda _: check_data(write("notes.txt", "no candles"), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", close=None), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", 0), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", 100), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", rise=True), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", timestamp=shuffled()), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", timestamp=twice()), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", close=with_nan()), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", volume=np.array(["x"] * 3000)), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", timestamp=np.array(["noon"] * 3000)), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet", volume=-np.ones(3000)), Job()),
+        lambda _: check_data(bars("AAA_1m.parquet"), Job(symbols=("AAB",))),
+        lambda _: check_data(bars("AAA_1m.parquet"), Job(timeframe="1h")),
+        lambda _: check_data(bars("AAA_1m.parquet"), Job(batch=5000)),
+        lambda _: check_data(bars("AAA_1m.parquet"), Job(folds=50)),
+        lambda _: check_data(bars("AAA_1m.parquet"), Job(model="tcn")),
+        lambda _: read_candles(two_timeframes(), symbols=(), timeframe=""),
+        lambda _: step_of("1x"),
+        lambda _: choose_inputs(
+            [Input(key="raw/a", version_id="v", sha256="", bytes=1)], symbols=(), timeframe="", fewest_bars=9
+        ),
+        lambda _: choose_inputs([given("A", "1m", 9), given("B", "1h", 9)], symbols=(), timeframe="", fewest_bars=9),
+        lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="1h", fewest_bars=9),
+        lambda _: choose_inputs([given("BTC-USD", "1m", 9)], symbols=("BTC-USDT",), timeframe="", fewest_bars=9),
+        lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="", fewest_bars=100),
+    ],
+    "models": [
+        lambda _: card_from_json("no json"),
+        lambda _: card_from_json('{"format": 99}'),
+        lambda _: card_from_json('{"format": 1}'),
+        lambda _: read_card(Path("nowhere.safetensors")),
+        lambda _: read_card(write("short.safetensors", "short")),
+        lambda _: read_card(len(b"{}").to_bytes(8, "little") + b"{}"),
+        lambda _: load(write("short.safetensors", "short")),
+        lambda _: find_model(Nothing(), "lstm_BTC-USD_1m"),  # type: ignore[arg-type]
+    ],
+    "AWS": [
+        lambda _: aws_error(aws.NoCredentialsError(), "cannot sign in to AWS"),
+        lambda _: aws_error(aws.NoRegionError(), "cannot sign in to AWS"),
+        lambda _: aws_error(aws.EndpointConnectionError(endpoint_url="https://ec2"), "cannot look"),
+        lambda _: aws_error(aws.ProfileNotFound(profile="mine"), "cannot sign in to AWS"),
+        lambda _: aws_error(client_error("UnauthorizedOperation", "You are not authorized."), "cannot terminate i-1"),
+        lambda _: aws_error(client_error("RequestLimitExceeded", "Request limit exceeded."), "cannot terminate i-1"),
+        lambda _: aws_error(client_error("InvalidParameterValue", "Value (x) is invalid."), "cannot terminate i-1"),
+        *(
+            (lambda make, code=code: refusal(make().ladder[0], code, "AWS's own words."))
+            for code in ("InsufficientInstanceCapacity", "VcpuLimitExceeded", "UnauthorizedOperation", "InvalidParameterValue")
+        ),
+    ],
+    "runs": [
+        lambda _: read_record(Nothing(), "20261120-120000-crypto-k3v8"),  # type: ignore[arg-type]
+        lambda make: judged(run_of(make, ended=3600)),
+        lambda make: judged(run_of(make, reason="Client.InstanceInitiatedShutdown")),
+        lambda make: judged(run_of(make, reason="Server.SpotInstanceTermination", market="spot")),
+        lambda make: judged(run_of(make, reason="Client.UserInitiatedShutdown")),
+        lambda make: judged(run_of(make, stop_requested_at=NOON)),
+        lambda make: judged(run_of(make, seen="running", proof=""), instances=(ALIVE,), heartbeat=HEARD, later=3000),
+        lambda make: judged(run_of(make), result=NodeResult(state="failed", exit_code=100, failed=({"symbol": "ETH-USD"},))),
+        lambda make: judged(make(), may_start=False, later=3000),
+        lambda make: correction(run_of(make), Observation(result=NodeResult(state="done", models=(MODEL,)), models=())),
+        lambda make: detached(step_of_run(run_of(make)), NOON),
+        lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON)), NOON + timedelta(hours=3)),
+    ],
+    "rehearsals": [
+        lambda _: elsewhere(lambda: lease_server(Path("root"))),
+        lambda _: settings(ROOT, stack="dev", overrides={"mayfly:onwer": "me"}),
+        lambda _: settings(ROOT, stack="dev", overrides={"onwer": "me"}),
+    ],
+}
+
+
+def step_of_run(record: RunRecord) -> Step:
+    return Step(record=record, observed=Observation(instances=(ALIVE,)), actions=(), moved=False)
+
+
+def two_timeframes() -> Path:
+    bars("two/AAA_1m.parquet")
+    hours = np.datetime64("2024-01-01T00:00", "ns") + np.arange(3000) * np.timedelta64(1, "h")
+    return bars("two/AAA_1h.parquet", timestamp=hours).parent
+
+
+def user_profiles(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAYFLY_PROFILES", str(write("gpu_profiles.toml", text)))
+        profiles()
+
+
+def elsewhere(call: Callable[[], object]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "platform", "darwin")
+        call()
+
+
+def site_at(places: Mapping[str, list[Site]], frame: Any) -> Site | None:
+    """Return the site that is at work in the nearest frame of trainer/, or None where that only passes an error on."""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT / "trainer") and path.name != "errors.py":
+            known = places.get(path.relative_to(ROOT).as_posix(), [])
+            return next((site for site in known if site.first_line <= frame.f_lineno <= site.last_line), None)
+        frame = frame.f_back
+    return None
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., RunRecord]) -> Made:
+    """Return the first example of each site that MAKERS make."""
+    places: dict[str, list[Site]] = {}
+    for site in sites():
+        places.setdefault(site.path, []).append(site)
+    found: dict[tuple[str, str], TrainerError] = {}
+    begin = TrainerError.__init__
+
+    def note(self: TrainerError, *arguments: Any, **words: Any) -> None:
+        begin(self, *arguments, **words)
+        if site := site_at(places, sys._getframe(1)):
+            found.setdefault((site.path, site.words), self)
+
+    monkeypatch.setattr(TrainerError, "__init__", note)
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    _session.cache_clear()
+    for makers in MAKERS.values():
+        for make in makers:
+            with suppress(TrainerError):
+                make(make_record)
+    _session.cache_clear()
+    return {site: str(error) for site, error in found.items()}
+
+
+def test_every_error_has_its_words_and_wherever_it_can_be_made_an_example(
+    made: Made, golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+    path = ""
+    for site in sorted(sites(), key=lambda one: (one.path, one.first_line)):
+        if site.path != path:
+            path = site.path
+            lines += ["", f"{path}"] if lines else [path]
+        example = made.get((site.path, site.words))
+        lines += [f"  {site.words}", f"    error: {example}" if example else "    (no example)"]
+    golden("errors", "\n".join(lines))
+
+
+def test_every_code_of_aws_has_its_error_and_the_next_step_of_a_launch(
+    golden: Callable[[str, str], None], make_record: Callable[..., RunRecord]
+) -> None:
+    rung = replace(make_record().ladder[0], vcpus=48, quota_code="L-DB2E81BA")
+    lines = []
+    for row, codes in ROWS:
+        answered, raised = row.step(exception=False), row.step(exception=True)
+        lines.append(f"{row.error_class}, {row.error.__name__} {row.error.exit_code}: {answered}, after an exception {raised}")
+        lines += [f"  {refusal(rung, code, '')}" for code in codes]
+    lines += ["unknown code", f"  {refusal(rung, 'NewCode', 'its own message')}"]
+    golden("errors-of-aws", "\n".join(lines))
+
+
+def test_an_error_is_one_line_and_as_json_its_parts(golden: Callable[[str, str], None], capsys: pytest.CaptureFixture) -> None:
+    said = []
+    for words in ("launch --instance g5.12xlage", "launch --instnace g5.12xlarge", "launch --spot --on-demand"):
+        for extra in ([], ["--json"]):
+            code = main([*words.split(), *extra])
+            printed = capsys.readouterr()
+            said.append(f"$ mayfly {' '.join([*words.split(), *extra])}   # {code}\n{printed.out}{printed.err}")
+    golden("errors-as-printed", "\n".join(said))
+
+
+def test_most_errors_of_a_desk_have_an_example(made: Made) -> None:
+    """A floor, so that examples are not lost unseen."""
+    assert len(made) >= 70
+    assert json.dumps(sorted(made.values()))  # all of them are text
+    assert DataError.__name__ in {words.split()[0] for _, words in made}

@@ -1,0 +1,136 @@
+"""A dry run as text and as JSON, the plan that a launch prints, and receipts as text and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer.cli import launch as launch_verb
+from trainer.cli.plan_view import plan_lines
+from trainer.cli.receipt_view import receipt_lines
+from trainer.config import Job
+from trainer.cost.instances import instance_type
+from trainer.cost.planner import workload
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.plan import LaunchPlan, make_plan
+from trainer.launch.preflight import Offers
+from trainer.runs.observation import NodeResult, Observation
+from trainer.runs.outcome import ending_of
+from trainer.runs.receipt import make_receipt
+from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+
+Golden = Callable[[str, str], None]
+NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000, "ETH-USD": 3_200_000}, synthetic=False)
+JOBS = {
+    "on-demand": Job(symbols=("BTC-USD", "ETH-USD"), instance=("g5.12xlarge", "g6.xlarge", "p5.4xlarge"), budget=40.0),
+    "spot": Job(symbols=("BTC-USD", "ETH-USD"), instance=("g6.xlarge",), market="spot", max_duration="2h"),
+    "rehearsal": Job(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
+    "tcn": Job(symbols=("BTC-USD", "ETH-USD"), model="tcn", instance=("g6.12xlarge",)),
+}
+
+
+def plan(name: str) -> LaunchPlan:
+    job, zones = JOBS[name], ("us-east-1a", "us-east-1b")
+    offers = Offers(
+        image_line="line",
+        image_id="ami-1",
+        launch_template_id="lt-1",
+        zones={machine: zones for machine in job.instance if machine != "p5.4xlarge"},
+        spot_usd_per_hour={("g6.xlarge", zone): 0.31 for zone in zones} if name == "spot" else {},
+    )
+    return make_plan(
+        job,
+        workload(job, CANDLES.bars),
+        [instance_type(machine) for machine in job.instance],
+        offers,
+        subnets={zone: f"subnet-{zone}" for zone in zones},
+        region="us-east-1",
+        rehearsal=name == "rehearsal",
+        cap=timedelta(hours=12),
+        rates={},
+    )
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
+    made = plan(name)
+    lines = plan_lines(made, JOBS[name], CANDLES)
+    ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], candles=CANDLES, plan=made)
+    launch_verb._print_plan(argparse.Namespace(json=False), ready, lines)
+    golden(f"dry-run-{name}", capsys.readouterr().out)
+    launch_verb._print_plan(argparse.Namespace(json=True), ready, lines)
+    golden(f"dry-run-{name}-json", capsys.readouterr().out)
+
+
+def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
+    """Return a run that was launched at noon and whose instance ended six minutes later."""
+
+    def at(seconds: float) -> datetime:
+        return NOON + timedelta(seconds=seconds)
+
+    launch = Launch(
+        rung=0,
+        token="t",
+        deadline=at(3600),
+        deadline_cause="budget",
+        intended_at=at(1),
+        outcome="created",
+        instance_ids=("i-1",),
+    )
+    instance = InstanceSeen(
+        instance_id="i-1",
+        attempt=1,
+        instance_type="g5.12xlarge",
+        market="on_demand",
+        availability_zone="us-east-1a",
+        state="terminated",
+        launched_at=at(10),
+        running_seen_at=at(40),
+        terminated_at=fields.pop("terminated_at", at(400)),
+        proof="described terminated",
+        reason=fields.pop("reason", ""),
+    )
+    attempts = (Attempt(number=1, launches=(launch,), created_at=at(10)),)
+    known = {"state": "closed", "attempts": attempts, "instances": (instance,), "ending_at": at(390), "closed_at": at(450)}
+    return make_record(**(known | fields))
+
+
+def result(**fields: Any) -> NodeResult:
+    starts = {"boot": 60, "stage": 70, "train": 100.5, "upload": 370.25, "end": 380}
+    model = {"symbol": "BTC-USD", "family": "lstm", "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"}
+    scores = {"test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+    known = {
+        "state": "done",
+        "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores, "fold": 1, "seed": 0},),
+        "phases": {name: NOON + timedelta(seconds=seconds) for name, seconds in starts.items()},
+        "data": {"files": [{"file": "a.parquet", "bars": 5000}], "bars": 5000, "holes": 1, "synthetic": True},
+    }
+    return NodeResult(**(known | fields))
+
+
+FAILED = {"symbol": "ETH-USD", "fold": 1, "seed": 0, "reason": "its worker was killed by signal 9"}
+ENDS: dict[str, tuple[dict[str, Any], NodeResult | None]] = {
+    "done": ({}, result()),
+    "failed": ({}, result(state="failed", exit_code=100, failed=(FAILED,), retries=1)),
+    "expired": ({"terminated_at": NOON + timedelta(hours=1)}, None),
+    "stopped": ({"stop_requested_at": NOON + timedelta(seconds=200)}, result(state="stopped", exit_code=130)),
+    "interrupted": ({"reason": "Server.SpotInstanceTermination"}, None),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_receipt(name: str, golden: Golden, make_record: Callable[..., RunRecord]) -> None:
+    fields, found = ENDS[name]
+    ended, observed = record(make_record, **fields), Observation(result=found)
+    decided = ending_of(ended, observed, NOON + timedelta(hours=2))
+    assert decided is not None and decided.outcome == name
+    receipt = make_receipt(ended, observed, outcome=decided.outcome, error=decided.error)
+    golden(f"receipt-{name}", "\n".join(receipt_lines(receipt)))
+    golden(f"receipt-{name}-json", json.dumps(receipt, indent=2))

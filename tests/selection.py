@@ -1,0 +1,60 @@
+"""Which tests run, and in which order: what `make quick` leaves out, an order of chance, and whole runs dealt out. A plugin."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# What `make quick` leaves out by itself: folders, and fixtures by where they are defined (several are called desk or start).
+# A test that takes longer than a second for another reason says `pytest.mark.slow`.
+SLOW_FOLDERS = ("end_to_end", "benchmarks")
+SLOW_FIXTURES = {
+    "tests/desk.py": {"desk", "desk_with_own_checkout"},
+    "tests/forks.py": {"fork_server"},
+    "tests/conftest.py": {"stack"},
+    "tests/trainer/conftest.py": {"applied"},
+    "tests/trainer/node/conftest.py": {"machine"},
+    "tests/trainer/train/conftest.py": {"start", "planted"},
+    "tests/trainer/rehearsal/test_layers.py": {"net"},
+    "tests/trainer/rehearsal/test_server.py": {"root"},
+    "tests/trainer/rehearsal/test_pulumi_apply.py": {"applied"},
+    "tests/trainer/control/test_cloud.py": {"applied"},
+    "tests/trainer/train/workers/test_supervisor.py": {"whole"},
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what our scripts ask for."""
+    parser.addoption("--random-order", type=int, metavar="SEED", help="run the tests in an order of chance")
+    parser.addoption("--renew-golden", action="store_true", help="write tests/golden anew (scripts/golden)")
+
+
+def slow_fixtures(item: pytest.Item) -> set[str]:
+    """Return the fixtures of a test that begin a run, a training or a stack."""
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    places = {name: Path(found[-1].func.__code__.co_filename) for name, found in definitions.items()}
+    return {name for name, path in places.items() if name in SLOW_FIXTURES.get(_relative(path), ())}
+
+
+def _relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is slow, and deal whole runs out over the list: if they all came at once the cores would wait."""
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS or slow_fixtures(item):
+            item.add_marker(pytest.mark.slow)
+    seed = config.getoption("--random-order")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
+        return
+    whole = [item for item in items if item.path.parent.name == "end_to_end"]
+    others = [item for item in items if item.path.parent.name != "end_to_end"]
+    for number, item in enumerate(reversed(whole), start=1):
+        others.insert(len(others) - number * len(others) // len(whole), item)
+    items[:] = others

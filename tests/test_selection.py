@@ -1,0 +1,24 @@
+"""That `make quick` stays quick: no whole run, no training and no stack slips into it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.selection import ROOT, SLOW_FIXTURES, SLOW_FOLDERS, slow_fixtures
+
+
+def test_whatever_begins_a_run_a_training_or_a_stack_is_marked_slow(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:  # of this session: all of them in `make test`, and in `make quick` those that it takes
+        if slow_fixtures(item) or item.path.parent.name in SLOW_FOLDERS:
+            assert item.get_closest_marker("slow"), item.nodeid
+
+
+def test_quick_leaves_out_what_is_slow() -> None:
+    assert '-m "not slow and not live and not gpu"' in (ROOT / "scripts/quick").read_text()
+
+
+@pytest.mark.parametrize("path", SLOW_FIXTURES)
+def test_the_fixtures_that_begin_something_are_where_the_table_says(path: str) -> None:
+    text = (ROOT / path).read_text()
+    for name in SLOW_FIXTURES[path]:
+        assert f"def {name}(" in text, "its tests would slip into make quick"

@@ -1,0 +1,181 @@
+"""CreateFleet's request as a dict, and the meaning of every kind of answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import botocore.session
+import pytest
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    ReadTimeoutError,
+)
+from botocore.validate import ParamValidator
+
+from trainer.config import Job
+from trainer.control.fleet import create_fleet_request, read_answer, read_failure
+from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def rung() -> Rung:
+    return Rung(
+        instance_type="g6.12xlarge",
+        availability_zone="us-east-1b",
+        subnet_id="subnet-b",
+        market="on_demand",
+        price_usd_per_hour=4.6,
+        on_demand_usd_per_hour=4.6,
+        gpu_count=4,
+        launch_template_id="lt-1",
+        image_id="ami-1",
+    )
+
+
+@pytest.fixture
+def launch() -> Launch:
+    deadline = NOW + timedelta(hours=1, microseconds=999_999)
+    return Launch(rung=0, token="token-1", deadline=deadline, intended_at=NOW)
+
+
+@pytest.fixture
+def record(rung: Rung, launch: Launch) -> RunRecord:
+    return RunRecord(
+        run_id="20261120-120000-crypto-lstm-k3v9",
+        project="mayfly",
+        stack="dev",
+        owner="ada",
+        rehearsal=False,
+        bucket="bucket",
+        job=Job().to_dict(),
+        ladder=(rung,),
+        bundle_key="code/abc.whl",
+        bundle_sha256="abc",
+        budget_usd=0.0,
+        estimated_usd=1.0,
+        preflight_at=NOW,
+        created_at=NOW,
+        deadline=NOW + timedelta(hours=2),
+        attempts=(Attempt(number=1), Attempt(number=2, launches=(launch,))),
+    )
+
+
+TAGS = [
+    {"Key": "Name", "Value": "20261120-120000-crypto-lstm-k3v9"},
+    {"Key": "project", "Value": "mayfly"},
+    {"Key": "stack", "Value": "dev"},
+    {"Key": "owner", "Value": "ada"},
+    {"Key": "run_id", "Value": "20261120-120000-crypto-lstm-k3v9"},
+    {"Key": "attempt", "Value": "2"},
+    {"Key": "node", "Value": "0"},
+    {"Key": "deadline", "Value": "2026-11-20T13:00:00Z"},
+    {"Key": "bundle_key", "Value": "code/abc.whl"},
+    {"Key": "bundle_sha256", "Value": "abc"},
+]
+
+
+def test_an_on_demand_request_names_one_pool_its_token_and_all_its_tags(record, rung, launch):
+    assert create_fleet_request(record, rung, launch) == {
+        "Type": "instant",
+        "ClientToken": "token-1",
+        "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateId": "lt-1", "Version": "$Default"},
+                "Overrides": [{"InstanceType": "g6.12xlarge", "SubnetId": "subnet-b", "ImageId": "ami-1"}],
+            }
+        ],
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": TAGS} for kind in ("instance", "volume", "network-interface", "fleet")
+        ],
+    }
+
+
+def test_a_spot_request_is_one_time_and_names_no_price(record, rung, launch):
+    request = create_fleet_request(record, replace(rung, market="spot"), launch)
+    assert request["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot"
+    assert request["SpotOptions"] == {
+        "AllocationStrategy": "price-capacity-optimized",
+        "InstanceInterruptionBehavior": "terminate",
+    }
+    assert "MaxPrice" not in str(request)
+
+
+def test_aws_knows_every_name_in_the_request(record, rung, launch):
+    operation = botocore.session.get_session().get_service_model("ec2").operation_model("CreateFleet")
+    for market in ("spot", "on_demand"):
+        request = create_fleet_request(record, replace(rung, market=market), launch)
+        assert not ParamValidator().validate(request, operation.input_shape).has_errors()
+
+
+def test_an_intent_that_is_not_stored_makes_no_request(record, rung, launch):
+    with pytest.raises(ValueError, match="store it before the call"):
+        create_fleet_request(record, rung, replace(launch, token="another"))
+
+
+def client_error(code: str, status: int = 400, message: str = "why") -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}, "CreateFleet"
+    )
+
+
+def refusing(*codes: str) -> dict[str, object]:
+    """Return the HTTP 200 of an instant fleet that got nothing."""
+    return {"Instances": [], "Errors": [{"ErrorCode": code, "ErrorMessage": f"{code} it is"} for code in codes]}
+
+
+def test_an_answer_with_an_instance_is_created_whatever_errors_stand_beside_it():
+    answer = read_answer({"Instances": [{"InstanceIds": ["i-1"]}], "Errors": [{"ErrorCode": "InsufficientInstanceCapacity"}]})
+    assert (answer.kind, answer.instance_ids) == ("created", ("i-1",))
+
+
+@pytest.mark.parametrize("code", ["InsufficientInstanceCapacity", "RequestLimitExceeded", "InternalError", "NeverHeardOf"])
+def test_an_http_200_without_an_instance_is_always_a_refusal_because_it_consumed_the_token(code):
+    answer = read_answer(refusing(code))
+    assert (answer.kind, answer.code, answer.message) == ("refused", code, f"{code} it is")
+
+
+def test_an_empty_answer_has_a_code_of_its_own():
+    assert (read_answer({"Instances": [], "Errors": []}).kind, read_answer({}).code) == ("refused", "EmptyFleet")
+
+
+def test_of_several_errors_a_missing_permission_never_reads_as_no_capacity():
+    answer = read_answer(refusing("InsufficientInstanceCapacity", "UnauthorizedOperation"))
+    assert answer.code == "UnauthorizedOperation"
+    assert read_answer(refusing("Unsupported", "VcpuLimitExceeded")).code == "VcpuLimitExceeded"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("InsufficientInstanceCapacity", 500, "refused"),
+        ("VcpuLimitExceeded", 400, "refused"),
+        ("InvalidAMIID.NotFound", 400, "refused"),
+        ("UnauthorizedOperation", 403, "refused"),
+        ("NeverHeardOf", 400, "refused"),
+        ("RequestLimitExceeded", 503, "unclear"),
+        ("InternalError", 500, "unclear"),
+        ("Unavailable", 503, "unclear"),
+        ("NeverHeardOf", 502, "unclear"),
+    ],
+)
+def test_an_exception_is_unclear_where_the_call_may_have_taken_effect(code, status, kind):
+    answer = read_failure(client_error(code, status))
+    assert (answer.kind, answer.code, answer.message) == (kind, code, "why")
+
+
+def test_a_lost_answer_is_unclear_because_a_machine_may_run():
+    for error in (ReadTimeoutError(endpoint_url="x"), EndpointConnectionError(endpoint_url="x"), BotoCoreError()):
+        assert read_failure(error).kind == "unclear"
+
+
+def test_a_request_that_never_left_is_refused():
+    assert read_failure(ParamValidationError(report="x")).kind == "refused"
+    assert read_failure(NoCredentialsError()).kind == "refused"

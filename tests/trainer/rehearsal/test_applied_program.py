@@ -1,0 +1,166 @@
+"""The calls that applied the program once: replayed into another account, they leave what an application leaves."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainer.access import Access
+from trainer.rehearsal import pulumi_apply
+from trainer.rehearsal.applied_program import (
+    AppliedProgram,
+    ProgramStore,
+    RecordedCall,
+    from_json,
+    identifiers,
+    program_hash,
+    replay,
+    to_json,
+    with_identifiers,
+)
+from trainer.rehearsal.world import AwsError
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.server import EmbeddedAws
+
+ROOT = Path(__file__).resolve().parents[3]
+_CHOSEN_BY_AWS = re.compile(
+    r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+\b|\bA[A-Z0-9]{19,}\b"
+    r'|(?<=ProfileId": ")\w+'
+)
+
+
+def call(operation: str, *found: str, **params: Any) -> RecordedCall:
+    return RecordedCall(service="ec2", operation=operation, params=params, identifiers=found)
+
+
+def applied(*calls: RecordedCall) -> AppliedProgram:
+    return AppliedProgram(account="000000000001", outputs={"vpc": "vpc-0123456789abcdef0"}, calls=calls)
+
+
+def account_as_text(access: Access, outputs: dict[str, Any]) -> str:
+    """Describe what the program made, without identifiers and dates, which AWS chooses."""
+    ec2, iam, lambdas, scheduler = (access.client(name) for name in ("ec2", "iam", "lambda", "scheduler"))
+    (template,) = outputs["launch_templates"].values()
+    (version,) = ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"]
+    roles = sorted(iam.list_roles()["Roles"], key=lambda role: role["RoleName"])
+    seen = [
+        outputs,
+        ec2.describe_subnets(SubnetIds=sorted(outputs["subnets"].values()))["Subnets"],
+        ec2.describe_security_groups(GroupIds=[outputs["security_group"]])["SecurityGroups"],
+        ec2.describe_route_tables()["RouteTables"],
+        ec2.describe_vpc_endpoints()["VpcEndpoints"],
+        [version, base64.b64decode(version["LaunchTemplateData"].pop("UserData")).decode()],
+        roles,
+        [iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name) for role in roles
+         for name in iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]],
+        iam.list_instance_profiles()["InstanceProfiles"],
+        [{**item, "LastModified": ""} for item in lambdas.list_functions()["Functions"]],
+        [scheduler.get_schedule(GroupName=outputs["schedule_group"], Name=item["Name"])
+         for item in scheduler.list_schedules(GroupName=outputs["schedule_group"])["Schedules"]],
+        access.client("s3").get_bucket_policy(Bucket=outputs["bucket"])["Policy"],
+        access.client("s3").get_bucket_lifecycle_configuration(Bucket=outputs["bucket"])["Rules"],
+    ]  # fmt: skip
+    for item in seen:
+        for part in item if isinstance(item, list) else [item]:
+            if isinstance(part, dict):
+                part.pop("ResponseMetadata", None)
+    text = json.dumps(seen, default=lambda value: "", sort_keys=True)
+    parts = sorted(re.findall(r"[^{}\[\]]+", _CHOSEN_BY_AWS.sub("ID", text)))  # lists come in the order of random ids
+    return "\n".join(parts)
+
+
+def test_a_replay_leaves_the_account_as_an_application_does(aws_server: EmbeddedAws) -> None:
+    one, other = aws_server.account(), aws_server.account()
+    program = pulumi_apply.apply(one)
+    cloud = aws_server.cloud(other)
+    from trainer.rehearsal.wire import call_application  # late: it loads moto
+
+    def send(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        return call_application(aws_server.front, cloud.account, "us-east-1", service, operation, params)
+
+    outputs = replay(from_json(to_json(program)), account=cloud.account, send=send)
+    assert outputs["bucket"].split("-")[2] == cloud.account and outputs["subnets"] != program.outputs["subnets"]
+    assert (
+        outputs["sweeper_arn"]
+        in cloud.moto("lambda", "GetFunction", {"FunctionName": "mayfly-dev-sweeper"})["Configuration"]["FunctionArn"]
+    )
+    assert account_as_text(other, outputs) == account_as_text(one, program.outputs)
+    parameter = other.client("ssm").get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"]
+    assert json.loads(parameter) == outputs
+
+
+def test_identifiers_of_the_first_account_are_replaced_wherever_they_stand() -> None:
+    made = applied(
+        call("CreateVpc", "vpc-0123456789abcdef0", CidrBlock="10.0.0.0/16"),
+        call("CreateTags", Resources=["vpc-0123456789abcdef0"], Policy='{"Resource": "arn:aws:iam::000000000001:role/x"}'),
+        call("CreateLaunchTemplate", LaunchTemplateData={"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAx"}, Body=b"000000000001"),
+    )
+    sent = []
+
+    def send(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        sent.append(params)
+        return {"Vpc": {"VpcId": "vpc-aaaaaaaaaaaaaaaaa"}} if operation == "CreateVpc" else {}
+
+    assert replay(made, account="000000000002", send=send) == {"vpc": "vpc-aaaaaaaaaaaaaaaaa"}
+    assert sent[1] == {
+        "Resources": ["vpc-aaaaaaaaaaaaaaaaa"],
+        "Policy": '{"Resource": "arn:aws:iam::000000000002:role/x"}',
+    }
+    assert sent[2] == {"LaunchTemplateData": {"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAy"}, "Body": b"000000000001"}
+
+
+def test_a_bucket_that_is_there_already_is_no_failure_and_anything_else_is() -> None:
+    def refuse(code: str) -> Any:
+        def send(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+            raise AwsError(code, "no")
+
+        return send
+
+    replay(applied(call("CreateBucket")), account="000000000002", send=refuse("BucketAlreadyOwnedByYou"))
+    with pytest.raises(AwsError):
+        replay(applied(call("CreateBucket")), account="000000000002", send=refuse("AccessDenied"))
+    with pytest.raises(ValueError):
+        replay(applied(call("CreateVpc", "vpc-0123456789abcdef0")), account="000000000002", send=lambda *_: {})
+
+
+def test_the_hash_follows_program_package_and_stack(tmp_path: Path) -> None:
+    program, package = tmp_path / "program", tmp_path / "package"
+    (program / "infra").mkdir(parents=True)
+    package.mkdir()
+    for file in (program / "Pulumi.yaml", program / "infra" / "network.py", package / "sweep.py"):
+        file.write_text("1")
+    first = program_hash(program, package, stack="dev")
+    assert program_hash(program, package, stack="dev") == first != program_hash(program, package, stack="prod")
+    for file in (program / "Pulumi.yaml", program / "infra" / "network.py", package / "sweep.py"):
+        file.write_text("2")
+        assert (changed := program_hash(program, package, stack="dev")) != first
+        first = changed
+
+
+def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_older_one(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path)
+    made = applied(call("CreateVpc", Body=b"\x00\xff", Sizes=[1, 2]))
+    with store.locked("new"):
+        assert store.read("new") is None
+    for text in ("", "[]", "{}", '{"format": 99}', to_json(made).replace('"calls"', '"call"')):
+        (tmp_path / "new.json").write_text(text)
+        assert store.read("new") is None
+    (tmp_path / "old.json").write_text(to_json(made))
+    store.write("new", made)
+    assert store.read("new") == made and not (tmp_path / "old.json").exists()
+
+
+def test_identifiers_are_found_in_order_and_unknown_ones_stay() -> None:
+    answer = {
+        "B": ["subnet-0123456789abcdef1"],
+        "A": {"Arn": "arn:aws:ec2:x:000000000007:y"},
+        "ResponseMetadata": {"R": "1" * 12},
+    }
+    assert identifiers(answer) == ("000000000007", "subnet-0123456789abcdef1")
+    assert with_identifiers({"k": "i-0123456789abcdef9"}, {}) == {"k": "i-0123456789abcdef9"}

@@ -1,0 +1,180 @@
+"""Forks that stand for new interpreters: code, files, signals and exit codes of their own, and none outlives its client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.rehearsal import fork_client
+from trainer.rehearsal.forks import ForkServerProcess, fork
+
+CLIENT = Path(fork_client.__file__)
+LOOK = """
+import json, os, sys
+import trainer
+json.dump({
+    "argv": sys.argv[1:], "cwd": os.getcwd(), "variables": dict(os.environ), "trainer": trainer.__file__,
+    "loaded": "torch" in sys.modules, "session": os.getsid(0), "pid": os.getpid(), "executable": sys.executable,
+    "main": __name__, "extra": os.read(int(sys.argv[2]), 100).decode() if len(sys.argv) > 2 else "",
+}, open("seen.json", "w"))
+print("out"); print("err", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(fork_server: Path) -> Iterator[ForkServerProcess]:
+    """A fork of the session's server, as an embedded AWS has one."""
+    server = ForkServerProcess(fork_server)
+    server.start(("-c", "pass"), environment={}, folder=Path("/"), files={0: 0, 1: 2, 2: 2}, name="first").wait()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start(server: ForkServerProcess, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return a function that starts a client, which stands for `python -m trainer.MODULE ...` of a package of its own."""
+    package = tmp_path / "code" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    started = []
+
+    def run(code: str, *words: str, **options: Any) -> subprocess.Popen[str]:
+        (package / "look.py").write_text(code)
+        client = [sys.executable, "-I", "-S", str(CLIENT), str(server.path), str(tmp_path / "venv/bin/python")]
+        process = subprocess.Popen(
+            [*client, "-m", "trainer.look", *words],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(tmp_path / "code"), "PYTHONSAFEPATH": "1", "MINE": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        started.append(process)
+        return process
+
+    (tmp_path / "venv/lib/python3").mkdir(parents=True)
+    (tmp_path / "venv/lib/python3/site-packages").mkdir()
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def pid_in(file: Path, wait_until: Callable[..., None]) -> int:
+    wait_until(lambda: file.exists() and file.read_text())
+    return int(file.read_text())
+
+
+def test_a_fork_has_code_files_and_variables_of_its_own_and_the_libraries_are_there(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"handed on")
+    process = start(LOOK, "7", str(reader), pass_fds=(reader,))
+    out, err = process.communicate()
+    os.close(reader)
+    os.close(writer)
+    assert (process.returncode, out, err) == (7, "out\n", "err\n")
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["argv"] == ["7", str(reader)] and seen["extra"] == "handed on"
+    assert seen["cwd"] == str(tmp_path) and seen["main"] == "__main__"
+    assert seen["trainer"] == str(tmp_path / "code/trainer/__init__.py"), "the checkout's package must not be found"
+    assert seen["variables"]["MINE"] == "1" and "PYTEST_CURRENT_TEST" not in seen["variables"]
+    assert seen["loaded"] and seen["session"] == seen["pid"] != os.getsid(0)
+    assert seen["executable"] == str(tmp_path / "venv/bin/python")
+
+
+def test_a_server_has_nothing_of_ours_loaded_and_no_checkout_on_its_path(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    code = "import sys, json; json.dump([sys.path, sorted(sys.modules)], open('seen.json', 'w'))"
+    assert start(code).wait() == 0
+    path, modules = json.loads((tmp_path / "seen.json").read_text())
+    assert {name for name in modules if name.split(".")[0] in ("trainer", "infra")} <= {"trainer", "trainer.look"}
+    root = str(Path(__file__).resolve().parents[3])
+    assert not [folder for folder in path if folder == root or folder.startswith(f"{root}/trainer")]
+
+
+def test_signals_reach_the_fork_and_its_end_is_the_clients(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    caught = (
+        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(42))\n"
+        "open('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    process = start(caught)
+    pid_in(tmp_path / "pid", wait_until)
+    process.terminate()
+    assert process.wait() == 42
+    killed = start("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    assert killed.wait() == -signal.SIGKILL
+
+
+def test_a_killed_client_takes_its_fork_and_the_forks_children_along(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    family = (
+        "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\n"
+        "open('child', 'w').write(str(child.pid))\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    process = start(family)
+    pid, child = pid_in(tmp_path / "pid", wait_until), pid_in(tmp_path / "child", wait_until)
+    process.kill()
+    wait_until(lambda: gone(pid) and gone(child))
+
+
+def test_a_servers_forks_end_with_it(fork_server: Path, tmp_path: Path, wait_until: Callable[..., None]) -> None:
+    server = ForkServerProcess(fork_server)
+    code = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    with Path(os.devnull).open("r+b") as nothing:
+        files = dict.fromkeys((0, 1, 2), nothing.fileno())
+        environment = {"PATH": os.defpath}
+        server.start(("-c", "pass"), environment={}, folder=tmp_path, files=files, name="first").wait()
+        forked = fork(server.path, ("-c", code), environment=environment, folder=tmp_path, files=files, name="i-1")
+    assert pid_in(tmp_path / "pid", wait_until) == forked.pid and forked.poll() is None
+    assert Path(f"/proc/{forked.pid}/comm").read_text().strip() == "i-1"
+    server.close()
+    wait_until(lambda: gone(forked.pid))
+
+
+def test_a_detached_fork_goes_on_without_its_client(
+    server: ForkServerProcess, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    code = "import os, time; open('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('end'): time.sleep(0.02)"
+    client = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import fork_client as c\n"
+        "c.send_order(Path(sys.argv[2]), executable=sys.executable, arguments=['-c', sys.argv[3]], environment={},"
+        " folder=Path.cwd(), files={0: 0, 1: 2, 2: 2}, name='detached', detached=True).recv(1)"
+    )
+    words = [sys.executable, "-I", "-S", "-c", client, str(CLIENT.parent), str(server.path), code]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    pid = pid_in(tmp_path / "pid", wait_until)
+    assert not gone(pid)
+    (tmp_path / "end").touch()
+    wait_until(lambda: gone(pid))
+
+
+def test_a_message_of_somebody_else_costs_nothing(server: ForkServerProcess, tmp_path: Path) -> None:
+    for nonsense in (b"", b"GET / HTTP/1.1\r\n\r\n", (5).to_bytes(8, "big") + b"[1,2]", b"\xff" * 8):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(server.path))
+            stranger.sendall(nonsense)
+    assert server.start(("-c", "pass"), environment={}, folder=tmp_path, files={0: 0, 1: 2, 2: 2}, name="x").wait() == 0

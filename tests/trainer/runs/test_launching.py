@@ -1,0 +1,253 @@
+"""Tables of (record, observed, now) -> the next step towards an instance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from trainer.runs.actions import ArmSweep, Create, Store, Wait
+from trainer.runs.launching import LONGEST_PAUSE, PATIENCE, attempt_deadline, pause_after, refusal
+from trainer.runs.observation import Observation
+from trainer.runs.reconcile import reconcile
+from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+
+NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+DEADLINE = NOON + timedelta(hours=1)
+SWEEP = "mayfly-20261120-120000-crypto-k3v9-sweep"
+G_QUOTA, P_QUOTA = "L-DB2E81BA", "L-417A185B"
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def intent(rung: int = 0, **fields: Any) -> Launch:
+    values = {"rung": rung, "token": f"t{rung}", "deadline": DEADLINE, "deadline_cause": "max_duration", "intended_at": at(1)}
+    return Launch(**(values | fields))
+
+
+def refused(code: str, rung: int = 0, **fields: Any) -> Launch:
+    values = {"outcome": "refused", "error_code": code, "error_message": "no", "called_at": at(1), "calls": 1}
+    return intent(rung, **(values | fields))
+
+
+def only_store(actions: tuple[Any, ...]) -> RunRecord:
+    assert len(actions) == 1 and isinstance(actions[0], Store), actions
+    return actions[0].record
+
+
+@pytest.fixture
+def starting(make_record):
+    return lambda *launches, **fields: make_record(
+        attempts=(Attempt(number=1, launches=launches),) if launches else (), **fields
+    )
+
+
+@pytest.fixture
+def ladder(make_record):
+    """Return a ladder of (type, vCPUs, quota code) in one zone."""
+
+    def build(*types: tuple[str, int, str]) -> tuple[Rung, ...]:
+        rung = make_record().ladder[0]
+        return tuple(replace(rung, instance_type=name, vcpus=vcpus, quota_code=code) for name, vcpus, code in types)
+
+    return build
+
+
+def test_a_new_run_stores_its_intent_before_anything_else(starting):
+    launch = only_store(reconcile(starting(deadline_cause="max_duration"), Observation(), at(1))).last_launch
+    assert (launch.rung, launch.outcome, launch.deadline, launch.deadline_cause) == (0, "intended", DEADLINE, "max_duration")
+    assert launch.called_at is None
+
+
+def test_an_intent_is_armed_then_the_call_is_stored_and_then_made(starting):
+    launch = intent()
+    arm, store, create = reconcile(starting(launch), Observation(), at(2))
+    called = replace(launch, called_at=at(2), calls=1)
+    assert (arm, create) == (ArmSweep(at=DEADLINE), Create(launch=called))
+    assert store.record.last_launch == called
+
+
+def test_an_armed_intent_is_not_armed_again(starting):
+    actions = reconcile(starting(intent()), Observation(schedules={SWEEP: DEADLINE}), at(2))
+    assert [type(action) for action in actions] == [Store, Create]
+
+
+def test_a_schedule_of_another_deadline_is_moved_first(starting):
+    observed = Observation(schedules={SWEEP: DEADLINE - timedelta(minutes=1)})
+    assert reconcile(starting(intent()), observed, at(2))[0] == ArmSweep(at=DEADLINE)
+
+
+def test_an_unclear_answer_is_asked_again_under_the_same_token_after_a_growing_pause(starting):
+    observed = Observation(schedules={SWEEP: DEADLINE})
+    for calls in (1, 2, 3):
+        record = starting(intent(called_at=at(10), calls=calls))
+        due = at(10) + pause_after(calls, "t0")
+        assert isinstance(reconcile(record, observed, due - timedelta(milliseconds=1))[0], Wait)
+        store, create = reconcile(record, observed, due)
+        assert (create.launch.token, create.launch.called_at, create.launch.calls) == ("t0", due, calls + 1)
+        assert store.record.last_launch == create.launch
+
+
+def test_pauses_grow_are_bounded_and_differ_by_token():
+    pauses = [pause_after(calls, "t") for calls in range(1, 12)]
+    assert all(timedelta(seconds=2) <= pause <= LONGEST_PAUSE for pause in pauses)
+    assert pauses[0] < pauses[2] < pauses[4]
+    assert len({pause_after(1, token) for token in "abcdefgh"}) > 1
+
+
+def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
+    first = only_store(reconcile(starting(), Observation(), at(1))).last_launch
+    second = only_store(reconcile(starting(refused("InsufficientInstanceCapacity")), Observation(), at(2))).last_launch
+    again = only_store(reconcile(starting(refused("InternalError", called_at=at(2))), Observation(), at(9))).last_launch
+    assert (second.rung, again.rung) == (1, 0)
+    assert len({first.token, second.token, again.token}) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "goes_on"),
+    [
+        ("InsufficientInstanceCapacity", 101, True),
+        ("EmptyFleet", 101, True),
+        ("Unsupported", 103, True),
+        ("InvalidFleetConfiguration", 103, True),
+        ("SpotMaxPriceTooLow", 103, True),
+        ("VcpuLimitExceeded", 102, False),  # both rungs of this ladder need the same, as far as the record shows
+        ("UnauthorizedOperation", 103, False),
+        ("InvalidAMIID.NotFound", 103, False),
+        ("PendingVerification", 103, False),
+        ("IdempotentParameterMismatch", 103, False),
+        ("NeverHeardOf", 103, False),
+    ],
+)
+def test_a_refusal_leads_to_the_next_rung_or_to_the_end_by_its_code(starting, code, exit_code, goes_on):
+    stored = only_store(reconcile(starting(refused(code)), Observation(), at(2)))
+    if goes_on:
+        assert stored.last_launch.rung == 1
+        stored = only_store(reconcile(starting(refused(code), refused(code, 1)), Observation(), at(3)))
+    assert (stored.state, stored.outcome, stored.error["code"]) == ("ending", "failed", exit_code)
+    assert code in stored.error["why"] and stored.error["do"]
+
+
+def test_an_unknown_code_is_printed_with_its_message(starting):
+    error = only_store(
+        reconcile(starting(refused("NeverHeardOf", error_message="the moon is full")), Observation(), at(2))
+    ).error
+    assert "NeverHeardOf: the moon is full" in error["why"]
+
+
+def test_a_quota_leads_to_a_type_that_needs_less_or_counts_against_another_quota(starting, ladder):
+    rungs = ladder(
+        ("g5.12xlarge", 48, G_QUOTA), ("g6.12xlarge", 48, G_QUOTA), ("g6.xlarge", 4, G_QUOTA), ("p3.8xlarge", 32, P_QUOTA)
+    )
+    over = refused("VcpuLimitExceeded")
+    second = only_store(reconcile(starting(over, ladder=rungs), Observation(), at(2))).last_launch
+    assert rungs[second.rung].instance_type == "g6.xlarge"
+    third = only_store(
+        reconcile(starting(over, refused("VcpuLimitExceeded", 2), ladder=rungs), Observation(), at(3))
+    ).last_launch
+    assert rungs[third.rung].instance_type == "p3.8xlarge"
+
+
+def test_a_rung_that_a_quota_ruled_out_is_not_asked_after_one_without_capacity(starting, ladder):
+    rungs = ladder(("g5.12xlarge", 48, G_QUOTA), ("g6.xlarge", 4, G_QUOTA), ("g6.12xlarge", 48, G_QUOTA))
+    record = starting(refused("VcpuLimitExceeded"), refused("InsufficientInstanceCapacity", 1), ladder=rungs)
+    stored = only_store(reconcile(record, Observation(), at(3)))
+    assert (stored.state, stored.error["code"]) == ("ending", 101)
+
+
+def test_a_quota_error_names_its_code_the_need_and_the_console(ladder):
+    (rung,) = ladder(("g5.12xlarge", 48, G_QUOTA))
+    error = refusal(rung, "VcpuLimitExceeded", "you have 0")
+    assert error.exit_code == 102
+    assert "48 vCPUs" in error.do and f"quotas/{G_QUOTA}" in error.do
+    assert G_QUOTA not in refusal(rung, "MaxFleetCountExceeded", "no").do, "fleets are another quota"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("RequestLimitExceeded", "slow down"),
+        ("InternalError", "oops"),
+        ("InvalidParameterValue", "Invalid IAM Instance Profile name"),
+    ],
+)
+def test_an_answer_that_time_cures_is_asked_again_on_the_same_rung_after_a_pause(starting, code, message):
+    launch = refused(code, error_message=message, intended_at=at(8), called_at=at(10))
+    due = at(10) + pause_after(1, "t0")
+    assert isinstance(reconcile(starting(launch), Observation(), due - timedelta(milliseconds=1))[0], Wait)
+    again = only_store(reconcile(starting(launch), Observation(), due)).last_launch
+    assert (again.rung, again.outcome, again.calls) == (0, "intended", 0)
+    assert again.token != launch.token
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "error_class", "exit_code"),
+    [
+        ("RequestLimitExceeded", "slow down", "throttling", 103),
+        ("InvalidParameterValue", "Invalid IAM Instance Profile name", "consistency", 103),
+    ],
+)
+def test_patience_with_one_rung_ends(starting, code, message, error_class, exit_code):
+    first = refused(code, error_message=message)
+    last = refused(code, error_message=message, token="t0b", intended_at=at(40), called_at=at(40))
+    over = first.intended_at + PATIENCE[error_class]
+    goes_on = reconcile(starting(first, last), Observation(), over - timedelta(seconds=1))[0]
+    assert goes_on.record.last_launch.outcome == "intended"
+    stored = only_store(reconcile(starting(first, last), Observation(), over))
+    assert (stored.state, stored.error["code"]) == ("ending", exit_code)
+    assert "(2 times)" in stored.error["why"]
+
+
+def test_whole_lives_of_errors_that_stay_end_within_their_patience(starting):
+    """Answer every call with the same error, at the pace that reconcile asks for."""
+    for code, message, error_class in (
+        ("InternalError", "oops", "throttling"),
+        ("InvalidParameterValue", "Invalid IAM Instance Profile name", "consistency"),
+    ):
+        record, now = starting(), at(0)
+        while record.state == "starting":
+            for action in reconcile(record, Observation(schedules={SWEEP: DEADLINE}), now):
+                if isinstance(action, Store):
+                    record = action.record
+                if isinstance(action, Create):
+                    answered = replace(action.launch, outcome="refused", error_code=code, error_message=message)
+                    record = record.with_launch(answered, now)
+            now += timedelta(seconds=1)
+        tokens = [launch.token for launch in record.attempts[0].launches]
+        assert len(set(tokens)) == len(tokens) and 3 < len(tokens) < 30
+        assert {launch.rung for launch in record.attempts[0].launches} == {0}
+        assert PATIENCE[error_class] <= now - at(0) <= PATIENCE[error_class] + timedelta(seconds=40)
+
+
+def test_whoever_may_not_start_waits(starting):
+    observed = Observation(may_start=False)
+    for record in (starting(), starting(intent()), starting(refused("InsufficientInstanceCapacity"))):
+        assert [type(action) for action in reconcile(record, observed, at(60))] == [Wait]
+
+
+def test_a_launcher_that_repeats_its_call_is_not_called_dead(starting):
+    record = starting(intent(called_at=at(200), calls=9))
+    assert isinstance(reconcile(record, Observation(may_start=False), at(300))[0], Wait)
+    assert only_store(reconcile(record, Observation(may_start=False), at(321))).outcome == "interrupted"
+
+
+def test_the_attempts_deadline_is_the_runs_or_what_the_budget_buys(make_record):
+    record = make_record(deadline_cause="default_duration")
+    rung = record.ladder[0]
+    assert attempt_deadline(record, rung, at(0)).at == DEADLINE
+    assert attempt_deadline(record, rung, at(0)).cause == "default_duration"
+    budget = attempt_deadline(replace(record, budget_usd=1.0), rung, at(0))
+    assert (budget.at, budget.cause) == (NOON + timedelta(minutes=12), "budget")
+    faster = attempt_deadline(record, replace(rung, default_seconds=1800.0), at(5))
+    assert (faster.at, faster.cause) == (at(1805), "default_duration")
+
+
+def test_no_time_left_ends_the_run_before_anything_is_launched(starting):
+    stored = only_store(reconcile(starting(budget_usd=0.001), Observation(), at(1)))
+    assert (stored.state, stored.outcome, stored.error["code"]) == ("ending", "expired", 104)
+    assert "--budget" in stored.error["do"]
+    assert only_store(reconcile(starting(), Observation(), DEADLINE)).outcome == "expired"

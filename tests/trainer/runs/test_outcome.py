@@ -1,0 +1,74 @@
+"""Endings that only the reason of EC2 or the deadline's cause tells apart. The others are in test_reconcile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from trainer.runs.observation import Observation
+from trainer.runs.outcome import ending_of
+from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+
+NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def ended(make_record):
+    """A run whose one instance was terminated a minute after its launch, for a reason."""
+
+    def build(reason: str, *, cause: str = "budget") -> RunRecord:
+        deadline = NOON + timedelta(minutes=30)
+        launch = Launch(rung=0, token="t", deadline=deadline, deadline_cause=cause, intended_at=NOON, outcome="created")
+        seen = InstanceSeen(
+            instance_id="i-1",
+            attempt=1,
+            instance_type="g5.12xlarge",
+            market="spot",
+            availability_zone="us-east-1a",
+            state="terminated",
+            launched_at=NOON,
+            terminated_at=NOON + timedelta(minutes=1),
+            proof="described terminated",
+            reason=reason,
+        )
+        return make_record(
+            state="running", attempts=(Attempt(number=1, launches=(launch,), created_at=NOON),), instances=(seen,)
+        )
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome", "code", "remedy"),
+    [
+        ("Client.InternalError", "failed", 103, "EBS encryption"),
+        ("Client.VolumeLimitExceeded", "failed", 102, "EBS volumes"),
+        ("Server.InsufficientInstanceCapacity", "failed", 101, "launch again later"),
+        ("Server.InternalError", "interrupted", 105, "Launch again"),
+        ("Server.SpotInstanceTermination", "interrupted", 105, "Launch again"),
+        ("Client.InstanceInitiatedShutdown", "failed", 100, "mayfly logs"),
+    ],
+)
+def test_an_instance_that_aws_could_not_start_fails_with_the_remedy_of_its_reason(ended, reason, outcome, code, remedy):
+    ending = ending_of(ended(reason), Observation(), NOON + timedelta(minutes=2))
+    assert (ending.outcome, ending.error["code"]) == (outcome, code)
+    assert remedy in ending.error["do"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "why", "remedy"),
+    [
+        ("budget", "set by the budget", "--budget"),
+        ("max_duration", "set by max_duration", "--max-duration"),
+        ("default_duration", "set by the default of max_duration", "Set --max-duration"),
+        ("cap", "set by the stack's max lifetime", "pulumi up"),
+    ],
+)
+def test_an_expired_run_names_the_instant_and_the_cause_on_record(ended, cause, why, remedy):
+    record = ended("", cause=cause)
+    record = replace(record, instances=(replace(record.instances[0], state="running", terminated_at=None, proof=""),))
+    ending = ending_of(record, Observation(), NOON + timedelta(minutes=30))
+    assert (ending.outcome, ending.error["what"]) == ("expired", "the run reached its deadline at 2026-11-20T12:30:00Z")
+    assert ending.error["why"] == why and remedy in ending.error["do"]

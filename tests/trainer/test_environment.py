@@ -1,0 +1,107 @@
+"""The environment, read when it is asked for, and the page that shows its table."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from trainer import environment
+from trainer.environment import VARIABLES, YOU, Variable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def shown(variable: Variable) -> list[str]:
+    """Return the cells of a variable's row in docs/environment.md."""
+    setter = [] if variable.set_by == YOU else [variable.set_by]
+    return [f"`{variable.name}`", *setter, variable.meaning, variable.default]
+
+
+def test_the_page_shows_the_table_in_its_order():
+    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")]
+    expected = [shown(variable) for variable in sorted(VARIABLES, key=lambda variable: variable.set_by != YOU)]
+    assert rows == expected, "docs/environment.md should have these rows:\n" + "\n".join(
+        f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in expected
+    )
+
+
+def test_every_name_is_in_the_table_once():
+    names = [variable.name for variable in VARIABLES]
+    assert len(names) == len(set(names))
+    source = (ROOT / "trainer" / "environment.py").read_text(encoding="utf-8")
+    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    used = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[A-Z][A-Z0-9_]*[A-Z]", text)}
+    assert used == set(names)
+
+
+def test_every_variable_of_ours_is_in_the_table_whatever_the_language():
+    """Shell files read the environment themselves; what they read of ours is documented with the rest."""
+    used = set()
+    for folder in ("trainer", "infra", "scripts"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                used |= set(re.findall(r"\bMAYFLY_[A-Z][A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8")))
+    assert used <= {variable.name for variable in VARIABLES}
+
+
+def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
+    readers = {
+        "MAYFLY_HOME": (environment.rehearsal_home, Path("said"), Path(".mayfly")),
+        "MAYFLY_PROFILES": (environment.profiles_file, Path("said"), tmp_path / ".config/mayfly/gpu_profiles.toml"),
+        "GPU_PROFILE": (environment.gpu_profile, "said", ""),
+        "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
+        "DATA": (environment.demo_folder, "said", ""),
+        "NO_COLOR": (environment.colours_refused, True, False),
+    }
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, (read, said, default) in readers.items():
+        monkeypatch.setenv(name, "said")
+        assert read() == said
+        monkeypatch.delenv(name)
+        assert read() == default
+
+
+def test_no_gpus_and_no_colours_are_said_by_an_empty_value_too(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert environment.visible_gpus() == "" and environment.colours_refused()
+
+
+def test_the_agents_environment_is_a_machines_unless_a_sandbox_is_named(monkeypatch):
+    told = {"MAYFLY_WORK": "/work", "MAYFLY_BUCKET": "b", "MAYFLY_BOOTED_AT": "1795435200.5", "AWS_REGION": "us-east-1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MAYFLY_ROOT", "AWS_ENDPOINT_URL", "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    found = environment.agent_environment()
+    assert (found.work, found.bucket, found.region) == (Path("/work"), "b", "us-east-1")
+    assert found.booted_at == datetime.fromtimestamp(1795435200.5, timezone.utc)
+    assert (found.endpoint_url, found.metadata_endpoint, found.rehearsal) == (None, "http://169.254.169.254", False)
+    monkeypatch.setenv("MAYFLY_ROOT", "/sandbox")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1/imds")
+    found = environment.agent_environment()
+    assert (found.endpoint_url, found.rehearsal) == ("http://127.0.0.1:1", True)
+    assert found.metadata_endpoint == "http://127.0.0.1:1/imds"
+
+
+def test_the_agents_environment_says_what_is_missing(monkeypatch):
+    monkeypatch.delenv("MAYFLY_WORK", raising=False)
+    with pytest.raises(KeyError, match="MAYFLY_WORK"):
+        environment.agent_environment()
+
+
+def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "somebody's")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    before = dict(os.environ)
+    assert environment.for_training(profiles=Path("/node/profiles.json")) == before | {"MAYFLY_PROFILES": "/node/profiles.json"}
+    child = environment.for_embedded_aws(source="/ours")
+    assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs" and not [name for name in child if name.startswith("AWS_")]
+    assert dict(os.environ) == before

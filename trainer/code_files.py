@@ -1,0 +1,116 @@
+"""Files of this package that an entry point runs: the modules that it imports, theirs, and the data that they read.
+
+`launch` packs a node's files into the bundle. `train` hashes its own: a checkpoint or a finished model counts until one of them
+changes. Imports are read from the source, so both sets are the same at a desk and in an unpacked bundle. Only imports that run
+count: one inside a function does, one under `if TYPE_CHECKING` does not. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+# What a node starts: the agent, and by `-m` the training and the smoke test. Their workers import modules of these.
+NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke")
+# What makes a model, besides the homes of the job's model and target: a change in another home's code voids no checkpoint. (One
+# in another home's settings does: a job holds the keys of all.)
+TRAINING = ("trainer.train.__main__",)
+HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
+# Files that a reached module reads. A test finds one that is missing here.
+DATA: Mapping[str, tuple[str, ...]] = {
+    "trainer/gpu_profiles/chips.py": ("trainer/gpu_profiles.toml",),
+    "trainer/node/agent.py": ("trainer/node/requirements.lock",),  # bootstrap.sh installs it before it starts the agent
+}
+
+
+def code_files(entry_points: Iterable[str], *, package: Path | None = None) -> dict[str, bytes]:
+    """Return the files that these modules reach, by name ("trainer/errors.py"), in the order of names.
+
+    `package` is the folder of another copy of this package. Raises ValueError for an entry point that is not there.
+    """
+    folder = package or Path(__file__).parent
+    found: dict[str, bytes] = {}
+    to_read: list[Path] = []
+    for entry_point in entry_points:
+        files = _files_of(entry_point, folder)
+        if not files or files[-1].stem != entry_point.rpartition(".")[2]:
+            raise ValueError(f"{entry_point} is no module of {folder}")
+        to_read += files
+    while to_read:
+        path = to_read.pop()
+        name = f"trainer/{path.relative_to(folder).as_posix()}"
+        if name in found:
+            continue
+        found[name] = path.read_bytes()
+        for dotted in _imports(found[name]):
+            to_read += _files_of(dotted, folder)
+        for data in DATA.get(name, ()):
+            found[data] = (folder / data.removeprefix("trainer/")).read_bytes()
+    return dict(sorted(found.items()))
+
+
+def sha256_of(files: Mapping[str, bytes]) -> str:
+    """Return the hash of names and contents, in the order of names."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(name.encode() + b"\0" + hashlib.sha256(files[name]).digest())
+    return digest.hexdigest()
+
+
+def home_modules(homes: Iterable[str] | None = None, *, package: Path | None = None) -> tuple[str, ...]:
+    """Return the modules of these homes, such as "trainer.models.lstm", or of all homes. One from outside has none here."""
+    folder = package or Path(__file__).parent
+    if homes is None:
+        places = [path.parent for name in HOMES for path in (folder / name).glob("*/__init__.py")]
+    else:
+        places = [folder.joinpath(*home.split(".")[1:]) for home in homes if home.startswith("trainer.")]
+    files = sorted(path for place in places for path in place.glob("*.py") if path.stem != "__init__")
+    return tuple(".".join(("trainer", *path.relative_to(folder).with_suffix("").parts)) for path in files)
+
+
+@cache
+def training_sha256(homes: tuple[str, ...]) -> str:
+    """Return the hash of the files that training with these homes reaches; a tenth of a second, once a process."""
+    return sha256_of(code_files((*TRAINING, *home_modules(homes))))
+
+
+def _files_of(dotted: str, folder: Path) -> list[Path]:
+    """Return what an import of a dotted name runs: the `__init__` of each package on the way, then the module."""
+    pieces = dotted.split(".")
+    if pieces[0] != "trainer":
+        return []
+    place, files = folder, [folder / "__init__.py"]
+    for piece in pieces[1:]:
+        place = place / piece
+        if (place / "__init__.py").is_file():
+            files.append(place / "__init__.py")
+            continue
+        if place.with_suffix(".py").is_file():
+            files.append(place.with_suffix(".py"))
+        break  # what follows are names in the module
+    return files
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    """Yield the dotted names that a module may import when it runs; `from a import b` is a.b."""
+    statements: list[ast.AST] = [*ast.parse(source).body]
+    while statements:
+        statement = statements.pop()
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
+        elif isinstance(statement, ast.If) and _is_type_checking(statement.test):
+            statements += statement.orelse
+        else:
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                statements += getattr(statement, block, ())
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )

@@ -1,0 +1,107 @@
+"""CreateFleet, both directions, as pure functions: the request for a stored intent, and the meaning of the answer.
+
+Everything that safety depends on travels in the one call: token, tags, deadline. User data, profile, shutdown behaviour and
+disks stand in the launch template. An instant fleet without capacity is an HTTP 200 with `Errors`, and a lost answer may hide
+a machine: an answer is created, refused or unclear, and only after "refused" may another token be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainer.access import error_code, error_message, meaning_of
+from trainer.aws_errors import EMPTY_FLEET, NextStep, meaning
+from trainer.runs.record import Launch, Rung, RunRecord, iso
+
+# CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
+TAGGED = ("instance", "volume", "network-interface", "fleet")
+# Of several errors in one answer the most final counts: a missing permission must never read as "no capacity".
+_FINALITY: tuple[NextStep, ...] = ("stop", "other_quota", "new_token", "next_rung", "replay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetAnswer:
+    """One answer of CreateFleet. `code` and `message` are AWS's own, empty where it created."""
+
+    kind: Literal["created", "refused", "unclear"]
+    instance_ids: tuple[str, ...] = ()
+    code: str = ""
+    message: str = ""
+
+
+def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[str, Any]:
+    """Return the keyword arguments of `ec2.create_fleet` for a stored intent: one instance, one pool, one token.
+
+    The same arguments give the same request, so a replay is the same call. Raises ValueError where the record lacks the intent.
+    """
+    spot = rung.market == "spot"
+    request: dict[str, Any] = {
+        "Type": "instant",
+        "ClientToken": launch.token,
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": 1,
+            "DefaultTargetCapacityType": "spot" if spot else "on-demand",
+        },
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateId": rung.launch_template_id, "Version": "$Default"},
+                "Overrides": [{"InstanceType": rung.instance_type, "SubnetId": rung.subnet_id, "ImageId": rung.image_id}],
+            }
+        ],
+        "TagSpecifications": [
+            {
+                "ResourceType": kind,
+                "Tags": [{"Key": key, "Value": value} for key, value in instance_tags(record, launch).items()],
+            }
+            for kind in TAGGED
+        ],
+    }
+    if spot:  # no maximum price: AWS advises against one, and deadlines are computed from the on-demand price anyway
+        request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
+    return request
+
+
+def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
+    """Return the tags of an instance: cleanup finds it by them, and its static bootstrap reads its run from them."""
+    return {
+        "Name": record.run_id,
+        "project": record.project,
+        "stack": record.stack,
+        "owner": record.owner,
+        "run_id": record.run_id,
+        "attempt": str(_attempt_of(record, launch)),
+        "node": "0",
+        "deadline": iso(launch.deadline.replace(microsecond=0)),
+        "bundle_key": record.bundle_key,
+        "bundle_sha256": record.bundle_sha256,
+    }
+
+
+def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
+    """Return the meaning of an HTTP 200 of CreateFleet. Without an instance it is a refusal: it consumed the token."""
+    ids = tuple(instance_id for entry in response.get("Instances", ()) for instance_id in entry.get("InstanceIds", ()))
+    if ids:
+        return FleetAnswer(kind="created", instance_ids=ids)
+    errors = [(str(error.get("ErrorCode", "")), str(error.get("ErrorMessage", ""))) for error in response.get("Errors", ())]
+    nothing = (EMPTY_FLEET, "CreateFleet returned neither an instance nor an error")
+    code, message = min(errors, key=_finality) if errors else nothing
+    return FleetAnswer(kind="refused", code=code, message=message)
+
+
+def read_failure(error: Exception) -> FleetAnswer:
+    """Return the meaning of an exception in the place of an answer: unclear where the call may have taken effect."""
+    unclear = meaning_of(error).step(exception=True) == "replay"
+    return FleetAnswer(kind="unclear" if unclear else "refused", code=error_code(error), message=error_message(error))
+
+
+def _finality(error: tuple[str, str]) -> int:
+    return _FINALITY.index(meaning(*error).step(exception=False))
+
+
+def _attempt_of(record: RunRecord, launch: Launch) -> int:
+    for attempt in record.attempts:
+        if any(known.token == launch.token for known in attempt.launches):
+            return attempt.number
+    raise ValueError(f"the record of {record.run_id} does not hold the intent {launch.token}: store it before the call")

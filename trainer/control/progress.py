@@ -1,0 +1,121 @@
+"""Progress of a run after each look: phase, time, dollars, deadline, and a warning where its end can't be seen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainer.errors import Stopped, TerminationUnconfirmed, TrainerError
+from trainer.runs.actions import Action
+from trainer.runs.deadline import Deadline
+from trainer.runs.observation import Observation
+from trainer.runs.receipt import Receipt, make_receipt, spent
+from trainer.runs.record import InstanceSeen, RunRecord, iso
+
+LOUD_AFTER = timedelta(minutes=2)  # without proof that the instance ends; GPU machines do take minutes to shut down
+PATIENCE = timedelta(minutes=30)  # then the command leaves, with an exit code of its own; the layers go on
+_NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One pass over a run: record and look that it decided on, its actions, and whether it changed anything."""
+
+    record: RunRecord
+    observed: Observation
+    actions: tuple[Action, ...]
+    moved: bool
+    error: TrainerError | None = None  # of an action that failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """The state of a run at one instant. `phase` is one of the receipt's phases, `spent_usd` the high bound."""
+
+    run_id: str
+    state: str
+    outcome: str | None
+    phase: str
+    elapsed_seconds: float
+    spent_usd: float
+    deadline: Deadline
+    instances: tuple[InstanceSeen, ...] = ()
+    symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by symbol, as the node's heartbeat has it
+    models_total: int = 0
+    models_done: int = 0
+    rate: float | None = None  # in `unit` a second
+    unit: str = "windows"
+    message: str = ""  # the node's own, or the reason for waiting
+    last_error: str = ""  # the last AWS error, while it lasts
+    warning: str = ""  # an instance can't be seen to end: print it loudly
+
+
+def overdue(look: Step, now: datetime) -> bool:
+    """Return whether a run is half an hour past its end and nothing moves any more."""
+    return not look.moved and now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
+
+
+def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
+    """Return the receipt of a run whose instances could not be seen to end. It is shown, never stored."""
+    return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look, now).as_dict())
+
+
+def detached(look: Step, now: datetime) -> TrainerError:
+    """Return the error of a command that leaves a run to its deadline."""
+    record = look.record
+    if record.state == "ending" and now > (record.ending_at or now) + LOUD_AFTER:
+        return _unconfirmed(look, now)
+    return Stopped(
+        f"detached from {record.run_id}; its deadline stands: everything of it ends by {iso(record.effective_deadline.at)}",
+        do=f"{_status_command(record)} shows its progress.",
+    )
+
+
+def progress_of(look: Step, now: datetime, error: TrainerError | None = None) -> RunProgress:
+    """Return the progress of a run after a look at it."""
+    record, observed, heartbeat = look.record, look.observed, look.observed.heartbeat
+    waiting = next((action.why for action in look.actions if hasattr(action, "why")), "")
+    late = record.state == "ending" and record.ending_at is not None and now > record.ending_at + LOUD_AFTER
+    return RunProgress(
+        run_id=record.run_id,
+        state=record.state,
+        outcome=record.outcome,
+        phase=phase_of(record, observed),
+        elapsed_seconds=((record.closed_at or now) - record.preflight_at).total_seconds(),
+        spent_usd=spent(record, observed, now)[1],
+        deadline=record.effective_deadline,
+        instances=record.instances,
+        symbols=heartbeat.progress if heartbeat else {},
+        models_total=heartbeat.models_total if heartbeat else 0,
+        models_done=heartbeat.models_done if heartbeat else 0,
+        rate=heartbeat.rate if heartbeat else None,
+        unit=heartbeat.unit if heartbeat else "windows",
+        message=(heartbeat.message if heartbeat else "") or waiting,
+        last_error=str(error) if error else "",
+        warning=str(_unconfirmed(look, now)) if late else "",
+    )
+
+
+def phase_of(record: RunRecord, observed: Observation) -> str:
+    """Return which of the receipt's phases a run is in."""
+    if record.state == "starting":
+        return "capacity"
+    if record.state in ("ending", "closed"):
+        return "terminate"
+    return _NODE_PHASES.get(observed.heartbeat.phase, "boot") if observed.heartbeat else "boot"
+
+
+def _unconfirmed(look: Step, now: datetime) -> TerminationUnconfirmed:
+    names = ", ".join(seen.instance_id for seen in look.record.instances if not seen.proof) or "the run's instances"
+    since = iso((look.record.ending_at or look.record.effective_deadline.at).replace(microsecond=0))
+    return TerminationUnconfirmed(
+        f"cannot confirm that {names} ended (requested at {since}); it may still cost money",
+        why=str(look.error) if look.error else "AWS does not show it as terminated",
+        do=f"Look at the EC2 console, or run {_status_command(look.record)}.",
+    )
+
+
+def _status_command(record: RunRecord) -> str:
+    return f"mayfly status {record.run_id}{' --rehearse' if record.rehearsal else ''}"

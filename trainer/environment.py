@@ -1,0 +1,235 @@
+"""Environment variables: their table, and the only code of `trainer` and `infra` that reads or sets them.
+
+Values are read when a function is called, never at import. Exceptions: shell files, and the sweeper (control/sweep.py), which
+imports almost nothing of ours. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+YOU = "you"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """One variable: who sets it, what it means, and what holds without it. docs/environment.md shows these words."""
+
+    name: str
+    set_by: str
+    meaning: str
+    default: str = ""
+
+
+VARIABLES = (
+    Variable(name="MAYFLY_HOME", set_by=YOU, meaning="folder of the embedded AWS", default="`.mayfly` in the current folder"),
+    Variable(
+        name="MAYFLY_PROFILES",
+        set_by=YOU,
+        meaning="your file of GPU profiles; what was measured and tuned is kept beside it. On a node the agent sets it.",
+        default="`~/.config/mayfly/gpu_profiles.toml`",
+    ),
+    Variable(
+        name="MAYFLY_REHEARSAL_NODES",
+        set_by=YOU,
+        meaning="`fresh`: a rehearsal starts each Python of a node anew, as a machine would; slower",
+        default="forks of one Python that has torch loaded",
+    ),
+    Variable(
+        name="MAYFLY_PROGRAMS",
+        set_by=YOU,
+        meaning="folder in which rehearsals store how the Pulumi program was applied, by its hash",
+        default="`programs` in MAYFLY_HOME",
+    ),
+    Variable(
+        name="MAYFLY_FORK_SERVER",
+        set_by=YOU,
+        meaning="socket of a fork server that several rehearsals share, as the tests do",
+        default="one for each embedded AWS",
+    ),
+    Variable(name="GPU_PROFILE", set_by=YOU, meaning="GPU profile of a training at a desk", default="the GPU's own profile"),
+    Variable(
+        name="DATA",
+        set_by=YOU,
+        meaning="folder of candles for `make demo`, and for a rehearsal that finds none",
+        default="the demo's candles",
+    ),
+    Variable(
+        name="MAYFLY_TORCH",
+        set_by=YOU,
+        meaning="`pypi`: `make setup` installs torch's CUDA build on Linux; read by scripts/setup.py",
+        default="the CPU build",
+    ),
+    Variable(name="AWS_PROFILE", set_by=YOU, meaning="AWS credentials by name; read by boto3", default="as boto3 finds them"),
+    Variable(name="AWS_ACCESS_KEY_ID", set_by=YOU, meaning="AWS credentials; read by boto3", default="as boto3 finds them"),
+    Variable(name="AWS_SECRET_ACCESS_KEY", set_by=YOU, meaning="AWS credentials; read by boto3", default="as boto3 finds them"),
+    Variable(
+        name="AWS_REGION",
+        set_by=YOU,
+        meaning="AWS region; read by boto3, and by the agent, for whom bootstrap.sh sets it",
+        default="as boto3 finds it",
+    ),
+    Variable(
+        name="AWS_ENDPOINT_URL",
+        set_by=YOU,
+        meaning="endpoint of another AWS, such as `mayfly rehearse --env` prints; read by boto3, and by the agent",
+        default="Amazon's",
+    ),
+    Variable(name="CUDA_VISIBLE_DEVICES", set_by=YOU, meaning="GPUs to see, by number; empty or -1: none", default="all"),
+    Variable(
+        name="CUBLAS_WORKSPACE_CONFIG",
+        set_by=YOU,
+        meaning="workspace of cuBLAS; an LSTM on a GPU gives the same numbers twice only with one",
+        default="`:4096:2` in a training on an NVIDIA GPU",
+    ),
+    Variable(name="OMP_WAIT_POLICY", set_by=YOU, meaning="how idle OpenMP threads wait", default="see GOMP_SPINCOUNT"),
+    Variable(name="KMP_BLOCKTIME", set_by=YOU, meaning="how idle OpenMP threads wait (Intel's)", default="see GOMP_SPINCOUNT"),
+    Variable(
+        name="GOMP_SPINCOUNT",
+        set_by=YOU,
+        meaning="for how many loops an idle OpenMP thread waits awake",
+        default="`1000` for workers on a CPU, unless one of the two above is set",
+    ),
+    Variable(name="NO_COLOR", set_by=YOU, meaning="set to anything: no colours on a terminal", default="colours"),
+    Variable(name="TERM", set_by=YOU, meaning="`dumb`: no line that updates in place, and no colours"),
+    Variable(name="MAYFLY_BUCKET", set_by="bootstrap.sh", meaning="the stack's bucket, for the agent"),
+    Variable(name="MAYFLY_WORK", set_by="bootstrap.sh", meaning="folder that the agent works in"),
+    Variable(name="MAYFLY_BOOTED_AT", set_by="bootstrap.sh", meaning="when user data began, in seconds of the epoch"),
+    Variable(
+        name="MAYFLY_ROOT", set_by="the embedded AWS", meaning="sandbox of a node in a rehearsal", default="an EC2 instance"
+    ),
+    Variable(
+        name="AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        set_by="the embedded AWS",
+        meaning="instance metadata of a node in a rehearsal",
+        default="`http://169.254.169.254`",
+    ),
+    Variable(name="MAYFLY_DESK_PYTHON", set_by="the embedded AWS", meaning="Python of the desk, for bootstrap.sh"),
+    Variable(name="MAYFLY_REAL_PYTHON", set_by="the embedded AWS", meaning="Python behind the one that forks, for a node"),
+    Variable(name="MAYFLY_FORK_SOCKET", set_by="the embedded AWS", meaning="socket of a node's own fork server"),
+    Variable(name="MAYFLY_FORK_CLIENT", set_by="the embedded AWS", meaning="script that orders a fork, for a node's Python"),
+    Variable(name="MAYFLY_REHEARSAL_GPUS", set_by="the embedded AWS", meaning="GPUs of the type, for the nvidia-smi stub"),
+    Variable(name="MAYFLY_INSTANCE", set_by="the embedded AWS", meaning="instance id, a mark on each process of a node"),
+    Variable(name="MAYFLY_INSTANCE_TYPE", set_by="the embedded AWS", meaning="instance type of a node"),
+    Variable(name="MOTO_AMIS_PATH", set_by="the embedded AWS", meaning="machine images for moto, which reads it at import"),
+    Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
+    Variable(name="PROJECT", set_by="infra/control.py", meaning="the sweeper's project"),
+    Variable(name="STACK", set_by="infra/control.py", meaning="the sweeper's stack"),
+    Variable(name="BUCKET", set_by="infra/control.py", meaning="the sweeper's bucket"),
+    Variable(name="SCHEDULE_GROUP", set_by="infra/control.py", meaning="group of the schedules that the sweeper deletes"),
+)
+
+
+def rehearsal_home() -> Path:
+    """Return the folder of this desk's embedded AWS."""
+    return Path(os.environ.get("MAYFLY_HOME") or ".mayfly")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearsalEnvironment:
+    """How the embedded AWS starts nodes, and where it stores applied programs; None where the default holds."""
+
+    fresh_nodes: bool
+    programs: Path | None
+    fork_server: Path | None
+
+
+def rehearsal_environment() -> RehearsalEnvironment:
+    """Return what the embedded AWS's process reads of the desk's environment."""
+    programs, fork_server = os.environ.get("MAYFLY_PROGRAMS"), os.environ.get("MAYFLY_FORK_SERVER")
+    return RehearsalEnvironment(
+        fresh_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") == "fresh",
+        programs=Path(programs) if programs else None,
+        fork_server=Path(fork_server) if fork_server else None,
+    )
+
+
+def profiles_file() -> Path:
+    """Return the user's file of GPU profiles, there or not."""
+    named = os.environ.get("MAYFLY_PROFILES")
+    return Path(named) if named else Path.home() / ".config" / "mayfly" / "gpu_profiles.toml"
+
+
+def gpu_profile() -> str:
+    """Return the name of the GPU profile to train by; empty without one."""
+    return os.environ.get("GPU_PROFILE", "")
+
+
+def visible_gpus() -> str | None:
+    """Return CUDA_VISIBLE_DEVICES as it is; None where it is not set, which is not the same as empty."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def demo_folder() -> str:
+    """Return the folder of candles for the demo; empty without one."""
+    return os.environ.get("DATA", "")
+
+
+def terminal_is_dumb() -> bool:
+    """Return whether the terminal can't move its cursor."""
+    return os.environ.get("TERM") == "dumb"
+
+
+def colours_refused() -> bool:
+    """Return whether the user wants no colours (https://no-color.org: present, whatever its value)."""
+    return "NO_COLOR" in os.environ
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentEnvironment:
+    """What bootstrap.sh and, in a rehearsal, the embedded AWS tell the agent."""
+
+    work: Path
+    bucket: str
+    booted_at: datetime  # UTC
+    region: str
+    endpoint_url: str | None
+    metadata_endpoint: str
+    rehearsal: bool
+
+
+def agent_environment() -> AgentEnvironment:
+    """Return what the agent starts from. Raises KeyError for a variable that bootstrap.sh did not set."""
+    return AgentEnvironment(
+        work=Path(os.environ["MAYFLY_WORK"]),
+        bucket=os.environ["MAYFLY_BUCKET"],
+        booted_at=datetime.fromtimestamp(float(os.environ["MAYFLY_BOOTED_AT"]), timezone.utc),
+        region=os.environ["AWS_REGION"],
+        endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
+        metadata_endpoint=os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254"),
+        rehearsal="MAYFLY_ROOT" in os.environ,
+    )
+
+
+def for_training(*, profiles: Path) -> dict[str, str]:
+    """Return the environment of a node's training: the agent's, with its file in the place of a user's profiles."""
+    return {**os.environ, "MAYFLY_PROFILES": str(profiles)}
+
+
+def for_embedded_aws(*, source: str) -> dict[str, str]:
+    """Return the environment of the embedded AWS's process: the desk's without credentials, AWS profile and endpoints.
+
+    `source` is the folder that this package is imported from; it comes first on the path.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    return {**inherited, "PYTHONPATH": path}
+
+
+def set_cublas_workspace(size: str) -> None:
+    """Give this process's cuBLAS a workspace, unless the user has; it is read at the first matrix product."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", size)
+
+
+def set_spin_count(loops: int) -> None:
+    """Set how long idle OpenMP threads wait awake in processes started from now on, unless the user has said how they wait."""
+    if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
+        os.environ["GOMP_SPINCOUNT"] = str(loops)
+
+
+def set_moto_images(path: Path) -> None:
+    """Give moto its machine images; it reads the variable when it is imported."""
+    os.environ["MOTO_AMIS_PATH"] = str(path)

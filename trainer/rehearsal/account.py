@@ -1,0 +1,107 @@
+"""One account of an embedded AWS: its world, its clock, its functions and its memory, under one lock.
+
+Owns nothing that AWS would decide; `front` and the modules of rules do that with what stands here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.rehearsal import wire
+from trainer.rehearsal.catalogue import Catalogue
+from trainer.rehearsal.clock import Clock
+from trainer.rehearsal.object_log import ObjectLog
+from trainer.rehearsal.wire import Answer, Call
+from trainer.rehearsal.world import AwsError, Delays, World
+
+log = logging.getLogger(__name__)
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One target call of a schedule, and what came of it."""
+
+    schedule: str
+    at: datetime
+    target_arn: str
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A Lambda function as CreateFunction received it."""
+
+    name: str
+    handler: str
+    timeout_seconds: int
+    memory_mib: int
+    environment: dict[str, str]
+    folder: Path  # the zip, unpacked
+
+
+@dataclass(kw_only=True)
+class EmbeddedAccount:
+    """Everything the front keeps for one account."""
+
+    account: str
+    root: Path
+    catalogue: Catalogue
+    delays: Delays
+    objects: ObjectLog | None
+    run_nodes: bool
+    fire_schedules: bool
+    endpoint: Callable[[], str]  # the server's URL, known once it listens
+    clock: Clock = field(default_factory=Clock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    storage_lock: threading.RLock = field(default_factory=threading.RLock)  # apart: a large object must not hold up EC2
+    functions: dict[str, Function] = field(default_factory=dict)
+    bucket_policies: dict[str, str] = field(default_factory=dict)
+    restored_parameters: set[str] = field(default_factory=set)
+    deliveries: list[Delivery] = field(default_factory=list)
+    in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries
+    released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
+    calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
+    world: World = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.world = World(delays=self.delays)
+
+    def moto(self, service: str, operation: str, params: dict[str, Any], *, region: str = REGION) -> dict[str, Any]:
+        """Call moto in this account. Raises AwsError with moto's code."""
+        return wire.call_moto(self.account, region, service, operation, params)
+
+    def release(self, instance_id: str) -> None:
+        """Let moto give back the volumes and interfaces of an instance that has ended."""
+        try:
+            self.moto("ec2", "TerminateInstances", {"InstanceIds": [instance_id]})
+        except AwsError as error:
+            log.warning("moto kept what %s held: %s", instance_id, error)
+
+    def advance(self, seconds: float) -> None:
+        """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't follow."""
+        with self.lock:
+            if any(instance.occupied for instance in self.world.instances.values()):
+                raise RuntimeError("the clock cannot jump while a node runs in real time")
+            self.clock.advance(seconds)
+
+
+# A rule answers with the result's members, or with a whole HTTP answer that moto gave.
+Rule = Callable[[EmbeddedAccount, Call], dict[str, Any] | Answer]
+Rules = dict[tuple[str, str], Rule]
+
+
+def refuse(what: str) -> Rule:
+    """Return a rule for what moto would do wrongly and the embedded AWS does not do at all."""
+
+    def rule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+        raise AwsError("UnsupportedOperation", f"The embedded AWS does not {what}.")
+
+    return rule

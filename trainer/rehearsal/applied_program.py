@@ -1,0 +1,208 @@
+"""The AWS calls that applied the Pulumi program, kept by the program's hash and replayed into other accounts.
+
+Applying the program takes four core-seconds, replaying its hundred calls in this process a few tens of milliseconds. A replay
+goes through the same front as any request, so the account holds the same resources under identifiers of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.rehearsal.world import AwsError
+
+FORMAT = 1
+# What decides which calls an application makes, besides the program itself and the package that packs its functions.
+LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
+_PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py")
+_PACKAGE_FILES = ("**/*.py", "**/*.sh", "**/*.toml", "**/*.csv", "**/*.json")
+_ID = re.compile(r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b")  # subnet-0a1b..., an account's number
+Send = Callable[[str, str, dict[str, Any]], dict[str, Any]]  # (service, operation, parameters) -> answer
+_OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is made anew
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCall:
+    """One call of an application. `identifiers` are those in its answer, in order: the answer of a replay has others."""
+
+    service: str
+    operation: str
+    params: dict[str, Any]
+    identifiers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedProgram:
+    """An application of the program to one account: its outputs, and the calls that made them."""
+
+    account: str
+    outputs: dict[str, Any]
+    calls: tuple[RecordedCall, ...]
+
+
+class Recorder:
+    """Records the successful calls of boto3 clients, in the order of their answers."""
+
+    def __init__(self) -> None:
+        self.calls: list[RecordedCall] = []
+        self._params: dict[str, dict[str, Any]] = {}  # of the call under way; callers make one at a time
+
+    def watch(self, client: Any) -> None:
+        """Record what a client does from now on."""
+        client.meta.events.register("provide-client-params.*", self._asked)
+        client.meta.events.register("after-call.*", self._answered)
+
+    def _asked(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+        self._params = {model.name: params}
+
+    def _answered(self, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+        if http_response.status_code < 300 or parsed.get("Error", {}).get("Code") == _OWNED_ALREADY:
+            call = RecordedCall(
+                service=model.service_model.service_name,
+                operation=model.name,
+                params=self._params[model.name],
+                identifiers=identifiers(parsed),
+            )
+            self.calls.append(call)
+
+
+class ProgramStore:
+    """Applied programs in a folder, by hash. Several processes may use it at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Let one process at a time apply a program: the others then find it here."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f"{key}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def read(self, key: str) -> AppliedProgram | None:
+        """Return a stored application, or None where there is none that can be read: the program is then applied again."""
+        try:
+            return from_json((self._folder / f"{key}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, key: str, applied: AppliedProgram) -> None:
+        """Store an application in place of all others: a program of yesterday is not applied again."""
+        for older in self._folder.glob("*.json"):
+            older.unlink(missing_ok=True)
+        new = self._folder / f"{key}.{os.getpid()}.new"
+        new.write_text(to_json(applied), encoding="utf-8")
+        new.replace(self._folder / f"{key}.json")
+
+
+def program_hash(program: Path, package: Path, *, stack: str) -> str:
+    """Return the hash of everything that decides how the program in `program` is applied to an account."""
+    digest = hashlib.sha256(f"{FORMAT} {stack} {sys.version}".encode())
+    for name in LIBRARIES:
+        digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+    for folder, patterns in ((program, _PROGRAM_FILES), (package, _PACKAGE_FILES)):
+        for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, Any]:
+    """Make the recorded calls in another account and return the program's outputs there.
+
+    Raises AwsError as AWS does, and ValueError where an answer is of another shape than the recorded one.
+    """
+    replaced = {applied.account: account}
+    for call in applied.calls:
+        try:
+            answer = send(call.service, call.operation, with_identifiers(call.params, replaced))
+        except AwsError as error:
+            if error.code != _OWNED_ALREADY:
+                raise
+            continue
+        replaced.update(zip(call.identifiers, identifiers(answer), strict=True))
+    outputs: dict[str, Any] = with_identifiers(applied.outputs, replaced)
+    return outputs
+
+
+def identifiers(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the identifiers that AWS chose in an answer, in the order of its members."""
+    return tuple(found for name, value in sorted(answer.items()) if name != "ResponseMetadata" for found in _find(value))
+
+
+def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:
+    """Return a value with identifiers replaced, in keys, in texts and in user data, which is base64."""
+    if isinstance(value, str):
+        return _ID.sub(lambda match: replaced.get(match[0], match[0]), value)
+    if isinstance(value, dict):
+        return {
+            with_identifiers(key, replaced): _in_base64(item, replaced)
+            if key == "UserData"
+            else with_identifiers(item, replaced)
+            for key, item in value.items()
+        }
+    return [with_identifiers(item, replaced) for item in value] if isinstance(value, list) else value
+
+
+def to_json(applied: AppliedProgram) -> str:
+    """Write an application as JSON; bytes are base64."""
+    calls = [
+        {"service": call.service, "operation": call.operation, "params": call.params, "identifiers": call.identifiers}
+        for call in applied.calls
+    ]
+    document = {"format": FORMAT, "account": applied.account, "outputs": applied.outputs, "calls": calls}
+    return json.dumps(document, default=lambda content: {"base64": base64.b64encode(content).decode()})
+
+
+def from_json(text: str) -> AppliedProgram:
+    """Read what `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    document = json.loads(text, object_hook=_bytes_again)
+    if document["format"] != FORMAT:
+        raise ValueError(f"format {document['format']}")
+    calls = tuple(
+        RecordedCall(
+            service=str(call["service"]),
+            operation=str(call["operation"]),
+            params=dict(call["params"]),
+            identifiers=tuple(map(str, call["identifiers"])),
+        )
+        for call in document["calls"]
+    )
+    return AppliedProgram(account=str(document["account"]), outputs=dict(document["outputs"]), calls=calls)
+
+
+def _find(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from _ID.findall(value)
+    elif isinstance(value, dict):
+        for _, item in sorted(value.items()):
+            yield from _find(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _find(item)
+
+
+def _in_base64(value: Any, replaced: Mapping[str, str]) -> Any:
+    try:
+        text = base64.b64decode(value, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, TypeError):
+        return with_identifiers(value, replaced)
+    return base64.b64encode(with_identifiers(text, replaced).encode()).decode()
+
+
+def _bytes_again(members: dict[str, Any]) -> Any:
+    return base64.b64decode(members["base64"]) if members.keys() == {"base64"} else members

@@ -1,0 +1,297 @@
+"""A Python that forks instead of starting: third-party libraries are loaded once, and each new interpreter is a fork.
+
+Loading torch takes four core-seconds, and a node starts three interpreters that need it. Nothing of `trainer` is loaded here:
+a fork finds its code in its own folders, as a new interpreter would. A plain script, which imports the standard library:
+
+    python fork_server.py SOCKET [PID [LIBRARY...]]
+
+A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. What a
+client asks for is `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first
+process of a node, which is a fork server of its own) or `python --serve SOCKET` (a fork server for somebody else).
+
+When a client goes away, its fork is killed with its process group, unless it is detached; a node's first process ends by
+itself, with its node, when the server that forked it is gone. This server ends when the process that started it does, or the
+one with PID.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import multiprocessing.spawn
+import os
+import runpy
+import selectors
+import signal
+import site
+import socket
+import sys
+import types
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# What a node's agent, its smoke test, the trainer and its workers load. torch._dynamo is what the first optimizer loads.
+LIBRARIES = ("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "torch._dynamo")
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
+HEADER_BYTES = 8
+MOST_FILES = 64
+MOST_BYTES = 1 << 20
+MESSAGE_SECONDS = 10.0  # a client that stops in the middle of its message keeps nobody waiting for longer
+POLL_SECONDS = 0.1
+
+
+SERVE, SUPERVISE = "--serve", "--supervise"
+STANDARD_PATH = [path for path in sys.path if path.startswith(sys.base_prefix) and "site-packages" not in path]
+
+
+class ForkServer:
+    """Answers clients on a Unix socket. `step` returns None after a while, and in a new fork what that is to run."""
+
+    def __init__(self, path: Path) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        path.chmod(0o600)
+        self._listener.listen(64)
+        self._path = path
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._forks: dict[socket.socket, Fork | None] = {}  # by client; None until its message has come
+
+    def step(self, *, wait_seconds: float = POLL_SECONDS) -> Order | None:
+        """Serve whoever has something to say. Returns None, or in a new fork the order that it is to carry out."""
+        for key, _ in self._selector.select(wait_seconds):
+            if key.fileobj is self._listener:
+                client, _ = self._listener.accept()
+                client.settimeout(MESSAGE_SECONDS)
+                self._forks[client] = None
+                self._selector.register(client, selectors.EVENT_READ)
+                continue
+            order = self._hear(key.fileobj)  # type: ignore[arg-type]
+            if order is not None:
+                return order
+        return None
+
+    def collect(self) -> dict[int, int] | None:
+        """Wait for ended children and tell their clients; return their exit codes by process id, None without any child."""
+        ended: dict[int, int] = {}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return ended or None
+            if pid == 0:
+                return ended
+            ended[pid] = os.waitstatus_to_exitcode(status)
+            for client in [client for client, fork in self._forks.items() if fork and fork.pid == pid]:
+                with suppress(OSError):
+                    client.sendall(_line({"exit": ended[pid]}))
+                self._forget(client)
+
+    def close(self) -> None:
+        """Kill every fork that would not end by itself, and remove the socket with its folder."""
+        for fork in self._forks.values():
+            if fork is not None:
+                fork.abandon()
+        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.parent.rmdir()  # unless other files lie there
+
+    def _hear(self, client: socket.socket) -> Order | None:
+        fork = self._forks[client]
+        try:
+            order = None if fork else receive_order(client)
+        except (OSError, ValueError, KeyError, TypeError):
+            order = None
+        if order is None:  # the client has gone, or is none of ours
+            if fork is not None:
+                fork.abandon()
+            self._forget(client)
+            return None
+        order.parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._selector.close()
+            for held in (self._listener, *self._forks):
+                held.close()
+            return order
+        for descriptor in order.files.values():
+            os.close(descriptor)
+        self._forks[client] = Fork(pid, detached=order.detached)
+        with suppress(OSError):
+            client.sendall(_line({"pid": pid}))
+        return None
+
+    def _forget(self, client: socket.socket) -> None:
+        self._selector.unregister(client)
+        client.close()
+        del self._forks[client]
+
+
+class Fork:
+    """A child of a fork server."""
+
+    def __init__(self, pid: int, *, detached: bool) -> None:
+        self.pid = pid
+        self._detached = detached
+
+    def abandon(self) -> None:
+        """Kill it with its process group: nobody waits for it any more."""
+        if self._detached:
+            return
+        for kill in (os.killpg, os.kill):  # it may not have its own group yet
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
+
+
+class Order:
+    """What a fork shall be: Python's command line, an environment, a folder, and open files by the numbers they shall have."""
+
+    def __init__(self, message: dict[str, Any], received: list[int]) -> None:
+        self.executable = str(message["executable"])
+        self.arguments = [str(word) for word in message["arguments"]]
+        self.environment = {str(name): str(value) for name, value in message["environment"].items()}
+        self.folder = str(message["folder"])
+        self.name = str(message["name"])
+        self.files = dict(zip(map(int, message["files"]), received, strict=True))
+        self.detached = bool(message["detached"])
+        self.parent = 0  # the server that forks it
+
+    def become(self) -> None:
+        """Give this fork a session, open files, a folder, an environment and signals as a new process would have them."""
+        os.setsid()
+        moved = {number: _out_of_the_way(descriptor) for number, descriptor in self.files.items()}
+        for number, descriptor in moved.items():
+            os.dup2(descriptor, number, inheritable=True)
+            os.close(descriptor)
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(self.environment)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_NAME, self.name.encode()[:15], 0, 0, 0)
+        if not self.detached:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115
+        sys.stdout.reconfigure(write_through=bool(self.environment.get("PYTHONUNBUFFERED")))
+
+    def run(self) -> None:
+        """Run the code as `__main__`. Raises what it raises, SystemExit among that."""
+        flag, what, rest = split_command(self.arguments)
+        sys.executable = self.executable
+        multiprocessing.spawn.set_executable(self.executable)
+        multiprocessing.current_process().authkey = os.urandom(32)
+        first = [] if self.environment.get("PYTHONSAFEPATH") else ["" if flag == "-c" else self.folder]
+        added = [path for path in self.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        sys.path[:] = [*first, *added, *STANDARD_PATH]
+        sys.path_importer_cache.clear()
+        for folder in Path(self.executable).parent.parent.glob("lib/python3*/site-packages"):
+            site.addsitedir(str(folder))
+        site.execsitecustomize()
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        sys.argv = [flag, *rest]
+        if flag == "-c":
+            exec(compile(what, "<string>", "exec"), main.__dict__)
+        else:
+            runpy._run_module_as_main(what)  # type: ignore[attr-defined]  # what `python -m` itself calls
+
+
+def split_command(words: list[str]) -> tuple[str, str, list[str]]:
+    """Split Python's command line at -m or -c, after flags that change nothing here: (flag, module or code, the rest)."""
+    for place, word in enumerate(words):
+        if word in ("-m", "-c"):
+            return word, words[place + 1], words[place + 2 :]
+        if word not in ("-u", "-B", "-s", "-P"):
+            break
+    raise ValueError(f"a fork server can't run python {' '.join(words)}")
+
+
+def receive_order(client: socket.socket) -> Order | None:
+    """Read one message with its open files; None where the client has gone."""
+    head, ancillary, _, _ = client.recvmsg(HEADER_BYTES, socket.CMSG_SPACE(MOST_FILES * 4), socket.MSG_WAITALL)
+    received = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received.frombytes(data)
+    if not head:
+        return None
+    size, body = int.from_bytes(head, "big"), bytearray()
+    if size > MOST_BYTES:
+        raise ValueError(f"a message of {size} bytes")
+    while len(body) < size:
+        block = client.recv(size - len(body))
+        if not block:
+            return None
+        body += block
+    return Order(json.loads(body), received.tolist())
+
+
+def load_libraries(names: Sequence[str]) -> None:
+    """Import every library that is installed (or run a file that does), and keep what they allocated out of collections."""
+    for name in names:
+        with suppress(ImportError):
+            runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
+    ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("trainer", "infra"))
+    assert not ours, f"a fork must find its own code, and {ours} would be this checkout's"
+    gc.collect()
+    gc.freeze()  # forks share these pages as long as nobody writes to them
+
+
+def serve(server: ForkServer, *, until_ends: int) -> Order | None:
+    """Serve until a process has gone. Returns an order in each fork, and None at the end."""
+    while Path(f"/proc/{until_ends}").exists():
+        order = server.step()
+        if order is not None:
+            return order
+        server.collect()
+    server.close()
+    return None
+
+
+def supervise(words: list[str]) -> Order | None:
+    """Be the first process of a node (`supervisor.py`), and its fork server. Returns an order in each fork, None at the end."""
+    script, path, *rest = words
+    supervisor = runpy.run_path(script, run_name="supervisor")
+    order: Order | None = supervisor["main"](*map(Path, rest), forks=ForkServer(Path(path)))
+    return order
+
+
+def main(path: Path, *, until_ends: int, more_libraries: Sequence[str]) -> None:
+    """Load the libraries and serve; in each fork, do what was ordered."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the desk is not meant for it
+    server = ForkServer(path)  # first: who connects while libraries are being loaded waits for his fork
+    load_libraries((*LIBRARIES, *more_libraries))
+    order = serve(server, until_ends=until_ends)
+    while order is not None:
+        order.become()
+        if order.arguments[0] == SERVE:
+            order = serve(ForkServer(Path(order.arguments[1])), until_ends=order.parent)
+        elif order.arguments[0] == SUPERVISE:
+            order = supervise(order.arguments[1:])
+        else:
+            order.run()
+            return
+
+
+def _out_of_the_way(descriptor: int) -> int:
+    """Move a file away from the numbers that clients ask for."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 512)
+    os.close(descriptor)
+    return moved
+
+
+def _line(message: dict[str, int]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    watched = int(sys.argv[2]) if len(sys.argv) > 2 else os.getppid()
+    main(Path(sys.argv[1]), until_ends=watched, more_libraries=sys.argv[3:])

@@ -1,0 +1,140 @@
+"""The fork server of an embedded AWS: started beside it, and asked for the first process of each node.
+
+Owns the server's process and the handle of a fork. What a fork does is `fork_server`'s, what a node is `instance`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.rehearsal.fork_client import send_order
+
+SERVER = Path(__file__).with_name("fork_server.py")
+# OpenMP reads its own when torch is loaded. The trainer sets the same for what it starts (train/workers/station.py).
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "GOMP_SPINCOUNT": "1000"}
+START_SECONDS = 120.0  # for a process to begin; loading the libraries takes four more, and nobody gives up on that
+
+
+class ForkedProcess:
+    """A fork that somebody else is the parent of: the part of subprocess.Popen that a node needs."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._answers = connection.makefile("r", encoding="utf-8")
+        first = self._answers.readline()
+        if not first:
+            raise RuntimeError("the fork server forked nothing")
+        self.pid: int = json.loads(first)["pid"]
+        self._exit: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code of an ended process, None while it runs."""
+        if self._exit is None:
+            self._connection.settimeout(0)
+            with suppress(BlockingIOError):
+                self._read()
+        return self._exit
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        self._connection.settimeout(None)
+        while self._exit is None:
+            self._read()
+        return self._exit
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _read(self) -> None:
+        line = self._connection.recv(64)
+        self._exit = json.loads(line)["exit"] if line else -signal.SIGKILL  # its parent was killed, and so will it be
+        self._connection.close()
+
+
+class ForkServerProcess:
+    """A fork server of our own: a process that begins to load its libraries now, or a fork of `parent`, which has loaded them.
+
+    It ends when it is closed, or when this process (or `until_ends`) does.
+    """
+
+    def __init__(
+        self, parent: Path | None = None, *, until_ends: int | None = None, more_libraries: Sequence[str] = ()
+    ) -> None:
+        self._parent = parent
+        self._folder = Path(tempfile.mkdtemp(prefix="mayfly-forks-"))  # short: a socket's path holds 107 bytes
+        self.path = self._folder / "socket"
+        self._server: subprocess.Popen[bytes] | ForkedProcess | None = None
+        if parent is None:
+            self._server = subprocess.Popen(
+                [sys.executable, str(SERVER), str(self.path), str(until_ends or os.getpid()), *more_libraries],
+                stdin=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def start(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, files: Mapping[int, int], name: str
+    ) -> ForkedProcess:
+        """Fork a process that ends by itself when this server does.
+
+        Waits for the libraries where they are being loaded. Raises RuntimeError without a server.
+        """
+        if self._server is None and self._parent is not None:
+            words, no_input = ("--serve", str(self.path)), {0: 0, 1: 2, 2: 2}
+            self._server = fork(
+                self._parent, words, environment=ENVIRONMENT, folder=Path.cwd(), files=no_input, name="mayfly-forks"
+            )
+        return fork(self.path, arguments, environment=environment, folder=folder, files=files, name=name, detached=True)
+
+    def close(self) -> None:
+        """End the server; what it forked ends by itself."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def fork(
+    path: Path,
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    files: Mapping[int, int],
+    name: str,
+    detached: bool = False,
+) -> ForkedProcess:
+    """Have the server at `path` fork a Python, and return it. `files`: number in the fork -> number here."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            connection = send_order(
+                path,
+                executable=sys.executable,
+                arguments=arguments,
+                environment=environment,
+                folder=folder,
+                files=files,
+                name=name,
+                detached=detached,
+            )
+            return ForkedProcess(connection)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the fork server at {path} did not start") from error
+            time.sleep(0.02)  # it is about to bind its socket

@@ -1,0 +1,92 @@
+"""The side effects that `reconcile` may ask for, as values. `control.drive` carries them out.
+
+Each may be repeated: a Store is a compare-and-swap, a Create has a token, and the others change nothing the second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainer.runs.record import Launch, RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Replace the record that was decided on, by compare-and-swap. What follows is dropped where another caller was first."""
+
+    record: RunRecord
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSweep:
+    """Create, or move, the one-time schedule that calls the sweeper for this run. Precedes every create."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmKill:
+    """Create the one-time schedule that calls ec2:terminateInstances itself, once the ids are known."""
+
+    attempt: int
+    instance_ids: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Create:
+    """Call CreateFleet for a stored intent; the same token however often it is called."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteStop:
+    """Write the object that asks the node to end; the node looks for it with each heartbeat."""
+
+    attempt: int
+    requested_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminate:
+    """Terminate instances, one call each; one that is not found any more counts as terminated."""
+
+    instance_ids: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteSchedule:
+    """Delete a one-time schedule of a run whose instances are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Close:
+    """Write the receipt, once, and then the closed record."""
+
+    record: RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Do nothing for now."""
+
+    why: str
+
+
+Action = Store | ArmSweep | ArmKill | Create | WriteStop | Terminate | DeleteSchedule | Close | Wait
+
+
+def sweep_schedule(run_id: str) -> str:
+    """Return the name of the run's one-time schedule that calls the sweeper."""
+    return f"mayfly-{run_id}-sweep"
+
+
+def kill_schedule(run_id: str, attempt: int) -> str:
+    """Return the name of an attempt's one-time schedule that calls ec2:terminateInstances."""
+    return f"mayfly-{run_id}-kill-{attempt}"

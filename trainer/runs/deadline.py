@@ -1,0 +1,65 @@
+"""The one formula of a deadline: how long an attempt may last, and what limits it. Pure.
+
+The plan prints the limit before anything is written; `runs.launching` turns it into the instant that the instance's tag, the OS
+timer and the one-time schedules carry. The record keeps instant and cause, so that the receipt prints both as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+Cause = Literal["max_duration", "default_duration", "cap", "budget", "unknown"]
+
+# As text, after "set by".
+CAUSES: dict[Cause, str] = {
+    "max_duration": "max_duration",
+    "default_duration": "the default of max_duration",
+    "cap": "the stack's max lifetime",
+    "budget": "the budget",
+    "unknown": "a limit that is not on record",
+}
+REMEDIES: dict[Cause, str] = {
+    "max_duration": "Raise --max-duration, or train less.",
+    "default_duration": "Set --max-duration, or train less.",
+    "cap": "Raise the stack's max lifetime and run pulumi up, or train less.",
+    "budget": "Raise --budget, or train less.",
+    "unknown": "Raise --max-duration or --budget.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimit:
+    """A duration from the launch on, and what limits it."""
+
+    duration: timedelta
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """An instant, and what set it."""
+
+    at: datetime
+    cause: Cause
+
+
+def time_limit(*, run: TimeLimit, budget_usd: float, on_demand_usd_per_hour: float, default_seconds: float = 0.0) -> TimeLimit:
+    """Return the shortest of what is left of the run, the budget at the worst price, and the default on this type.
+
+    `budget_usd` is the budget left, 0 for none; `default_seconds` is max(30 min, 3 x P90), 0 where the job names a duration.
+    Budgets count in whole seconds, rounded down. Of equal limits the run's own is the cause.
+    """
+    limits = [run]
+    if default_seconds > 0:
+        limits.append(TimeLimit(duration=timedelta(seconds=default_seconds), cause="default_duration"))
+    if budget_usd > 0:
+        seconds = int(budget_usd / on_demand_usd_per_hour * 3600)
+        limits.append(TimeLimit(duration=timedelta(seconds=seconds), cause="budget"))
+    return min(limits, key=lambda limit: limit.duration)
+
+
+def deadline_from(now: datetime, limit: TimeLimit) -> Deadline:
+    """Return the instant at which a limit from `now` on is over, to the second: tags and schedules carry no more."""
+    return Deadline(at=(now + limit.duration).replace(microsecond=0), cause=limit.cause)

@@ -1,0 +1,160 @@
+"""The way to an instance: which rung to ask, under which token, how often, and when to give up. Pure.
+
+One step at a time, each from the record alone: store an intent, arm its deadline, store the instant of the call, call, store
+the answer. An unclear answer repeats the call under the same token; a clear one has consumed it, and `trainer.aws_errors` names
+the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from trainer.aws_errors import QUOTA, ErrorClass, meaning
+from trainer.errors import BudgetError, TrainerError
+from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
+from trainer.runs.deadline import REMEDIES, Deadline, TimeLimit, deadline_from, time_limit
+from trainer.runs.observation import Observation
+from trainer.runs.record import Launch, Rung, RunRecord, client_token, iso
+
+SHORTEST_ATTEMPT = timedelta(seconds=5)
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=4), timedelta(seconds=30)
+# How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3, 2026-08).
+PATIENCE: dict[ErrorClass, timedelta] = {"consistency": timedelta(seconds=60), "throttling": timedelta(minutes=5)}
+QUOTA_CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
+
+
+def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
+    """Return the next step of a run that has no instance yet."""
+    launch = record.last_launch
+    if not observed.may_start:
+        return (Wait(why="starting; the command that launched it goes on"),)
+    if launch is None:
+        return (_intend(record, 0, now),)
+    if launch.outcome == "intended":
+        return _call(record, launch, observed, now)
+    step = meaning(launch.error_code, launch.error_message).step(exception=False)
+    if step == "new_token":
+        return (_same_rung(record, launch, now),)
+    rung = _next_rung(record, launch) if step in ("next_rung", "other_quota") else None
+    return (_give_up(record, launch, now) if rung is None else _intend(record, rung, now),)
+
+
+def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
+    """Return the deadline of an attempt that begins now on a rung."""
+    limit = time_limit(
+        run=TimeLimit(duration=record.deadline - now, cause=record.deadline_cause),
+        budget_usd=record.budget_usd,  # nothing is spent before the first instance, and there is one attempt
+        on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
+        default_seconds=rung.default_seconds,
+    )
+    return deadline_from(now, limit)
+
+
+def pause_after(calls: int, token: str) -> timedelta:
+    """Return the pause after so many calls: twice as long each time, between half and all of it by the token, so it is pure."""
+    longest = min(FIRST_PAUSE * 2 ** min(calls - 1, 10), LONGEST_PAUSE)
+    digest = hashlib.sha256(f"{token}/{calls}".encode()).digest()
+    return longest * (0.5 + digest[0] / 510)
+
+
+def refusal(rung: Rung, code: str, message: str) -> TrainerError:
+    """Return the error of a rung that AWS refused."""
+    known = meaning(code, message)
+    pool = f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
+    why = f"{code}: {message}" if message else code
+    if known.error_class == "capacity":
+        return known.error(f"no capacity for {pool}", why=code, do=known.remedy)
+    if known.error_class == "quota":
+        need = f" It needs {rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
+        named = known is QUOTA and rung.quota_code
+        return known.error(f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else ""))
+    if known.error_class == "permission":
+        return known.error(f"not allowed to launch {pool}", why=why, do=known.remedy)
+    return known.error(f"AWS refused {pool}", why=why, do=known.remedy)
+
+
+def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
+    """Store an intent on a rung, or the end of a run that has no time left there."""
+    rung = record.ladder[rung_index]
+    deadline = attempt_deadline(record, rung, now)
+    if deadline.at < now + SHORTEST_ATTEMPT:
+        why = f"the deadline on {rung.instance_type} would be {iso(deadline.at)}"
+        error = BudgetError("no time is left to start an instance", why=why, do=REMEDIES[deadline.cause])
+        return Store(record=record.ended("expired", error.as_dict(), now), why="no time is left")
+    number, launches = (record.attempt.number, len(record.attempt.launches)) if record.attempt else (1, 0)
+    launch = Launch(
+        rung=rung_index,
+        token=client_token(record.run_id, number, rung_index, launches),
+        deadline=deadline.at,
+        deadline_cause=deadline.cause,
+        intended_at=now,
+    )
+    where = f"{rung.instance_type} {rung.market} in {rung.availability_zone}"
+    return Store(record=record.with_new_launch(launch), why=f"intend {where}")
+
+
+def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> tuple[Action, ...]:
+    """Call CreateFleet for an intent, or repeat the call under the same token once its pause is over.
+
+    The instant is stored before each call, so that a run that ends waits as long as an instance may still appear.
+    """
+    if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
+        return (Wait(why="CreateFleet gave no clear answer; it is called again under the same token"),)
+    called = replace(launch, called_at=now, calls=launch.calls + 1)
+    armed = observed.schedules.get(sweep_schedule(record.run_id)) == launch.deadline
+    arm: tuple[Action, ...] = () if armed else (ArmSweep(at=launch.deadline),)
+    return (*arm, Store(record=record.with_launch(called, now), why="CreateFleet is called"), Create(launch=called))
+
+
+def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
+    """Ask the same rung under a new token after a pause, as long as the patience with this error lasts."""
+    tries = list(_tries_on_rung(record))
+    patience = PATIENCE.get(meaning(launch.error_code, launch.error_message).error_class, timedelta(0))
+    if now >= tries[-1].intended_at + patience:
+        return _give_up(record, launch, now)
+    if now < launch.last_call_at + pause_after(len(tries), launch.token):
+        return Wait(why=f"AWS answered {launch.error_code}; the same pool is asked again under a new token")
+    return _intend(record, launch.rung, now)
+
+
+def _tries_on_rung(record: RunRecord) -> Iterator[Launch]:
+    """Yield the launches on the last rung, youngest first, back to the first that AWS refused for time to cure."""
+    launches = record.attempt.launches if record.attempt else ()
+    for launch in reversed(launches):
+        step = meaning(launch.error_code, launch.error_message).step(exception=False)
+        if launch.rung != launches[-1].rung or step != "new_token":
+            return
+        yield launch
+
+
+def _next_rung(record: RunRecord, launch: Launch) -> int | None:
+    """Return the next rung that no quota refused so far rules out, or None."""
+    launches = record.attempt.launches if record.attempt else ()
+    over_quota = [
+        record.ladder[item.rung]
+        for item in launches
+        if item.outcome == "refused" and meaning(item.error_code, item.error_message).next_step == "other_quota"
+    ]
+    rest = range(launch.rung + 1, len(record.ladder))
+    return next((index for index in rest if not any(_needs_it_too(record.ladder[index], over) for over in over_quota)), None)
+
+
+def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
+    """Return whether a rung needs at least as much of the quota that refused another one; unknown needs count as such."""
+    if not (rung.quota_code and over_quota.quota_code and rung.vcpus and over_quota.vcpus):
+        return True
+    return rung.quota_code == over_quota.quota_code and rung.vcpus >= over_quota.vcpus
+
+
+def _give_up(record: RunRecord, last: Launch, now: datetime) -> Store:
+    """End the run with the last refusal's error, which names every pool that was asked."""
+    error = refusal(record.ladder[last.rung], last.error_code, last.error_message).as_dict()
+    rungs = [record.ladder[item.rung] for item in record.attempt.launches] if record.attempt else []
+    tried = [f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}" for rung in rungs]
+    if len(tried) > 1:
+        counted = [f"{pool} ({tried.count(pool)} times)" if tried.count(pool) > 1 else pool for pool in dict.fromkeys(tried)]
+        error["why"] = f"{error['why']}; tried {', '.join(counted)}"
+    return Store(record=record.ended("failed", error, now), why="no rung is left")

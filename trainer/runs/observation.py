@@ -1,0 +1,171 @@
+"""One look at a run: its values, how they add to what the record knows of its instances, and the proofs that one is gone.
+
+Pure. `control.observe` takes the look. "Terminated" is observed, never assumed: an instance counts as gone when
+DescribeInstances shows it terminated, or when it is not found any more, nothing alive carries the run's tag and its deadline
+is an hour past (AWS forgets ids after about an hour).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainer.runs.lease import Heartbeat
+from trainer.runs.record import InstanceSeen, Launch, Rung, RunRecord, from_iso
+
+ALIVE = ("pending", "running")  # states that bill; `shutting-down` bills nothing
+ENDED = ("shutting-down", "terminated")
+NODE_STATES = ("done", "failed", "stopped", "expired")
+DESCRIBED = "described terminated"
+MISSING = "not found, deadline an hour past"
+FORGOTTEN_AFTER = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribedInstance:
+    """One instance that carries the run's tag, as one DescribeInstances shows it."""
+
+    instance_id: str
+    attempt: int
+    instance_type: str
+    market: str
+    availability_zone: str
+    state: str
+    launched_at: datetime
+    ended_at: datetime | None = None  # where AWS dates the request to terminate it
+    reason: str = ""  # EC2's state reason code, such as Client.InstanceInitiatedShutdown
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeResult:
+    """A node's result.json: the end of its work, as the node reports it."""
+
+    state: str
+    exit_code: int = 0
+    error: Mapping[str, Any] | None = None
+    models: tuple[Mapping[str, Any], ...] = ()
+    failed: tuple[Mapping[str, Any], ...] = ()
+    retries: int = 0
+    phases: Mapping[str, datetime] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    devices: Mapping[str, Any] = field(default_factory=dict)
+    python_packages: str = ""
+    tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSeen:
+    """A model object as S3 describes it; metrics are from its card where no node result names them."""
+
+    key: str
+    version_id: str
+    sha256: str
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One look at a run. Instances come first, so that a result that is read later is final for an ended node."""
+
+    instances: tuple[DescribedInstance, ...] = ()
+    schedules: Mapping[str, datetime] = field(default_factory=dict)  # armed one-time schedules of the run: name -> instant
+    heartbeat: Heartbeat | None = None
+    result: NodeResult | None = None
+    stop_written: bool = False
+    models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
+    may_start: bool = True  # whether this caller may create instances; settling may not
+
+    @property
+    def alive(self) -> tuple[DescribedInstance, ...]:
+        """Return the instances that are neither ending nor ended."""
+        return tuple(instance for instance in self.instances if instance.state not in ENDED)
+
+
+def read_result(values: Mapping[str, Any]) -> NodeResult:
+    """Build a node's result from its JSON. Raises KeyError, TypeError or ValueError for one that a node of ours never wrote."""
+    state = str(values["state"])
+    if state not in NODE_STATES:
+        raise ValueError(f"a node's state is '{state}'")
+    tuned = values.get("tuned")
+    models = tuple(dict(model) for model in values.get("models") or ())
+    for model in models:
+        for name in ("symbol", "family", "key", "version_id", "sha256"):
+            model[name]
+    return NodeResult(
+        state=state,
+        exit_code=int(values.get("exit_code") or 0),
+        error=values.get("error"),
+        models=models,
+        failed=tuple(dict(item) for item in values.get("failed") or ()),
+        retries=int(values.get("retries") or 0),
+        phases={str(name): from_iso(began) for name, began in (values.get("phases") or {}).items() if began},
+        data=dict(values.get("data") or {}),
+        devices=dict(values.get("devices") or {}),
+        python_packages=str(values.get("python_packages") or ""),
+        tuned=tuned if isinstance(tuned, dict) else {},
+    )
+
+
+def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[InstanceSeen, ...]:
+    """Return the record's instances brought up to date by a look, and new ones, in the order of their first sight."""
+    before = {seen.instance_id: seen for seen in record.instances}
+    found = {instance.instance_id: instance for instance in observed.instances}
+    for attempt in record.attempts:  # an instance that CreateFleet named but no description has shown yet
+        for launch in attempt.launches:
+            for instance_id in launch.instance_ids:
+                if instance_id not in before:
+                    rung = record.ladder[launch.rung]
+                    before[instance_id] = _announced(instance_id, attempt.number, launch, rung)
+    merged = {
+        instance_id: _update(seen, found[instance_id], now) if instance_id in found else _missing(seen, record, observed, now)
+        for instance_id, seen in before.items()
+    }
+    merged |= {
+        instance_id: _update(None, instance, now) for instance_id, instance in found.items() if instance_id not in merged
+    }
+    return tuple(merged.values())
+
+
+def all_gone(record: RunRecord, observed: Observation) -> bool:
+    """Return whether every instance of the run is proven gone, by the record and this look."""
+    return not observed.alive and all(seen.proof for seen in record.instances)
+
+
+def _announced(instance_id: str, attempt: int, launch: Launch, rung: Rung) -> InstanceSeen:
+    return InstanceSeen(
+        instance_id=instance_id,
+        attempt=attempt,
+        instance_type=rung.instance_type,
+        market=rung.market,
+        availability_zone=rung.availability_zone,
+        state="announced",
+        launched_at=launch.intended_at,
+    )
+
+
+def _update(seen: InstanceSeen | None, instance: DescribedInstance, now: datetime) -> InstanceSeen:
+    if seen is not None and seen.proof == DESCRIBED:
+        return seen
+    ended = instance.state in ENDED
+    return InstanceSeen(
+        instance_id=instance.instance_id,
+        attempt=instance.attempt,
+        instance_type=instance.instance_type,
+        market=instance.market,
+        availability_zone=instance.availability_zone,
+        state=instance.state,
+        launched_at=instance.launched_at,
+        running_seen_at=(seen.running_seen_at if seen else None) or (now if instance.state == "running" else None),
+        terminated_at=((seen.terminated_at if seen else None) or instance.ended_at or now) if ended else None,
+        proof=DESCRIBED if instance.state == "terminated" else "",
+        reason=instance.reason if ended else "",
+    )
+
+
+def _missing(seen: InstanceSeen, record: RunRecord, observed: Observation, now: datetime) -> InstanceSeen:
+    """Leave an instance that AWS does not show as it was, until its absence itself is proof."""
+    if seen.proof or observed.alive or now < record.effective_deadline.at + FORGOTTEN_AFTER:
+        return seen
+    return replace(seen, state="gone", terminated_at=seen.terminated_at or now, proof=MISSING)

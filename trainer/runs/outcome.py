@@ -1,0 +1,188 @@
+"""The end of a run: its outcome and error, from the record and one look. Pure.
+
+Receipt, exit code and command line print what is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainer.aws_errors import meaning
+from trainer.errors import (
+    BudgetError,
+    ConfigError,
+    Interrupted,
+    Stopped,
+    TerminationUnconfirmed,
+    TrainerError,
+    TrainingFailed,
+)
+from trainer.runs.deadline import CAUSES, REMEDIES
+from trainer.runs.lease import silent
+from trainer.runs.observation import ENDED, NodeResult, Observation
+from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
+
+STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
+DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
+LAUNCHER_SILENT = timedelta(seconds=120)  # a run that starts stores an intent or a call more often than this
+AT_START = ("account", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
+
+EXIT_CODES: dict[Outcome, int] = {
+    "done": 0,
+    "failed": TrainingFailed.exit_code,
+    "expired": BudgetError.exit_code,
+    "interrupted": Interrupted.exit_code,
+    "unconfirmed": TerminationUnconfirmed.exit_code,
+    "stopped": Stopped.exit_code,
+}
+FAILED_CODES = range(100, 104)  # training, capacity, quota, configuration: all of them state "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """An outcome, and the error behind it where the run was not done."""
+
+    outcome: Outcome
+    error: dict[str, Any] | None = None
+
+
+def exit_code(outcome: Outcome, error: Mapping[str, Any] | None) -> int:
+    """Return the exit code of an outcome; a failed run carries that of its error (100 to 103)."""
+    if outcome == "failed" and error and error.get("code") in FAILED_CODES:
+        return int(error["code"])
+    return EXIT_CODES[outcome]
+
+
+def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
+    """Return how the run ends, or None while it goes on."""
+    if observed.result is not None:
+        return _by_result(record, observed.result)
+    launch = record.last_launch
+    if launch is None or launch.outcome != "created":
+        return _before_an_instance(record, observed, launch, now)
+    instances = _of_attempt(record)
+    if instances and all(seen.state in (*ENDED, "gone") for seen in instances):
+        return _gone_without_result(record, observed, instances[-1])
+    if now >= launch.deadline:
+        return _expired(record)
+    stop_at = record.stop_requested_at
+    if stop_at is not None and (observed.heartbeat is None or now >= stop_at + STOP_GRACE):
+        return _stopped()
+    launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
+    lease_until = observed.heartbeat.lease_until if observed.heartbeat else None
+    return _silent(observed) if silent(launched_at=launched_at, lease_until=lease_until, now=now) else None
+
+
+def correction(record: RunRecord, observed: Observation) -> Ending | None:
+    """Return the outcome that a node's result puts in the place of the record's, or None.
+
+    Finished work counts as done even if the deadline was faster, and models must be what the node reports.
+    """
+    if observed.result is None:
+        return None
+    spoiled = _models_spoiled(observed.result, observed)
+    if spoiled is not None:
+        return spoiled if record.error != spoiled.error else None
+    return Ending(outcome="done") if observed.result.state == "done" and record.outcome != "done" else None
+
+
+def _of_attempt(record: RunRecord) -> list[InstanceSeen]:
+    return [seen for seen in record.instances if record.attempt and seen.attempt == record.attempt.number]
+
+
+def _by_result(record: RunRecord, result: NodeResult) -> Ending:
+    if result.state == "done":
+        return Ending(outcome="done")
+    if result.state == "failed":
+        error = dict(result.error or {})
+        code = next((code for code in (error.get("code"), result.exit_code) if code in FAILED_CODES), 100)
+        if not error.get("what"):
+            names = ", ".join(sorted({str(item.get("symbol", "?")) for item in result.failed}))
+            error = TrainingFailed(
+                f"training failed for {names}" if names else "training failed", do=f"mayfly logs {record.run_id} shows why."
+            ).as_dict()
+        return Ending(outcome="failed", error={**error, "code": code})
+    ended_at = result.phases.get("end")
+    at_deadline = ended_at is not None and ended_at >= record.effective_deadline.at - DEADLINE_SLACK
+    if result.state == "expired" or at_deadline:
+        return _expired(record)
+    if record.stop_requested_at is not None:
+        return _stopped()
+    return _interrupted("the instance was shut down before its work was done", "")
+
+
+def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch | None, now: datetime) -> Ending | None:
+    if record.stop_requested_at is not None:
+        return _stopped()
+    last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
+    if not observed.may_start and now > last_sign + LAUNCHER_SILENT:
+        return _interrupted("the launcher ended before an instance was started", "")
+    return _expired(record) if now >= record.effective_deadline.at else None
+
+
+def _gone_without_result(record: RunRecord, observed: Observation, seen: InstanceSeen) -> Ending:
+    ended_at = seen.terminated_at or record.deadline
+    if ended_at >= record.effective_deadline.at - DEADLINE_SLACK:
+        return _expired(record)
+    if record.stop_requested_at is not None:
+        return _stopped()
+    if observed.heartbeat and silent(launched_at=seen.launched_at, lease_until=observed.heartbeat.lease_until, now=ended_at):
+        return _silent(observed)
+    refused = meaning(seen.reason)
+    if refused.error_class in AT_START:
+        what = f"AWS ended instance {seen.instance_id} as it started"
+        return _failed(refused.error(what, why=seen.reason, do=refused.remedy))
+    if seen.market == "spot" and not seen.reason.startswith("Client.InstanceInitiated"):
+        return _interrupted(f"the spot instance {seen.instance_id} was taken back", seen.reason)
+    if seen.reason.startswith(("Server.", "Client.UserInitiated")):
+        return _interrupted(f"instance {seen.instance_id} was ended from outside", seen.reason)
+    return _failed(
+        TrainingFailed(
+            f"instance {seen.instance_id} powered off without a result",
+            why=seen.reason or "no reason given",
+            do=f"mayfly logs {record.run_id} shows its last lines.",
+        )
+    )
+
+
+def _expired(record: RunRecord) -> Ending:
+    deadline = record.effective_deadline
+    what = f"the run reached its deadline at {iso(deadline.at)}"
+    error = BudgetError(what, why=f"set by {CAUSES[deadline.cause]}", do=REMEDIES[deadline.cause])
+    return Ending(outcome="expired", error=error.as_dict())
+
+
+def _stopped() -> Ending:
+    error = Stopped("the run was stopped on request", do="Launch again to start over.")
+    return Ending(outcome="stopped", error=error.as_dict())
+
+
+def _interrupted(what: str, why: str) -> Ending:
+    return Ending(outcome="interrupted", error=Interrupted(what, why=why, do="Launch again to start over.").as_dict())
+
+
+def _silent(observed: Observation) -> Ending:
+    heard = f"its last heartbeat came at {iso(observed.heartbeat.at)}" if observed.heartbeat else "it never sent a heartbeat"
+    return _failed(TrainingFailed("the node fell silent", why=heard, do="Its log in S3 ends where it stopped; launch again."))
+
+
+def _failed(error: TrainerError) -> Ending:
+    return Ending(outcome="failed", error=error.as_dict())
+
+
+def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:
+    """Return the failure of a run whose node reports models that S3 does not hold as reported, or None."""
+    in_bucket = {(model.key, model.version_id): model.sha256 for model in observed.models or ()}
+    for model in result.models:
+        found = in_bucket.get((model["key"], model["version_id"]))
+        if found is None:
+            why = f"version {model['version_id']} is not in the bucket"
+        elif found != model["sha256"]:
+            why = f"sha256 is {found or 'unknown'}, the node reported {model['sha256']}"
+        else:
+            continue
+        return _failed(ConfigError(f"model {model['key']} is not what the node reported", why=why, do="Launch again."))
+    return None

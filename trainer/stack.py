@@ -1,0 +1,76 @@
+"""Find the stack that a command works on: sign-in, then the one SSM parameter that Pulumi wrote. Reads only.
+
+Every verb that needs an account starts here. Each failure is one line that names what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.access import Access, aws_error, error_code
+from trainer.aws_errors import NO_PARAMETER
+from trainer.errors import ConfigError, PermissionDenied, nearest
+from trainer.stack_outputs import StackOutputs, parameter_name
+
+PROJECT = "mayfly"
+REHEARSE = "or add --rehearse to run the same on this machine, without an account"
+
+
+def require_sign_in(access: Access) -> None:
+    """Raise ours where boto3 finds no credentials or no region; a rehearsal brings its own."""
+    if access.access_key:
+        return
+    import boto3  # late: --help and --dry-run errors must not wait for it
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        session = boto3.Session()
+        missing = [] if session.get_credentials() else ["credentials"]
+        missing += [] if access.region or session.region_name else ["region"]
+    except BotoCoreError as error:
+        raise aws_error(error, "cannot sign in to AWS") from error
+    if not missing:
+        return
+    what = f"no AWS {' and no AWS '.join(missing)} found, so no stack to launch from"
+    why = "looked where boto3 looks: environment, ~/.aws, instance metadata"
+    do = f"Set AWS_REGION and AWS_PROFILE and create the stack with pulumi up, {REHEARSE}."
+    raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
+
+
+def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOutputs:
+    """Return what Pulumi wrote for this stack. Raises ConfigError where there is none, or one of another version."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    require_sign_in(access)
+    name = parameter_name(project, stack)
+    ssm = access.client("ssm")
+    region = ssm.meta.region_name
+    try:
+        text = ssm.get_parameter(Name=name)["Parameter"]["Value"]
+    except (BotoCoreError, ClientError) as error:
+        if error_code(error) in NO_PARAMETER:
+            others = _other_stacks(ssm, project)
+            do = f"{nearest(stack, others)} ".lstrip() + f"Create it with pulumi up --stack {stack}, {REHEARSE}."
+            raise ConfigError(f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do) from error
+        raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
+    try:
+        outputs = StackOutputs.from_json(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"the outputs of stack '{stack}' don't fit", why=str(error), do=f"Run pulumi up --stack {stack}."
+        ) from error
+    if outputs.region != region:
+        why = f"its bucket is in {outputs.region}"
+        raise ConfigError(f"the stack cannot be used from {region}", why=why, do=f"Set AWS_REGION={outputs.region}.")
+    return outputs
+
+
+def _other_stacks(ssm: Any, project: str) -> list[str]:
+    """Return the stacks that do exist, for the error text; nothing where we may not list them."""
+    from botocore.exceptions import ClientError
+
+    try:
+        found = ssm.get_parameters_by_path(Path=f"/mayfly/{project}")["Parameters"]
+    except ClientError:
+        return []
+    return [parameter["Name"].rpartition("/")[2] for parameter in found]
