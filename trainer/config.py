@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -136,8 +136,9 @@ class Job(targets.TargetKeys, models.ModelKeys):
         return parse_duration(self.max_duration) if self.max_duration else default
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as JSON values, in the order of the fields."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        """Return the job as JSON values, in the order of `job_keys`."""
+        values = {key: getattr(self, key) for key, _, _ in job_keys()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
 def _settings(home: Any, job: Job) -> Any:
