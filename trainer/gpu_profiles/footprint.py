@@ -6,8 +6,8 @@
     kept       what the forward pass of one slice leaves for the backward pass
     workspace  what the backward pass holds besides, where it holds most
 
-Rows, weights and copies are counted here, the other two by the model (`ModelSettings.activations`). `benchmarks.memory` sets this
-beside a device, and tests beside a count of every tensor that autograd keeps on a CPU, within 10 %. Standard library only.
+Rows, weights and copies are counted here, the other two by the model (`ModelSettings.activations`). `benchmarks.memory` sets
+this beside a device, and tests beside a count of every tensor that autograd keeps on a CPU, within 10 %. Standard library only.
 """
 
 from __future__ import annotations
