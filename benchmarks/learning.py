@@ -32,6 +32,7 @@ from trainer.artifacts.card import Card, read_card
 from trainer.config import Job
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
+from trainer.data.timeframes import DAY
 from trainer.targets import scores_of
 from trainer.targets.direction.scores import baselines, metrics
 from trainer.train.evaluation import evaluate
@@ -287,7 +288,9 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
     name = next(name for name, said in simple.items() if len(np.unique(said.reshape(len(said), -1), axis=0)) == 1)
     report = evaluate(said, data.target, rows, level=0.99, forecasts={name: simple[name]})
     low, high = report["better"][name][PROPER[target]] or (None, None)
-    covered = report["intervals"].get("covered") or (None, None)
+    covered: tuple[float | None, float | None] = (None, None)
+    if "covered" in report["intervals"]:
+        covered = _coverage_interval(data, outputs, fitted)
     return {
         "target": target,
         "seed": seed,
@@ -298,6 +301,26 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
         "covered low": covered[0],
         "covered high": covered[1],
     }
+
+
+def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted: dict[str, Any]) -> tuple[float, float]:
+    """Return the 99 % interval of the coverage on test, over days drawn again from test and from validation, where the interval
+    is calibrated anew each time: both have their share in how far a coverage lies from what is nominal."""
+    scores, random, found = scores_of(data.target), np.random.default_rng(0), []
+    days = {}
+    for span in outputs:
+        block = data.candles.timestamp[data.bars(span)] // DAY
+        days[span] = [np.flatnonzero(block == day) for day in np.unique(block)]
+    for _ in range(300):
+        drawn = {
+            span: np.concatenate([rows[n] for n in random.integers(0, len(rows), len(rows))]) for span, rows in days.items()
+        }
+        labels = {span: data.labels(span)[rows] for span, rows in drawn.items()}
+        again = scores.calibrate(data.target, outputs["validation"][drawn["validation"]], labels["validation"], fitted)
+        said = scores.forecast(data.target, outputs["test"][drawn["test"]], again)
+        found.append(scores.metrics(data.target, said, labels["test"])["covered"])
+    low, high = np.quantile(found, [0.005, 0.995])
+    return float(low), float(high)
 
 
 def _direction(loudness: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ reads chunks. The full size, with chance, is benchmarks/learning.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 from benchmarks.learning import CROSSED, crossed
 from trainer.artifacts.card import read_card
 from trainer.artifacts.metrics import headline, shown
+from trainer.artifacts.weights import load, save
+from trainer.errors import DataError
 from trainer.models import MODELS
 from trainer.targets import TARGETS
 from trainer.train.predict import predict_file
@@ -61,6 +64,23 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
     assert whole[0].values.keys() == COLUMNS[target]
     assert all(np.isfinite(value) for said in whole for value in said.values.values())
     assert list(predict_file(trained.file, tmp_path, last=7)) == list(whole[-7:])  # bit for bit
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_card_of_before_there_were_targets_says_the_same(model: str, tmp_path, write_candles, train) -> None:
+    write_candles(tmp_path, "SIG-USD", bars=14_000)
+    trained = train(tmp_path, tmp_path / "out", model=model, **{**SMALL, "batch": 8 if model == "tcn" else 64})
+    tensors, card = load(trained.file)
+    architecture = {name: value for name, value in card.architecture.items() if name != "outputs"}
+    scaler = {**card.scaler, **card.fitted, **card.target_settings}
+    nameless = {"target": "", "target_settings": {}, "fitted": {}}
+    old = replace(card, architecture=architecture, scaler=scaler, horizon=trained.job.horizon, **nameless)
+    save(tmp_path / "old.safetensors", tensors, old)
+    assert predict_file(tmp_path / "old.safetensors", tmp_path, last=9) == predict_file(trained.file, tmp_path, last=9)
+    stranger = replace(old, family="gru")
+    save(tmp_path / "stranger.safetensors", tensors, stranger)
+    with pytest.raises(DataError, match="is a gru model"):
+        predict_file(tmp_path / "stranger.safetensors", tmp_path)
 
 
 @pytest.mark.parametrize("pair", CROSSED)

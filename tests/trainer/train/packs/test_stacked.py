@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from trainer.config import Job
+from trainer.targets import TARGETS
 from trainer.train.packs.pack import Lanes, Member, Pack, fresh_state
 from trainer.train.packs.stacked import Fused, Streams
 
@@ -265,6 +266,15 @@ def test_members_that_share_rows_share_their_place() -> None:
     pack = Fused([members[0], twin, members[1]], JOB)
     assert len(pack._rows_RF) == len(members[0].rows_TF) + len(members[1].rows_TF)
     assert pack._offsets_M1[:, 0].tolist() == [0, 0, len(members[0].rows_TF)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, target: str) -> None:
+    job, members = replace(JOB, target=target), _members(torch.float64)
+    packs = [Lanes(members, job, micro_batch=job.batch), strategy(members, job)]
+    plain, other = (torch.stack([pack.step([True] * MODELS, _batches(members, step)) for step in range(10)]) for pack in packs)
+    torch.testing.assert_close(other, plain, rtol=1e-9, atol=0)
 
 
 @pytest.mark.gpu
