@@ -120,7 +120,9 @@ class _Contender:
         member = _member(job)
         self._pack = form_pack([member], replace(job, strategy="lanes"))
         best = {name: weight.detach().clone() for name, weight in self._pack.model(0).state_dict().items()}
-        self._run = Run(member=member, symbol="A", starts={}, learning_rate=job.learning_rate, best_weights=best)
+        self._run = Run(
+            member=member, symbol="A", reads=torch.arange(1), validate=lambda model: 0.0, learning_rate=1e-3, best_weights=best
+        )
         self._writer = CheckpointWriter(folder, self.events.append)
 
     def rate(self, steps: int) -> float:
@@ -160,7 +162,7 @@ def _member(job: Job) -> Member:
     return Member(
         name="bench",
         rows_TF=torch.randn(rows, len(FEATURES), generator=generator).to(DEVICE),
-        labels_T=torch.randint(0, 2, (rows,), generator=generator).float().to(DEVICE),
+        labels_TK=torch.randint(0, 2, (rows, 1), generator=generator).float().to(DEVICE),
         mean_F=torch.zeros(len(FEATURES), device=DEVICE),
         std_F=torch.ones(len(FEATURES), device=DEVICE),
     )

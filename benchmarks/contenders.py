@@ -25,7 +25,7 @@ from trainer.train.cpu import keep_freed_memory
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import settle_precision
-from trainer.train.score import INPUT_LIMIT, gather, scale_
+from trainer.train.readers import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
 from trainer.train.workers.station import let_threads_sleep
 
@@ -47,7 +47,7 @@ class Share:
             Member(
                 name=f"m{self.first + number}",
                 rows_TF=rows.to(device),
-                labels_T=(rows[:, 0] > 0).float().to(device),
+                labels_TK=(rows[:, :1] > 0).float().to(device),
                 mean_F=rows.mean(0).to(device),
                 std_F=rows.std(0).clamp(min=1e-6).to(device),
             )
@@ -166,7 +166,7 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
         losses = []
         for member, net, optimizer, starts in zip(members, nets, optimizers, ring[number % RING], strict=True):
             x_TBF = gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F)
-            loss = nn.functional.binary_cross_entropy_with_logits(net(x_TBF), member.labels_T[starts + job.lookback - 1])
+            loss = nn.functional.binary_cross_entropy_with_logits(net(x_TBF), member.labels_TK[starts + job.lookback - 1])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(net.parameters(), job.clip_norm)
@@ -191,7 +191,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     there = share.members()
     settle_precision(job, there[0].rows_TF.device)
-    members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_T=member.labels_T.cpu()) for member in there]
+    members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_TK=member.labels_TK.cpu()) for member in there]
 
     class Module(pytorch_lightning.LightningModule):
         def __init__(self, member: Member) -> None:
@@ -257,14 +257,14 @@ class Windows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __init__(self, member: Member, job: Job) -> None:
         self._rows_TF = scale_(member.rows_TF.clone(), member.mean_F.cpu(), member.std_F.cpu(), INPUT_LIMIT)
-        self._labels_T, self._lookback = member.labels_T, job.lookback
+        self._labels_TK, self._lookback = member.labels_TK, job.lookback
 
     def __len__(self) -> int:
         return len(self._rows_TF) - self._lookback
 
     def __getitem__(self, start: int) -> tuple[torch.Tensor, torch.Tensor]:
         end = start + self._lookback
-        return self._rows_TF[start:end], self._labels_T[end - 1]
+        return self._rows_TF[start:end], self._labels_TK[end - 1]
 
 
 class Draws(torch.utils.data.Sampler[int]):
@@ -294,8 +294,8 @@ class PlainNet(nn.Module):
         self.lstm.load_state_dict({f"{kind}_l{layer}": state[f"lstms.{layer}.{kind}_l0"] for layer, kind in names})
 
     def forward(self, x_TBF: torch.Tensor) -> torch.Tensor:
-        """Return the logits (B,) of windows (T, B, F)."""
-        logits: torch.Tensor = self.head(self.lstm(x_TBF)[0][-1]).squeeze(-1)
+        """Return the logits (B, 1) of windows (T, B, F)."""
+        logits: torch.Tensor = self.head(self.lstm(x_TBF)[0][-1])
         return logits
 
 

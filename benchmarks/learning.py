@@ -1,11 +1,13 @@
 """Whether learning is real: a signal that was planted is found, chance is seen as chance, real bars stand beside baselines.
 
-    python -m benchmarks.learning            all three (about six minutes on two cores, nearly all of it for real bars)
-    python -m benchmarks.learning --quick    the first two smaller, and one real series (half a minute)
+    python -m benchmarks.learning            all of it (about ten minutes on two cores, most of it for real bars)
+    python -m benchmarks.learning --quick    smaller, and one real series (a minute or two)
 
 Planted: prices rest, and move once in about 25 bars; the direction follows the volume of the bars 20 to 40 before. The
 inputs are each bar's return and volume alone. Between two moves lie more bars than the direction depends on, so no return
 gives it away.
+Crossed: a volatility that the volume of 20 to 40 bars before decides, found by an LSTM, and the direction above, by a TCN.
+Nothing: walks of constant volatility; no target's gain over its unconditional baseline may lie above zero, over five seeds.
 Chance: random walks through features, splits, scalers and training; then the same with one feature read one bar ahead.
 Real: walk-forward folds of each series, as `python -m trainer.train` makes them. Writes benchmarks/results/learning.json.
 """
@@ -30,12 +32,15 @@ from trainer.artifacts.card import Card, read_card
 from trainer.config import Job
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.windows import SymbolData, prepare
-from trainer.train.evaluation import baselines
-from trainer.train.loop import Run, labels_at, train
-from trainer.train.packs.pack import Member, ModelState
-from trainer.train.packs.strategy import form_pack
-from trainer.train.score import Evaluator, metrics, probabilities_of
+from trainer.data.timeframes import DAY
+from trainer.targets import scores_of
+from trainer.targets.direction.scores import baselines, metrics
+from trainer.train.evaluation import evaluate
+from trainer.train.loop import Run, train
+from trainer.train.packs.pack import ModelState
+from trainer.train.packs.strategy import form_pack, in_steps
+from trainer.train.prepare import SymbolData, prepare
+from trainer.train.task import reader_for, run_of
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
 FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1
@@ -65,6 +70,53 @@ CHANCE = Job(
     test_fraction=0.5,
     validation_fraction=0.1,
 )
+CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target that is not the model's default
+    "lstm-volatility": {
+        "model": "lstm",
+        "target": "volatility",
+        "horizon_sessions": 1,
+        "hidden": 16,
+        "layers": 1,
+        "lookback": 41,
+        "dropout": 0.0,
+        "batch": 64,
+        "epochs": 12,
+        "patience": 12,
+        "learning_rate": 1e-2,
+        "schedule": "cosine",
+    },
+    "tcn-direction": {
+        "model": "tcn",
+        "target": "direction",
+        "horizon": 1,
+        "blocks": 4,
+        "width": 8,
+        "dropout": 0.0,
+        "chunk": 256,
+        "batch_chunks": 8,
+        "epochs": 20,
+        "patience": 20,
+        "learning_rate": 1e-2,
+        "schedule": "cosine",
+        "test_fraction": 0.2,
+        "validation_fraction": 0.1,
+    },
+}
+HOURS = 2  # of a bar of the planted volatility
+NOTHING: dict[str, Any] = {
+    "hidden": 4,
+    "layers": 1,
+    "dropout": 0.0,
+    "lookback": 5,
+    "horizon": 1,
+    "horizon_sessions": 1,
+    "epochs": 2,
+    "batch": 128,
+    "learning_rate": 3e-3,
+    "test_fraction": 0.3,
+    "validation_fraction": 0.1,
+}
+PROPER = {"direction": "log_loss", "volatility": "qlike", "return": "mse", "quantiles": "pinball", "barrier": "log_loss"}
 TEST_BARS = 10_000
 TOLERANCE = 0.01  # of the mean AUC of five seeds around a half: nearly four of its standard errors
 MINUTE = 60_000_000_000
@@ -90,6 +142,12 @@ def main() -> None:
     found: dict[str, Any] = {"machine": machine(), "quick": options.quick}
     found["planted"] = [planted(seed, moves=8_000 if options.quick else 16_000) for seed in range(3)]
     _print("planted signal, three seeds", found["planted"])
+    found["crossed"] = [crossed(pair, seed=seed, quick=options.quick) for pair in CROSSED for seed in range(3)]
+    _print("planted signals in the crossings, three seeds", found["crossed"])
+    found["nothing"] = [
+        nothing(target, seed, bars=20_000 if options.quick else 50_000) for target in PROPER for seed in range(5)
+    ]
+    _print("walks of constant volatility: the gain over the unconditional baseline", found["nothing"])
     found["chance"] = [chance(seed, ahead=ahead) for ahead in (False, True) for seed in range(5)]
     _print("random walk, five seeds; then one feature one bar ahead", found["chance"])
     for ahead in (False, True):
@@ -109,17 +167,17 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.epochs) -> dict[str,
     """Train a small model on candles with a planted signal; return what it reached and what could be reached."""
     candles, features = planted_candles(seed, moves=moves)
     data = prepare(candles, PLANTED, features=features, warmup=0)
-    bars = (data.starts["test"] + PLANTED.lookback - 1).numpy()
-    labels = data.labels_T.numpy()[bars]
-    oracle = metrics(np.where(_direction(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1), labels)
-    simple = baselines(data, candles.close, lookback=PLANTED.lookback, horizon=1, span="test")["logistic"]
+    bars, labels = data.bars("test"), data.labels("test")
+    said = np.where(_direction(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1)
+    oracle = metrics(data.target, said, labels)
+    simple = baselines(data.target, data.scored("test"))["logistic"]
     began = time.perf_counter()
     scored = learn(data, replace(PLANTED, seed=seed, epochs=epochs))
     return {
         "seed": seed,
         "auc": scored["auc"],
         "attainable": oracle["auc"],
-        "logistic on the last bar": metrics(simple, labels)["auc"],
+        "logistic on the last bar": metrics(data.target, simple, labels)["auc"],
         "test windows": scored["n"],
         "seconds": round(time.perf_counter() - began, 1),
     }
@@ -147,6 +205,122 @@ def planted_candles(seed: int, *, moves: int) -> tuple[Candles, torch.Tensor]:
         volume=np.exp(loudness),
     )
     return candles, torch.from_numpy(np.stack([moved, loudness], axis=1)).float()
+
+
+def planted_volatility(seed: int, *, bars: int) -> tuple[Candles, torch.Tensor]:
+    """Return candles of two hours whose moves are as large as the volume of 20 to 40 bars before was loud, their sign chance,
+    and the two features of each bar (N, 2)."""
+    random = np.random.default_rng(seed)
+    loudness = random.standard_normal(bars)
+    total = np.concatenate([[0.0], np.cumsum(loudness)])
+    bar = np.arange(bars)
+    past = (total[np.maximum(bar - FIRST_LAG + 1, 0)] - total[np.maximum(bar - LAST_LAG, 0)]) / np.sqrt(
+        LAST_LAG - FIRST_LAG + 1
+    )
+    size = 0.002 * np.exp(0.5 * past)
+    moved = size * np.exp(0.1 * random.standard_normal(bars)) * random.choice([-1.0, 1.0], bars)
+    close = 100 * np.exp(np.cumsum(moved))
+    candles = Candles(
+        symbol="PLANTED",
+        timeframe=f"{HOURS}h",
+        timestamp=60 * HOURS * MINUTE * bar.astype(np.int64),
+        open=np.concatenate([close[:1], close[:-1]]),
+        high=close,
+        low=close,
+        close=close,
+        volume=np.exp(loudness),
+    )
+    return candles, torch.from_numpy(np.stack([moved, loudness], axis=1)).float()
+
+
+def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
+    """Train a pair on what is planted for its target; return the headline metric on test, and what the best baseline has."""
+    job = in_steps(Job(**CROSSED[pair], seed=seed))
+    candles, features = (
+        planted_volatility(seed, bars=6_000 if quick else 12_000)
+        if job.target_name == "volatility"
+        else planted_candles(seed, moves=4_000 if quick else 16_000)
+    )
+    data = prepare(candles, job, features=features, warmup=1)
+    began = time.perf_counter()
+    scored = learn(data, job)
+    headline = data.target.metrics[0].name
+    scores, labels = scores_of(data.target), data.labels("test")
+    simple = [
+        scores.metrics(data.target, said, labels)[headline]
+        for said in scores.baselines(data.target, data.scored("test")).values()
+    ]
+    return {
+        "pair": pair,
+        "seed": seed,
+        "metric": headline,
+        "found": scored[headline],
+        "best baseline": max(value for value in simple if value is not None),
+        "test bars": scored["n"],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
+    """Train on a walk of constant volatility; return the gain over the unconditional baseline in the target's proper score,
+    and for quantiles the 99 % interval of the coverage."""
+    random = np.random.default_rng(seed)
+    close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(bars)))
+    first = np.concatenate([[100.0], close[:-1]])
+    candles = Candles(
+        symbol="WALK",
+        timeframe="15m",
+        timestamp=15 * MINUTE * np.arange(bars, dtype=np.int64),
+        open=first,
+        high=np.maximum(first, close),
+        low=np.minimum(first, close),
+        close=close,
+        volume=np.exp(random.standard_normal(bars)),
+    )
+    job = Job(**NOTHING, target=target, seed=seed)
+    data = prepare(candles, job)
+    model = trained(data, job)
+    outputs = {span: reader_for(data, job).outputs(model, data.bars(span)) for span in ("validation", "test")}
+    scores = scores_of(data.target)
+    fitted = scores.calibrate(data.target, outputs["validation"], data.labels("validation"), data.fitted)
+    said, rows = scores.forecast(data.target, outputs["test"], fitted), data.scored("test")
+    simple = scores.baselines(data.target, rows)
+    name = next(name for name, said in simple.items() if len(np.unique(said.reshape(len(said), -1), axis=0)) == 1)
+    report = evaluate(said, data.target, rows, level=0.99, forecasts={name: simple[name]})
+    low, high = report["better"][name][PROPER[target]] or (None, None)
+    covered: tuple[float | None, float | None] = (None, None)
+    if "covered" in report["intervals"]:
+        covered = _coverage_interval(data, outputs, fitted)
+    return {
+        "target": target,
+        "seed": seed,
+        "over": name,
+        "score": PROPER[target],
+        "gain low": low,
+        "gain high": high,
+        "covered low": covered[0],
+        "covered high": covered[1],
+    }
+
+
+def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted: dict[str, Any]) -> tuple[float, float]:
+    """Return the 99 % interval of the coverage on test, over days drawn again from test and from validation, where the interval
+    is calibrated anew each time: both have their share in how far a coverage lies from what is nominal."""
+    scores, random, found = scores_of(data.target), np.random.default_rng(0), []
+    days = {}
+    for span in outputs:
+        block = data.candles.timestamp[data.bars(span)] // DAY
+        days[span] = [np.flatnonzero(block == day) for day in np.unique(block)]
+    for _ in range(300):
+        drawn = {
+            span: np.concatenate([rows[n] for n in random.integers(0, len(rows), len(rows))]) for span, rows in days.items()
+        }
+        labels = {span: data.labels(span)[rows] for span, rows in drawn.items()}
+        again = scores.calibrate(data.target, outputs["validation"][drawn["validation"]], labels["validation"], fitted)
+        said = scores.forecast(data.target, outputs["test"][drawn["test"]], again)
+        found.append(scores.metrics(data.target, said, labels["test"])["covered"])
+    low, high = np.quantile(found, [0.005, 0.995])
+    return float(low), float(high)
 
 
 def _direction(loudness: np.ndarray) -> np.ndarray:
@@ -191,16 +365,20 @@ class _OneRun:
         self.model = model
 
 
-def learn(data: SymbolData, job: Job) -> dict[str, Any]:
-    """Train one model in this process, stop early on validation, and score it once on test."""
-    scaler = {"mean_F": data.mean_F, "std_F": data.std_F}
-    member = Member(name=data.symbol, rows_TF=data.rows_TF, labels_T=data.labels_T, seed=job.seed, **scaler)
-    roster = _OneRun(Run(member=member, symbol=data.symbol, starts=data.starts, learning_rate=job.learning_rate))
+def trained(data: SymbolData, job: Job) -> torch.nn.Module:
+    """Train one model in this process, stopping early on validation, and return it with its best weights."""
+    roster = _OneRun(run_of(data, job, model=data.symbol, seed=job.seed))
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
-    evaluator = Evaluator(rows_TF=data.rows_TF, lookback=job.lookback, **scaler)
-    chances = probabilities_of(evaluator.logits(roster.model, data.starts["test"]))
-    return metrics(chances, labels_at(data.labels_T, data.starts["test"], job.lookback))
+    return roster.model
+
+
+def learn(data: SymbolData, job: Job) -> dict[str, Any]:
+    """Train one model, and score it once on test, without intervals."""
+    model = trained(data, job)
+    outputs = reader_for(data, job).outputs(model, data.bars("test"))
+    scores = scores_of(data.target)
+    return dict(scores.metrics(data.target, scores.forecast(data.target, outputs, data.fitted), data.labels("test")))
 
 
 def real(file: Path, symbols: str, settings: dict[str, Any]) -> list[dict[str, Any]]:

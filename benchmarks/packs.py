@@ -45,11 +45,11 @@ from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.features import FEATURES, compute_features
 from trainer.errors import DataError
+from trainer.models.lstm import CPU_SLICE
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced
-from trainer.train.packs.pack import CPU_MICRO_BATCH
 from trainer.train.packs.strategy import form_pack
-from trainer.train.score import gather
+from trainer.train.readers import gather
 from trainer.train.seeds import dropout_keys
 from trainer.train.tuning.timing import Candidate
 from trainer.train.tuning.tune import tune
@@ -268,10 +268,10 @@ def _outside_share(rows: Sequence[torch.Tensor]) -> float:
         pack.step([True], starts)
         middle = time.perf_counter()
         dropout_keys(seed=0, model="m0", step=step, layers=job.layers)
-        for first in range(0, job.batch, CPU_MICRO_BATCH):
-            part = starts[0][first : first + CPU_MICRO_BATCH]
+        for first in range(0, job.batch, CPU_SLICE):
+            part = starts[0][first : first + CPU_SLICE]
             gather(members[0].rows_TF, part, steps_T1, members[0].mean_F, members[0].std_F)
-            members[0].labels_T[part + job.lookback - 1]
+            members[0].labels_TK[part + job.lookback - 1]
         if step >= 4:
             whole += middle - began
             outside += time.perf_counter() - middle

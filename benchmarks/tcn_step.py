@@ -39,9 +39,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.config import Job
-from trainer.models.tcn import Block, Tcn
+from trainer.models.tcn.network import Block, Tcn
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
-from trainer.train.packs.chunks import Chunks, cpu_micro_batch
+from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.precision import settle_precision
 from trainer.train.task import Task
@@ -202,7 +202,7 @@ def _member(job: Job) -> Member:
     return Member(
         name="tcn",
         rows_TF=rows_TF.to(DEVICE),
-        labels_T=labels_T.to(DEVICE),
+        labels_TK=labels_T[:, None].to(DEVICE),
         mean_F=rows_TF.mean(0).to(DEVICE),
         std_F=rows_TF.std(0).to(DEVICE),
     )
@@ -220,7 +220,7 @@ def _ours_alone(job: Job) -> Iterator[float]:
 def _ours(job: Job, threads: int = 1) -> Iterator[float]:
     torch.set_num_threads(threads)
     keep_freed_memory()
-    micro_batch = cpu_micro_batch(job) if DEVICE == "cpu" else job.batch_chunks
+    micro_batch = job.model_settings.cpu_slice if DEVICE == "cpu" else job.batch_chunks
     pack = Chunks([_member(job)], job, micro_batch=micro_batch)
     first = _starts(job)[: job.batch_chunks].to(DEVICE)
     yield float(pack.step([True], [first]))
@@ -245,7 +245,9 @@ def _plain(job: Job) -> Iterator[float]:
     scaled = ((member.rows_TF - member.mean_F) / member.std_F).cpu()
     read = job.chunk + job.bars_seen - 1
     chunks = torch.stack([scaled[start : start + read].T for start in _starts(job).tolist()])
-    labels = torch.stack([member.labels_T[start + job.bars_seen - 1 : start + read].cpu() for start in _starts(job).tolist()])
+    labels = torch.stack(
+        [member.labels_TK[start + job.bars_seen - 1 : start + read, 0].cpu() for start in _starts(job).tolist()]
+    )
     dataset = TensorDataset(chunks.contiguous(), labels)
 
     def step(x_BFX: torch.Tensor, labels_BT: torch.Tensor) -> float:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 # What a node starts: the agent, and by `-m` the training and the smoke test. Their workers import modules of these.
 NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke")
-# What makes a model. When models and targets have homes, those that the job names become entry points here, and no module that
-# training reaches may import all of them: then a change in another home voids no checkpoint.
+# What makes a model, besides the homes of the job's model and target: a change in another home's code voids no checkpoint. (One
+# in another home's settings does: a job holds the keys of all.)
 TRAINING = ("trainer.train.__main__",)
+HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
 # Files that a reached module reads. A test finds one that is missing here.
 DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/gpu_profiles/chips.py": ("trainer/gpu_profiles.toml",),
@@ -59,10 +60,21 @@ def sha256_of(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
+def home_modules(homes: Iterable[str] | None = None, *, package: Path | None = None) -> tuple[str, ...]:
+    """Return the modules of these homes, such as "trainer.models.lstm", or of all homes. One from outside has none here."""
+    folder = package or Path(__file__).parent
+    if homes is None:
+        places = [path.parent for name in HOMES for path in (folder / name).glob("*/__init__.py")]
+    else:
+        places = [folder.joinpath(*home.split(".")[1:]) for home in homes if home.startswith("trainer.")]
+    files = sorted(path for place in places for path in place.glob("*.py") if path.stem != "__init__")
+    return tuple(".".join(("trainer", *path.relative_to(folder).with_suffix("").parts)) for path in files)
+
+
 @cache
-def training_sha256() -> str:
-    """Return the hash of the files that training reaches; a tenth of a second, once a process."""
-    return sha256_of(code_files(TRAINING))
+def training_sha256(homes: tuple[str, ...]) -> str:
+    """Return the hash of the files that training with these homes reaches; a tenth of a second, once a process."""
+    return sha256_of(code_files((*TRAINING, *home_modules(homes))))
 
 
 def _files_of(dotted: str, folder: Path) -> list[Path]:

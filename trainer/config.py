@@ -1,4 +1,5 @@
-"""The job: every setting of a run, in one flat TOML file. Its keys, types, defaults and units stand here and nowhere else.
+"""The job: every setting of a run, in one flat TOML file. Its keys, types, defaults and units stand here, and those of a model
+or a target in their homes.
 
 Standard library only: the launcher, the Lambdas, the node and the trainer all read jobs through this module.
 """
@@ -9,14 +10,16 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from trainer import models, targets
 from trainer.errors import UsageError, nearest
+from trainer.settings import CHUNKS, ModelSettings, TargetSettings, check_limits, setting
 
-MODELS = ("lstm", "tcn")
 AUTO = "auto"  # of `batch`, whose number is 0 then
 CALENDARS = ("auto", "24x7", "sessions", "events")
 STRATEGIES = ("auto", "lanes", "streams", "fused")
@@ -24,39 +27,21 @@ TUNE = ("auto", "never", "always")
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 MARKETS = ("on_demand", "spot")
-MAX_HORIZON_SESSIONS = 21  # a month of an exchange
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 _EXPECTED = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def setting(default: Any, help: str) -> Any:
-    """Declare a job key: its default and the sentence that `examples/crypto-lstm.toml` and the docs show."""
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(targets.TargetKeys, models.ModelKeys):
     """What to train, on which data, on which machines, within which time and money. Every field is a key of the job file."""
 
     name: str = setting("mayfly", "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most.")
 
     # what to train
-    model: str = setting("lstm", "Model family: " + ", ".join(MODELS) + ".")
-    hidden: int = setting(64, "Hidden units of each LSTM layer.")
-    layers: int = setting(2, "LSTM layers.")
-    dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.")
-    lookback: int = setting(60, "Bars a window looks back.")
-    horizon: int = setting(5, "Bars ahead that the label looks: sign of log close(t+horizon)/close(t).")
-    width: int = setting(512, "TCN: channels of each convolution.")
-    blocks: int = setting(12, "TCN: residual blocks of two dilated causal convolutions.")
-    dilation_cap: int = setting(32, "TCN: the dilation doubles from block to block, 1, 2, 4 ..., up to this.")
-    chunk: int = setting(1024, "TCN: bars of a chunk; the bars that its first output looks back on are read besides.")
-    batch_chunks: int = setting(4, "TCN: chunks in one optimizer step, instead of batch.")
-    horizon_sessions: int = setting(
-        0, "TCN: sessions ahead of which it tells the volatility; 0: the most, to 21, that leave 20 separate labels in test."
-    )
+    model: str = setting(models.DEFAULT, "Model: " + ", ".join(models.MODELS) + ".")
+    target: str = setting("", "Target, what is forecast: " + ", ".join(targets.TARGETS) + "; empty: the model's default.")
 
     # on which data
     data: str = setting("", "Folder or file of candles, uploaded to the bucket's raw/; empty: what raw/ holds.")
@@ -121,29 +106,44 @@ class Job:
     def __post_init__(self) -> None:
         check(self)
 
+    @cached_property
+    def model_settings(self) -> ModelSettings:
+        """Return the settings of the job's model."""
+        return _settings(models.MODELS[self.model], self)
+
+    @cached_property
+    def target_settings(self) -> TargetSettings:
+        """Return the settings of the job's target."""
+        return _settings(targets.TARGETS[self.target_name], self)
+
     @property
-    def dilations(self) -> tuple[int, ...]:
-        """Return the dilation of each TCN block."""
-        return tuple(min(2**block, self.dilation_cap) for block in range(self.blocks))
+    def target_name(self) -> str:
+        """Return the name of the target: the job's, else the model's default."""
+        return self.target or targets.DEFAULT_OF.get(self.model, targets.DEFAULT)
 
     @property
     def bars_seen(self) -> int:
-        """Return how many bars one prediction looks at: a window's, or a TCN's receptive field."""
-        # Each block has two convolutions of kernel 3, which reach 2 x dilation bars back each.
-        return 1 + 4 * sum(self.dilations) if self.model == "tcn" else self.lookback
+        """Return how many bars one output depends on."""
+        return self.model_settings.bars_seen
 
     @property
     def unit(self) -> str:
-        """Return what a step takes and a rate counts: windows, or a TCN's chunks."""
-        return "chunks" if self.model == "tcn" else "windows"
+        """Return what a step takes and a rate counts: windows or chunks."""
+        return self.model_settings.reads
 
     def max_duration_or(self, default: timedelta) -> timedelta:
         """Return the job's `max_duration`, or `default` where it names none."""
         return parse_duration(self.max_duration) if self.max_duration else default
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as JSON values, in the order of the fields."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        """Return the job as JSON values, in the order of `job_keys`."""
+        values = {key: getattr(self, key) for key, _, _ in job_keys()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def _settings(home: Any, job: Job) -> Any:
+    """Return a home's settings from the job's keys; a key that the flat job does not know has its default."""
+    return home(**{item.name: getattr(job, item.name) for item in fields(home) if hasattr(job, item.name)})
 
 
 def parse_duration(text: str) -> timedelta:
@@ -197,8 +197,10 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def job_keys() -> list[tuple[str, Any, str]]:
-    """Return (key, default, help) of every job key, in order."""
-    return [(item.name, item.default, item.metadata["help"]) for item in fields(Job)]
+    """Return (key, default, help) of every job key, in order: what names the job, the keys of homes, the rest."""
+    first = ("name", "model", "target")
+    ordered = sorted(fields(Job), key=lambda item: first.index(item.name) if item.name in first else len(first))
+    return [(item.name, item.default, item.metadata["help"]) for item in ordered]
 
 
 def _toml_value(text: str) -> Any:
@@ -241,7 +243,8 @@ def check(job: Job) -> None:
         f"at most {MAX_JOB_NAME} lower case letters, digits and dashes",
     )
     choices_of = {
-        "model": MODELS,
+        "model": models.MODELS,
+        "target": ("", *targets.TARGETS),
         "calendar": CALENDARS,
         "schedule": SCHEDULES,
         "strategy": STRATEGIES,
@@ -250,11 +253,10 @@ def check(job: Job) -> None:
         "market": MARKETS,
     }
     for key, choices in choices_of.items():
-        require(getattr(job, key) in choices, key, "one of " + ", ".join(choices))
-    for key in ("width", "blocks", "dilation_cap", "chunk", "batch_chunks"):
-        require(getattr(job, key) >= 1, key, "1 or more")
-    require(0 <= job.horizon_sessions <= MAX_HORIZON_SESSIONS, "horizon_sessions", f"0 to {MAX_HORIZON_SESSIONS}")
-    for key in ("hidden", "layers", "lookback", "horizon", "epochs", "patience", "nodes", "folds", "seeds"):
+        require(getattr(job, key) in choices, key, "one of " + ", ".join(filter(None, choices)))
+    for item in fields(job):
+        check_limits(item.name, getattr(job, item.name), item.metadata["limits"])
+    for key in ("epochs", "patience", "nodes", "folds", "seeds"):
         require(getattr(job, key) >= 1, key, "1 or more")
     for key in (
         "batch",
@@ -274,8 +276,7 @@ def check(job: Job) -> None:
         require(0 <= getattr(job, key) < float("inf"), key, "0 or more")
     for key in ("learning_rate", "clip_norm"):
         require(0 < getattr(job, key) < float("inf"), key, "above 0")
-    for key in ("dropout", "ema"):
-        require(0 <= getattr(job, key) < 1, key, "0 or more and below 1")
+    require(0 <= job.ema < 1, "ema", "0 or more and below 1")
     for key in ("validation_fraction", "test_fraction"):
         require(0 < getattr(job, key) < 1, key, "between 0 and 1")
     require(
@@ -286,9 +287,10 @@ def check(job: Job) -> None:
     require(job.nodes == 1, "nodes", "1 (several instances a run come with a later version)")
     if job.max_duration:
         parse_duration(job.max_duration)
-    if job.model == "tcn" and job.batch == 0:
-        why = "what a step of a tcn takes is batch_chunks chunks"
-        raise UsageError("batch = auto is for lstm jobs", why=why, do="Set batch_chunks, and leave batch out.")
+    if job.unit == CHUNKS and job.batch == 0:
+        key = job.model_settings.batch_key
+        why = f"what a step of {job.model} takes is {key} chunks"
+        raise UsageError("batch = auto is for models that read windows", why=why, do=f"Set {key}, and leave batch out.")
 
 
 def job_from_json(text: str) -> Job:

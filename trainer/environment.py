@@ -82,7 +82,7 @@ VARIABLES = (
     Variable(
         name="CUBLAS_WORKSPACE_CONFIG",
         set_by=YOU,
-        meaning="workspace of cuBLAS; an LSTM on a GPU gives the same numbers twice only with one",
+        meaning="workspace of cuBLAS; a recurrent model on a GPU gives the same numbers twice only with one",
         default="`:4096:2` in a training on an NVIDIA GPU",
     ),
     Variable(name="OMP_WAIT_POLICY", set_by=YOU, meaning="how idle OpenMP threads wait", default="see GOMP_SPINCOUNT"),

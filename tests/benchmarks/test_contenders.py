@@ -12,7 +12,7 @@ from benchmarks.contenders import Draws, PlainNet, Share, Team, Windows, batches
 from trainer.config import Job
 from trainer.data.features import WARMUP
 from trainer.train.packs.pack import new_model
-from trainer.train.score import gather
+from trainer.train.readers import gather
 
 JOB = Job(hidden=8, batch=16, lookback=10, dropout=0.0)
 ROWS = [torch.randn(WARMUP + 300, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
@@ -27,7 +27,7 @@ def test_a_data_loader_of_windows_gives_the_batches_that_are_gathered_inside_our
         assert list(islice(draws, JOB.batch)) == starts.tolist()
         x_BTF, labels_B = torch.utils.data.default_collate([Windows(member, JOB)[int(start)] for start in starts])
         assert torch.equal(x_BTF.transpose(0, 1), gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F))
-        assert torch.equal(labels_B, member.labels_T[starts + JOB.lookback - 1])
+        assert torch.equal(labels_B, member.labels_TK[starts + JOB.lookback - 1])
 
 
 def _with_a_loaders_worker(pipe: Connection, job: Job, share: Share) -> None:

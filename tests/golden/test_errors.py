@@ -33,8 +33,6 @@ from trainer.control.progress import Step, detached, unconfirmed_receipt
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.data.candles import read_candles
-from trainer.data.check import check_data
-from trainer.data.check import main as check_main
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError
 from trainer.gpu_profiles.chips import named_profile, profiles, read_measured
@@ -44,6 +42,8 @@ from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.plan import machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
+from trainer.plan.check import check_data
+from trainer.plan.check import main as check_main
 from trainer.registry.store import find_model
 from trainer.rehearsal.client import lease_server
 from trainer.rehearsal.pulumi_apply import settings

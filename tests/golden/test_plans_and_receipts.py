@@ -24,6 +24,7 @@ from trainer.runs.observation import NodeResult, Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+from trainer.targets.direction import Direction
 
 Golden = Callable[[str, str], None]
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
@@ -105,7 +106,7 @@ def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
 def result(**fields: Any) -> NodeResult:
     starts = {"boot": 60, "stage": 70, "train": 100.5, "upload": 370.25, "end": 380}
     model = {"symbol": "BTC-USD", "family": "lstm", "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"}
-    scores = {"test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+    scores = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
     known = {
         "state": "done",
         "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores, "fold": 1, "seed": 0},),

@@ -9,15 +9,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from trainer.access import Access, _session
 from trainer.artifacts.card import METADATA_KEY, Card
+from trainer.data.candles import Candles
+from trainer.data.sources import FIELDS
+from trainer.data.timeframes import step_of
 from trainer.runs.observation import NodeResult, Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
 from trainer.stack_outputs import StackOutputs
+from trainer.targets.direction import Direction
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -31,6 +36,7 @@ def applied(aws_server: EmbeddedAws) -> Access:
     return access
 
 
+MONDAY = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, where made candles begin
 START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 
 
@@ -118,7 +124,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
 
 
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
-METRICS = {"test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+METRICS = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
 
 
 def weights() -> bytes:
@@ -149,3 +155,39 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, Observation(result=result))).encode())
     for number, text in enumerate(("booted\nstaged\n", "trained\n"), start=1):
         objects.put(key=f"{log_prefix(record.run_id, 1)}{number:06d}.log", body=text.encode())
+
+
+@pytest.fixture
+def make_candles() -> Callable[..., Candles]:
+    """Build seeded candles: `make_candles(500, drop=[100, 101])` leaves bars out, `close=[...]` sets every price of a bar."""
+
+    def make(
+        num_bars: int = 2000,
+        *,
+        symbol: str = "AAA",
+        timeframe: str = "1m",
+        seed: int = 0,
+        drop: object = (),
+        close: object = None,
+    ) -> Candles:
+        random = np.random.default_rng(seed)
+        timestamp = MONDAY + (step_of(timeframe) or 60_000_000_000) * np.arange(num_bars, dtype=np.int64)
+        last = (
+            np.asarray(close, dtype=float) if close is not None else 100 * np.exp(np.cumsum(random.normal(0, 1e-3, num_bars)))
+        )
+        first = np.concatenate([last[:1], last[:-1]]) if close is None else last
+        spread = 1 + (np.abs(random.normal(0, 5e-4, num_bars)) if close is None else 0)
+        keep = np.ones(num_bars, dtype=bool)
+        keep[list(drop)] = False  # type: ignore[call-overload]
+        columns = {
+            "open": first,
+            "high": np.maximum(first, last) * spread,
+            "low": np.minimum(first, last) / spread,
+            "close": last,
+            "volume": random.lognormal(3, 1, num_bars),
+        }
+        return Candles(
+            symbol=symbol, timeframe=timeframe, timestamp=timestamp[keep], **{name: columns[name][keep] for name in FIELDS}
+        )
+
+    return make

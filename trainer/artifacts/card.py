@@ -9,7 +9,7 @@ dictionary of texts in the header; ours has one key, `mayfly_card`. https://hugg
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,16 @@ class Card:
     calendar: str
     scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
     splits: dict[str, Any]
-    metrics: dict[str, dict[str, Any]]
+    metrics: dict[str, dict[str, Any]]  # by span; `about` describes them: `settings.TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str
     seed: int
     created_at: str
     mayfly: str
+    target: str = ""  # empty in cards of before 2026-11-22: the model's default
+    target_settings: dict[str, Any] = field(default_factory=dict)
+    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     format: int = FORMAT
@@ -65,7 +68,9 @@ def card_from_json(text: str) -> Card:
             f"the model's card has format {found!r}", why=f"this Mayfly reads {FORMAT}", do="Use the Mayfly that made it."
         )
     names = {item.name for item in fields(Card)}
-    missing = sorted(item.name for item in fields(Card) if item.default is MISSING and item.name not in values)
+    missing = sorted(
+        item.name for item in fields(Card) if item.default is item.default_factory is MISSING and item.name not in values
+    )
     if missing:
         raise DataError("the model's card is incomplete", why="no " + ", ".join(missing), do="Fetch the model again.")
     return Card(**{name: values[name] for name in names & values.keys()})

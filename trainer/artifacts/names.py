@@ -1,4 +1,4 @@
-"""What a model is called: `<family>_<symbol>_<timeframe>`, with `_f<fold>_s<seed>` after it where a symbol has several.
+"""Names of models: `<family>-<target>_<symbol>_<timeframe>`, with `_f<fold>_s<seed>` after it where a symbol has several.
 
 The name is the file's, the key's last part, and the model's in events. Standard library only: the control plane reads names.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"(?P<family>[^_]+)_(?P<symbol>.+?)(?:_(?P<timeframe>[^_]+?))?(?:_f(?P<fold>\d+)_s(?P<seed>\d+))?")
+_NAME = re.compile(
+    r"(?P<family>[^_-]+)(?:-(?P<target>[^_]+))?_(?P<symbol>.+?)(?:_(?P<timeframe>[^_]+?))?(?:_f(?P<fold>\d+)_s(?P<seed>\d+))?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,16 +20,19 @@ class ModelName:
     family: str
     symbol: str
     timeframe: str
+    target: str = ""  # empty in names of before 2026-11-22
     fold: int | None = None
     seed: int | None = None
 
     @property
-    def stem(self) -> str:
-        """Return the name without fold and seed."""
+    def draws(self) -> str:
+        """Return the name that random numbers follow from, with the seed: without target, fold and seed."""
         return f"{self.family}_{self.symbol}_{self.timeframe}"
 
     def __str__(self) -> str:
-        return self.stem if self.fold is None else f"{self.stem}_f{self.fold}_s{self.seed}"
+        kind = f"{self.family}-{self.target}" if self.target else self.family
+        numbers = "" if self.fold is None else f"_f{self.fold}_s{self.seed}"
+        return f"{kind}_{self.symbol}_{self.timeframe}{numbers}"
 
 
 def read_name(text: str) -> ModelName:
@@ -38,6 +43,7 @@ def read_name(text: str) -> ModelName:
     fold, seed = found["fold"], found["seed"]
     return ModelName(
         family=found["family"],
+        target=found["target"] or "",
         symbol=found["symbol"],
         timeframe=found["timeframe"] or "",
         fold=int(fold) if fold else None,

@@ -1,4 +1,4 @@
-"""`mayfly bench`: what training the TCN costs on this machine, in seconds, memory and dollars, by batch."""
+"""`mayfly bench`: the cost of training a large model on this machine, in seconds, memory and dollars, by batch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trainer.config import job_from, parse_assignments
 from trainer.cost.instances import InstanceType, catalogue
 from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.models import chunk_models
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.train.tuning.bench import Row
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows = bench(job, torch.device(kind), quick=arguments.quick, say=lambda line: print(line, file=sys.stderr))
     costs = [_costs(epoch_seconds(job, row, bars=arguments.bars), price) if not row.excluded else None for row in rows]
     model = (
-        f"TCN {job.blocks} x {job.width}, {num_parameters(job):,} weights, chunks of {job.chunk} bars; "
+        f"{job.model_settings.words}, {num_parameters(job):,} weights, chunks of {job.model_settings.bars_out} bars; "
         f"an epoch is {num_chunks(job, bars=arguments.bars):,} chunks, validation aside"
     )
     if arguments.json:
@@ -60,12 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     """Raise UsageError for what can't be measured."""
-    job_from(settings)
-    for key in ("batch", "batch_chunks", "activation_checkpointing"):
+    model = chunk_models()[0]
+    job = job_from({"model": model}, settings)
+    for key in ("batch", job.model_settings.batch_key, "activation_checkpointing"):
         if key in settings:
             raise UsageError(f"--set {key}", why="the table has several", do=f"Leave {key} out.")
-    if settings.get("model", "tcn") != "tcn":
-        raise UsageError("bench measures the TCN", do="`mayfly tune` is for lstm jobs.")
+    if job.model != model:
+        raise UsageError(f"bench measures a {model}", do="`mayfly tune` is for models that read windows.")
     if arguments.price is not None and not 0 <= arguments.price < math.inf:
         raise UsageError(f"--price {arguments.price:g}", do="Give dollars an hour, 0 or more.")
     if arguments.bars < 0:

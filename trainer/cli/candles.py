@@ -35,14 +35,14 @@ DEMO_JOB: dict[str, Any] = {
 
 
 class DataCheck:
-    """`python -m trainer.data.check`, running beside the launcher until somebody asks what it found."""
+    """`python -m trainer.plan.check`, running beside the launcher until somebody asks what it found."""
 
     def __init__(self, job: Job) -> None:
         self.job, self._data = job, Path(job.data)
         self._folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
         job_file = Path(self._folder.name) / "job.json"
         job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
-        command = [sys.executable, "-m", "trainer.data.check", "--job", str(job_file), "--data", job.data]
+        command = [sys.executable, "-m", "trainer.plan.check", "--job", str(job_file), "--data", job.data]
         self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
@@ -95,7 +95,9 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
         candles, files = check.result()
         return Found(job=job, candles=candles, files=files)
     if inputs := list_inputs(objects):
-        candles = choose(inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.bars_seen + job.horizon)
+        candles = choose(
+            inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.bars_seen + job.target_settings.bars_ahead
+        )
         notes = [f"left out: {key} (no launch put it there; name it with --data once)" for key in candles.left_out]
         return Found(job=job, candles=candles, notes=notes)
     if not rehearsal:

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from trainer.artifacts.metrics import headline
 from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, table
 from trainer.registry.store import Model, find_model, list_models, save_model
@@ -13,7 +14,7 @@ from trainer.runs.record import iso
 from trainer.runs.store import open_objects
 from trainer.stack import read_stack
 
-HEADER = ["model", "stage", "run", "accuracy", "base rate", "AUC", "MCC", "correlation", "bars", "created", "version", "sha256"]
+HEADER = ["model", "stage", "run", "test score", "bars", "created", "version", "sha256"]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"models": [_as_dict(model) for model in models]}, indent=2))
     else:
-        print("\n".join(table([HEADER, *map(_row, models)], right=(3, 4, 5, 6, 7))) if models else "no models yet")
+        print("\n".join(table([HEADER, *map(_row, models)])) if models else "no models yet")
     return 0
 
 
@@ -38,17 +39,11 @@ def _as_dict(model: Model) -> dict[str, object]:
 
 
 def _row(model: Model) -> list[str]:
-    scores = model.metrics.get("test") or model.metrics
-
-    def score(name: str) -> str:
-        value = scores.get(name)
-        return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
-
     return [
         model.name,
         model.stage,
         model.run_id or "-",
-        *(score(name) for name in ("accuracy", "base_rate", "auc", "mcc", "correlation")),
+        headline(model.metrics),
         bars_are(model.synthetic),
         f"{model.created_at:%Y-%m-%d %H:%M}",
         model.version_id[:8],

@@ -68,7 +68,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     _models_verb(verbs)
 
     predict = verbs.add_parser(
-        "predict", help="what one model says about a file of candles, as CSV: probability (lstm) or volatility (tcn)"
+        "predict", help="what one model says about a file of candles, as CSV: a column, or several, by the model's target"
     )
     predict.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name or key of a model in the bucket")
     predict.add_argument("--data", required=True, metavar="FILE", help="candles, parquet or CSV")
@@ -109,7 +109,7 @@ def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
         metavar="N",
         help="time for all of it, 60 at most (default: 2 %% of the run, or 20 without --data)",
     )
-    bench = verbs.add_parser("bench", help="measure what a TCN costs on this machine: chunks a second, memory, dollars")
+    bench = verbs.add_parser("bench", help="measure what a large model costs on this machine: chunks a second, memory, dollars")
     bench.add_argument("--price", type=float, metavar="USD", help="an hour of this GPU (default: AWS's cheapest; 0 on a CPU)")
     bench.add_argument("--bars", type=int, default=0, metavar="N", help="bars to train on (default: seven years of minutes)")
     bench.add_argument("--quick", action="store_true", help="fewer batches, less time for each")
@@ -134,7 +134,7 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
     job.add_argument("--job", metavar="FILE", help="job file (TOML)")
     job.add_argument("--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference")
-    job.add_argument("--model", metavar="FAMILY", help="model family (default: lstm)")
+    job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md")
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: every one found)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
     job.add_argument("--data", metavar="PATH", help="file or folder of candles, uploaded to raw/ (default: what raw/ holds)")

@@ -1,9 +1,8 @@
 """`mayfly predict MODEL --data FILE`: what a model says about the bars of a file, as CSV on stdout.
 
-MODEL is a local .safetensors file, else the name or key of a model in that AWS's bucket. The columns are bar, available_at and,
-by the model's family, `probability` (lstm: of a higher close `horizon` bars later) or `volatility` (tcn: realized over the next
-`horizon_sessions` sessions, that of the whole horizon's log return, not annualized); the card has both horizons. Over the bars
-that the model was tested on, the numbers are those its card was scored from.
+MODEL is a local .safetensors file, else the name or key of a model in that AWS's bucket. The columns are bar, available_at and
+those of the model's target, such as `probability` (docs/models-and-targets.md lists them); the card has the horizon. Over the
+bars that the model was tested on, the numbers are those its card was scored from.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, fields
 from pathlib import Path
 
 from trainer.artifacts.card import read_card
@@ -31,15 +29,16 @@ def run(arguments: argparse.Namespace) -> int:
         from trainer.train.predict import predict_file
 
         predictions = predict_file(path, Path(arguments.data), last=arguments.last or None)
+        rows = [{"bar": item.bar, "available_at": item.available_at, **item.values} for item in predictions]
         if read_card(path).data.get("synthetic"):
             print(f"{path.stem} was trained on SYNTHETIC bars: it knows nothing of any market", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"predictions": [asdict(prediction) for prediction in predictions]}, indent=2))
+        print(json.dumps({"predictions": rows}, indent=2))
         return 0
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(field.name for field in fields(predictions[0]))  # never empty: no bar to predict is an error
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")  # never empty: no bar is an error
+    writer.writeheader()
     # Every digit of a float is written: metrics computed from this file are the card's own.
-    writer.writerows(astuple(found) for found in predictions)
+    writer.writerows(rows)
     return 0
 
 

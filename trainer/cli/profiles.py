@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.output import table
+from trainer.config import Job
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import MEASURED, GpuProfile, profiles, user_file
 from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here
-from trainer.gpu_profiles.memory import CPU, Figure, figures, tcn_slices
+from trainer.gpu_profiles.memory import CPU, REFERENCE, Figure, chunk_slices, figures
 from trainer.gpu_profiles.tuned import TUNED
+from trainer.models import chunk_models
 
 HEADER = [
     "",
@@ -27,9 +29,10 @@ HEADER = [
     "5m",
     "1h",
     "windows/s",
-    "TCN chunks",
+    "chunks",
     "figures",
 ]
+LARGE = chunk_models()[0]  # the model of the column "chunks"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,11 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(listed: dict[str, GpuProfile], *, holds: str) -> list[str]:
+    large = Job(model=LARGE).model_settings
     rows = [_row(profile, figures(profile), holds=name == holds) for name, profile in listed.items()]
     return [
         *table([HEADER, *rows], right=(2, 5, 6, 7, 8, 9, 10, 11, 12)),
-        "models: LSTMs (2 layers, hidden 64, 60 bars, 7 years of 1m bars) that a GPU trains at a time; batch: the largest then",
-        "TCN chunks: of 1,024 bars at full size (18 M weights) in one slice, activations kept; always the formula's",
+        f"models: {REFERENCE.model_settings.words} on 7 years of 1m bars that a GPU trains at a time; batch: the largest then",
+        f"chunks: of {large.bars_out:,} bars of a {large.words} in one slice, activations kept; always the formula's",
         "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory formula's, until measured",
     ]
 
@@ -81,7 +85,7 @@ def _row(profile: GpuProfile, found: dict[str, Figure], *, holds: bool) -> list[
         f"{found['memory_per_model_gib'].value:.2f}",
         *(f"{batch[timeframe]:,}" for timeframe in ("1m", "5m", "1h")),
         f"{rate:,.0f}" if rate else "-",
-        "-" if profile.name == CPU else f"{tcn_slices(profile)[0]:,}",
+        "-" if profile.name == CPU else f"{chunk_slices(profile, LARGE)[0]:,}",
         ", ".join(f"{key} {basis}" for key, basis in said.items()) or "estimate",
     ]
 
@@ -105,9 +109,9 @@ def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) 
 
 def _as_dict(profile: GpuProfile) -> dict[str, Any]:
     facts = {key: value for key, value in vars(profile).items() if key not in ("yours", "measured", "windows_per_second")}
-    plain, again = tcn_slices(profile) if profile.name != CPU else (None, None)
-    tcn = {"chunks_at_once": plain, "with_activation_checkpointing": again, "basis": "estimate"}
-    return {**facts, "figures": {key: vars(figure) for key, figure in figures(profile).items()}, "tcn": tcn}
+    plain, again = chunk_slices(profile, LARGE) if profile.name != CPU else (None, None)
+    chunks = {"chunks_at_once": plain, "with_activation_checkpointing": again, "basis": "estimate"}
+    return {**facts, "figures": {key: vars(figure) for key, figure in figures(profile).items()}, LARGE: chunks}
 
 
 def _state(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainer.artifacts.metrics import cells, titles
 from trainer.artifacts.names import label
 from trainer.cli.output import duration, money, table
 from trainer.runs.deadline import CAUSES
@@ -54,39 +55,14 @@ def _called(model: dict[str, Any], several: int) -> str:
 def _models(models: list[dict[str, Any]], several: int) -> list[str]:
     if not models:
         return ["models     none"]
-    volatility = all("qlike" in _scores(model) for model in models)  # a run trains one family
-    scores = (
-        ["correlation (HAR)", "QLIKE (HAR)"]
-        if volatility
-        else ["accuracy (base rate)", "AUC (logistic)", "MCC", "log loss", "Brier"]
-    )
-    rows = [["symbol", "family", *scores, "version", "sha256"]]
-    rows += [[_called(model, several), *_model_row(model, volatility=volatility)] for model in models]
+    first = models[0].get("metrics") or {}  # a run trains one target
+    rows = [["symbol", "model", *titles(first), "version", "sha256"]]
+    rows += [[_called(model, several), *_model_row(model, columns=len(titles(first)))] for model in models]
     lines = table(rows)
     return [f"models     {lines[0]}", *(f"           {line}" for line in lines[1:])]
 
 
-def _scores(model: dict[str, Any]) -> dict[str, Any]:
-    return (model.get("metrics") or {}).get("test") or model.get("metrics") or {}
-
-
-def _model_row(model: dict[str, Any], *, volatility: bool) -> list[str]:
-    scores = _scores(model)
-
-    def score(name: str, of: dict[str, Any] = scores) -> str:
-        value = of.get(name)
-        return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
-
-    if volatility:
-        har = scores["baselines"]["har"]
-        told = [f"{score(name)} ({score(name, har)})" for name in ("correlation", "qlike")]
-    else:
-        logistic = scores.get("baselines", {}).get("logistic", {})
-        beside = [f"{score('accuracy')} ({score('base_rate')})", f"{score('auc')} ({score('auc', logistic)})"]
-        told = [*beside, *map(score, ("mcc", "log_loss", "brier"))]
-    return [
-        str(model["family"]),
-        *told,
-        str(model["version_id"])[:8],
-        str(model["sha256"])[:12],
-    ]
+def _model_row(model: dict[str, Any], *, columns: int) -> list[str]:
+    scores = cells(model.get("metrics") or {}) or ["-"] * columns
+    kind = "-".join(filter(None, (str(model["family"]), str(model.get("target") or ""))))
+    return [kind, *scores, str(model["version_id"])[:8], str(model["sha256"])[:12]]

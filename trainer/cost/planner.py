@@ -19,7 +19,7 @@ from trainer.cost.instances import InstanceType
 from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
 from trainer.gpu_profiles.memory import figures
-from trainer.gpu_profiles.rates import Rate, window_costs
+from trainer.gpu_profiles.rates import Rate
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
@@ -60,7 +60,7 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
                 name = label(symbol, fold=fold, seed=seed, models_per_symbol=job.folds * job.seeds)
                 windows[name] = max(0, int(count * training_share) - job.bars_seen)
                 scored[name] = int(count * job.validation_fraction)
-    cost_cpu, cost_gpu = window_costs(job)
+    cost_cpu, cost_gpu = job.model_settings.costs
     return Workload(
         windows=windows,
         scored=scored,

@@ -15,6 +15,8 @@ from trainer.config import Job, with_settings
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import GpuProfile
 from trainer.gpu_profiles.footprint import Footprint, footprint
+from trainer.models import MODELS
+from trainer.settings import CHUNKS
 
 GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
@@ -38,7 +40,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a job's models go onto one GPU: so many at a time, in slices of so many windows (of a tcn: chunks)."""
+    """How a job's models go onto one GPU: so many at a time, in slices of so many windows (or chunks)."""
 
     models: int
     micro_batch: int
@@ -71,13 +73,13 @@ def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bo
     return batch
 
 
-def tcn_slices(profile: GpuProfile) -> tuple[int, int]:
-    """Return how many chunks of the full-size TCN fit at once, without and with activation checkpointing: powers of two.
+def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
+    """Return how many chunks of a full-size model fit at once, without and with activation checkpointing: powers of two.
 
     By the formula, on seven years of minutes; 0 where not even one fits.
     """
     room = room_gib(profile.memory_gib) * GIB
-    plain = Job(model="tcn", batch_chunks=1 << 20)
+    plain = with_settings(Job(model=model), **{MODELS[model].batch_key: 1 << 20})
     found = []
     for job in (plain, with_settings(plain, activation_checkpointing=True)):
         sizes = (
@@ -138,8 +140,7 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
 
 def is_reference(job: Job) -> bool:
     """Say whether a job's models are of the size that figures are for: only what was measured of those is a figure."""
-    shape = (job.model, job.hidden, job.layers, job.lookback, job.batch)
-    return shape == ("lstm", REFERENCE.hidden, REFERENCE.layers, REFERENCE.lookback, REFERENCE_BATCH)
+    return (job.model, job.model_settings, job.batch) == (REFERENCE.model, REFERENCE.model_settings, REFERENCE_BATCH)
 
 
 def with_rows_of_seven_years(measured_gib: float, *, rows: int) -> float:
@@ -181,7 +182,7 @@ def fit(
             do="Set bars lower, or take a larger GPU.",
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
-    filling = 1 if job.model == "tcn" else filling_models(profile) if known.basis == "estimate" else int(known.value)
+    filling = 1 if job.unit == CHUNKS else filling_models(profile) if known.basis == "estimate" else int(known.value)
     # Models that train in turn, as lanes do, share the room for what a step keeps.
     shared = (part.kept + part.workspace) / GIB if way.strategy == "lanes" else 0.0
     models = job.pack or max(1, min(best.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB))))
@@ -194,10 +195,10 @@ def fit(
 
 
 def _ways(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
-    """Return what is tried in turn: the tuned slice, ever smaller ones, of a TCN then the same with activations made again."""
-    batch = best.batch_chunks if best.model == "tcn" else best.batch or REFERENCE_BATCH
+    """Yield ways to try: the tuned slice, then halved; where it pays, the same with activation checkpointing."""
+    batch = getattr(best, best.model_settings.batch_key) or REFERENCE_BATCH
     again = with_settings(best, activation_checkpointing=True)
-    for way in dict.fromkeys((best, again) if best.model == "tcn" else (best,)):
+    for way in dict.fromkeys((best, again) if best.model_settings.recompute_pays else (best,)):
         windows = min(best.micro_batch or batch, batch)
         yield way, windows
         while not job.micro_batch and windows > 1:

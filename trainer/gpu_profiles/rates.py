@@ -16,12 +16,6 @@ from trainer.config import Job
 from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.memory import figures
 
-REFERENCE_STEPS = 60 * 2  # bars x layers of the model that the profiles' rates are for
-REFERENCE_HIDDEN = 64
-REFERENCE_MFLOP = 20.8  # of a window of that model, forward and backward, 50 features
-# A convolution's multiplications cost less than a recurrence's: measured at full size on an AMD EPYC core on 2026-11-21, and
-# an estimate of the same day for GPUs, where the reference model waits for its own steps.
-CONVOLUTION_CPU, CONVOLUTION_GPU = 0.2, 0.03
 TORCH = "2.13"  # that instances train with, up to its minor; a test holds it to the node's
 # An estimate is not off by more: what was "measured" a hundred times beside it is an error, or somebody's joke.
 BELIEVED = 100.0
@@ -29,7 +23,7 @@ BELIEVED = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """What one device trains in a second, in windows of the job's models (of a tcn: bars), and where that is from.
+    """What one device trains in a second, in windows of the job's models (or bars of chunks), and where that is from.
 
     `models` have to train at a time for it: those of a pack take their steps as one program, and a place that stays empty is
     lost. `basis` is `measured on <date>`, `estimate`, or what the profile's figure says (`yours`, `measured <date>`).
@@ -58,7 +52,7 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
     estimate = visits_per_second(profile, job)
     basis = figures(profile)["windows_per_second"].basis
     if entry is not None and basis != "yours" and _same_torch(str(entry["torch"]), torch) and _is_date(str(entry["date"])):
-        measured = entry["windows_per_second"] * (job.chunk if job.model == "tcn" else 1)
+        measured = entry["windows_per_second"] * job.model_settings.bars_out
         models = 1 if entry["strategy"] == "lanes" else entry["pack"]
         if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
             return Rate(per_second=measured, basis=f"measured on {entry['date']}", models=models)
@@ -66,31 +60,10 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
 
 
 def visits_per_second(profile: GpuProfile, job: Job) -> float:
-    """Return how many windows (of a tcn: bars) of the job's models one device trains in a second."""
+    """Return how many windows (or bars of chunks) of the job's models one device trains in a second."""
     rate = figures(profile)["windows_per_second"].value or figures(named_profile("t4"))["windows_per_second"].value
-    cpu, gpu = window_costs(job)
+    cpu, gpu = job.model_settings.costs
     return float(rate) / (cpu if profile.name == "cpu" else gpu)
-
-
-def window_costs(job: Job) -> tuple[float, float]:
-    """Return what a window (of a tcn: a bar) costs against the reference model's, on a CPU and on a GPU."""
-    if job.model == "tcn":
-        mflop = _tcn_mflop(job)
-        return CONVOLUTION_CPU * mflop / REFERENCE_MFLOP, CONVOLUTION_GPU * mflop / REFERENCE_MFLOP
-    # A GPU is bound by the number of dependent steps until the matrices are large; a CPU by the multiplications.
-    steps = job.lookback * job.layers / REFERENCE_STEPS
-    width = job.hidden / REFERENCE_HIDDEN
-    return steps * width**1.5, steps * max(1.0, width / 4)
-
-
-def _tcn_mflop(job: Job) -> float:
-    """Return the million multiplications and additions, forward and backward, that one bar of a chunk takes in a TCN.
-
-    A block computes the chunk and what the blocks after it look back on; 2 a weight forward, 4 backward.
-    """
-    reaches = [4 * dilation for dilation in job.dilations]
-    bars = sum(1 + sum(reaches[block + 1 :]) / job.chunk for block in range(job.blocks))
-    return bars * 2 * 3 * job.width**2 * 6 / 1e6
 
 
 def _same_torch(found: str, wanted: str) -> bool:

@@ -21,10 +21,6 @@ MEMORY = "memory/tuned/"  # in the bucket
 FORMAT = 1
 OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # what a tuner chooses where the job does not
 MOST = {"pack": 4096, "micro_batch": 1 << 24, "batch": 1 << 24}
-_SHAPES = {
-    "lstm": ("hidden", "layers", "lookback", "batch"),
-    "tcn": ("width", "blocks", "dilation_cap", "chunk", "batch_chunks"),
-}
 _NUMBERS = ("windows_per_second", "memory_per_model_gib")
 _LONGEST_TEXT = 200
 
@@ -43,7 +39,7 @@ def key_of(profile: GpuProfile) -> str:
 def shape_of(job: Job) -> str:
     """Return what a finding is about: the model's shape, and what the job would not let the tuner choose."""
     named = [name for name in OPEN if getattr(job, name) not in ("auto", 0, False)]
-    return " ".join(f"{name}={getattr(job, name)}" for name in ("model", *_SHAPES[job.model], "precision", *named))
+    return " ".join(f"{name}={getattr(job, name)}" for name in ("model", *job.model_settings.shape, "precision", *named))
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
-from trainer.code_files import NODE, code_files
+from trainer.code_files import NODE, code_files, home_modules
 from trainer.runs.store import Conflict, Objects
 
 LOCK = "trainer/node/requirements.lock"
@@ -38,7 +38,7 @@ class Bundle:
 
 def build_bundle(package: Path | None = None) -> Bundle:
     """Pack what a node runs of the trainer package (this one, unless another folder is given) into a wheel."""
-    sources = code_files(NODE, package=package)
+    sources = code_files((*NODE, *home_modules(package=package)), package=package)
     info = f"mayfly-{trainer.__version__}.dist-info"
     sources[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: mayfly\nVersion: {trainer.__version__}\n".encode()
     sources[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: mayfly\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

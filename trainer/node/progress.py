@@ -20,7 +20,7 @@ class Progress:
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
-    unit: str = "windows"  # of a tcn: chunks
+    unit: str = "windows"  # or chunks
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None

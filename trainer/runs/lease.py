@@ -28,7 +28,7 @@ class Heartbeat:
     models_total: int = 0
     models_done: int = 0
     rate: float | None = None  # of all workers together, in `unit` a second
-    unit: str = "windows"  # of a tcn: chunks
+    unit: str = "windows"  # or chunks
     message: str = ""
 
 

@@ -176,6 +176,7 @@ def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
     return {
         **_identity(record, {"symbol": name.symbol, **numbers}),
         "family": name.family,
+        "target": name.target,
         "key": model.key,
         "version_id": model.version_id,
         "sha256": model.sha256,

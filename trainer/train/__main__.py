@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import Job, job_from, load_job, parse_assignments
 from trainer.errors import Stopped, TrainerError, UsageError
+from trainer.models import DEFAULT, MODELS
+from trainer.targets import TARGETS
 
 if TYPE_CHECKING:
     from trainer.train.observing.events import EventLog
@@ -33,7 +35,8 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
     parse.add_argument("--symbols", help="comma-separated; all that are found without it")
     parse.add_argument("--timeframe", help="such as 1m; needed only where several are found")
-    parse.add_argument("--model", metavar="FAMILY", help="model family: lstm (direction; the default) or tcn (volatility)")
+    parse.add_argument("--model", metavar="NAME", help=f"model: {', '.join(MODELS)} (default: {DEFAULT})")
+    parse.add_argument("--target", metavar="NAME", help=f"what is forecast: {', '.join(TARGETS)} (default: by model)")
     parse.add_argument("--epochs", type=int, help="passes over the training windows, at most")
     parse.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other job key")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
@@ -127,7 +130,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
 
 def _job(options: argparse.Namespace) -> Job:
     given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("symbols", "timeframe", "model", "epochs", "gpu_profile")
+        name: getattr(options, name) for name in ("symbols", "timeframe", "model", "target", "epochs", "gpu_profile")
     }
     file = {}
     if options.job is not None:

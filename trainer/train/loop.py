@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
 from trainer.config import Job
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.schedule import rate_factor
-from trainer.train.score import Evaluator, loss_of
 from trainer.train.seeds import batch_order
 
 # The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them, and the model
@@ -38,9 +36,9 @@ class Run:
 
     member: Member
     symbol: str
-    starts: Mapping[str, torch.Tensor]
+    reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
+    validate: Callable[[nn.Module], float]  # the validation loss of a network
     learning_rate: float
-    validate: Callable[[nn.Module], float] | None = None  # the validation loss of a family that has no windows of its own
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the present epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -59,8 +57,8 @@ class Run:
 
     @property
     def num_windows(self) -> int:
-        """Return how many windows an epoch has."""
-        return len(self.starts["train"])
+        """Return how many windows, or chunks, an epoch has."""
+        return len(self.reads)
 
     @property
     def epoch_is_over(self) -> bool:
@@ -163,9 +161,9 @@ def _begin_epoch(run: Run) -> None:
 
 
 def _order(run: Run) -> torch.Tensor:
-    """Return the starts of the epoch's windows in the order of its visits, on the device: a step sends nothing there."""
+    """Return the epoch's windows in the order of its visits, on the device: a step sends nothing there."""
     order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
-    return run.starts["train"][order.to(run.starts["train"].device)]
+    return run.reads[order.to(run.reads.device)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +235,7 @@ def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
 def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
     """Validate, keep the weights if they are the best, and begin the next epoch or stop."""
     model, member = pack.model(number), run.member
-    validation_loss = run.validate(model) if run.validate else _validation_loss(model, run, job)
+    validation_loss = run.validate(model)
     train_loss = run.loss_sum / run.loss_windows
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validation_loss}
@@ -250,18 +248,6 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
         return
     _begin_epoch(run)
-
-
-def _validation_loss(model: nn.Module, run: Run, job: Job) -> float:
-    """Return the mean loss over all validation windows."""
-    member, starts = run.member, run.starts["validation"]
-    evaluator = Evaluator(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, lookback=job.lookback)
-    return loss_of(evaluator.logits(model, starts), labels_at(member.labels_T, starts, job.lookback))
-
-
-def labels_at(labels_T: torch.Tensor, starts: torch.Tensor, lookback: int) -> np.ndarray:
-    """Return the labels (N,) float64 of windows: the label of a window is that of its last bar."""
-    return labels_T[starts.to(labels_T.device) + (lookback - 1)].double().cpu().numpy()
 
 
 def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: list[_Losses]) -> None:
@@ -298,7 +284,7 @@ def _progress(run: Run, job: Job, rate: float) -> dict[str, Any]:
 
 
 class _Pace:
-    """Windows (of a tcn: chunks) a second since the last report."""
+    """Windows, or chunks, a second since the last report."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._since, self._windows, self.rate = clock, clock(), 0, 0.0

@@ -20,7 +20,7 @@ FIRST_SCALE = 65536.0
 GROWTH_STEPS = 2000
 # From here on cuDNN has an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch takes a bf16 layer
 # bar by bar. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read 2026-11-21).
-_CUDNN_OF_BF16_LSTM = 91300
+_CUDNN_OF_BF16_RECURRENCE = 91300
 # An LSTM gives the same twice only with this (https://docs.pytorch.org/docs/2.12/cudnn_rnn_determinism.html, 2026-11-21).
 # 8 MiB for each thread and stream that multiplies. On Hopper torch would take 32, and a stream a model pays for two threads.
 _CUBLAS_WORKSPACE = ":4096:2"
@@ -38,7 +38,7 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
         return _DTYPES[job.precision]
     if device.type == "cpu":
         return torch.float32
-    return torch.bfloat16 if _has_bf16() and (job.model != "lstm" or _has_bf16_lstm()) else torch.float16
+    return torch.bfloat16 if _has_bf16() and (not job.model_settings.is_recurrent or _has_bf16_recurrence()) else torch.float16
 
 
 def _has_bf16() -> bool:
@@ -46,9 +46,9 @@ def _has_bf16() -> bool:
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def _has_bf16_lstm() -> bool:
+def _has_bf16_recurrence() -> bool:
     version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return torch.version.hip is None and version is not None and version >= _CUDNN_OF_BF16_LSTM
+    return torch.version.hip is None and version is not None and version >= _CUDNN_OF_BF16_RECURRENCE
 
 
 def settle_precision(job: Job, device: torch.device) -> torch.dtype:

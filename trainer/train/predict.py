@@ -1,32 +1,32 @@
 """What a model says about every bar of a file. Over the bars it was tested on, the same numbers that its card was scored from.
 
-Features are computed again from the candles, windows go through `score.Evaluator` as in training. Nothing here trains.
+Features are computed again from the candles, and go through `readers` as in training. Nothing here trains.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from trainer.artifacts.card import Card
 from trainer.artifacts.weights import load
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles, read_candles, time_text
 from trainer.data.features import FEATURES, FEATURES_VERSION, WARMUP, compute_features
-from trainer.data.labels import clear_of_holes
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError
-from trainer.models.families import build
+from trainer.models import MODELS, network_of
+from trainer.plan.plans import clear_of_holes
+from trainer.settings import TargetSettings
+from trainer.targets import DEFAULT, DEFAULT_OF, TARGETS, scores_of
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.packs.chunks import EVALUATION_CHUNK, StreamEvaluator
-from trainer.train.score import Evaluator, probabilities_of
+from trainer.train.readers import EVALUATION_CHUNK, reader_of
 
 
 @dataclass(frozen=True)
@@ -35,75 +35,68 @@ class Prediction:
 
     bar: str
     available_at: str
-    probability: float  # that the close `horizon` bars later is higher
+    values: dict[str, float]  # by the target's columns
 
 
-@dataclass(frozen=True)
-class Volatility:
-    """What a volatility model says; `bar` and `available_at` as in `Prediction`."""
+def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> Sequence[Prediction]:
+    """Predict every bar of the file (the last `last` ones) that has behind it all that the model sees, oldest first.
 
-    bar: str
-    available_at: str
-    volatility: float  # realized over the card's horizon_sessions: that of the whole horizon's log return, not annualized
-
-
-def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> Sequence[Prediction | Volatility]:
-    """Predict every bar of the file (the last `last` ones) that has a whole window behind it, oldest first.
-
-    What comes back is all `Prediction`s or all `Volatility`s, as the model's family has it.
-
-    A bar has none within WARMUP + lookback bars of the series' beginning, or where a hole lies in its window.
+    A bar has not within WARMUP + lookback bars of the series' beginning, or where a hole lies in them.
     Uses one thread, as training did, so that the sums are the same. Raises DataError for a model that does not fit.
     """
     use_one_thread()
     keep_freed_memory()
     tensors, card = load(model_path)
     _check_features(card, model_path)
+    target = target_of(card, model_path)
     candles = read_candles(data_path, symbols=(card.symbol,), timeframe=card.timeframe).symbols[card.symbol]
-    starts = _window_starts(candles, card)
+    bars = _whole_bars(candles, card, target)
     if last is not None:
-        starts = starts[max(0, len(starts) - last) :]
-    if not len(starts):
+        bars = bars[max(0, len(bars) - last) :]
+    if not len(bars):
         needed = f"{WARMUP + card.lookback} bars of {card.symbol}, the last {card.lookback} without a hole"
         raise DataError(
-            f"no bar of {data_path} has a whole window behind it",
+            f"no bar of {data_path} has behind it what the model sees",
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
-    model = build(card.family, card.architecture).eval()
-    model.load_state_dict(tensors)
-    found = (_volatilities if card.family == "tcn" else _chances)(model, card, candles, starts)
-    bars = candles.timestamp[starts + card.lookback - 1]
-    kind = Volatility if card.family == "tcn" else Prediction
+    network = network_of(card.family).build(card.architecture).eval()
+    network.load_state_dict(tensors)
+    # Features look back WARMUP bars and no further, so older bars are not needed. The grid of chunks stays where it was in
+    # training: the same sums, the same digits.
+    first_row = (int(bars[0]) - card.lookback + 1 - WARMUP) // EVALUATION_CHUNK * EVALUATION_CHUNK
+    reader = reader_of(
+        MODELS[card.family].reads,
+        rows_TF=compute_features(candles.rows(first_row)),
+        mean_F=torch.tensor(card.scaler["mean"]),
+        std_F=torch.tensor(card.scaler["std"]),
+        limit=card.scaler.get("limit", math.inf),
+        bars_seen=card.lookback,
+        first_bar=WARMUP + card.lookback - 1,
+    )
+    outputs_NO = reader.outputs(network, bars - first_row)
+    columns = scores_of(target).columns(target, outputs_NO, candles, bars, card.fitted or card.scaler)
+    times, values = candles.timestamp[bars], np.stack(list(columns.values()), axis=1).tolist()
     return [
-        kind(time_text(bar), time_text(end), float(value))
-        for bar, end, value in zip(bars, _ends(bars, card.timeframe), found, strict=True)
+        Prediction(time_text(bar), time_text(end), dict(zip(columns, row, strict=True)))
+        for bar, end, row in zip(times, _ends(times, card.timeframe), values, strict=True)
     ]
 
 
-def _chances(model: nn.Module, card: Card, candles: Candles, starts: np.ndarray) -> np.ndarray:
-    first_row = int(starts[0]) - WARMUP  # features look back WARMUP bars and no further, so older bars are not needed
-    evaluator = Evaluator(rows_TF=compute_features(candles.rows(first_row)), lookback=card.lookback, **_scaler(card))
-    return probabilities_of(evaluator.logits(model, torch.from_numpy(starts - first_row)))
+def target_of(card: Card, model_path: Path) -> TargetSettings:
+    """Return the target of a model as its card has it. Raises DataError for a model or target that is unknown here.
 
-
-def _volatilities(model: nn.Module, card: Card, candles: Candles, starts: np.ndarray) -> np.ndarray:
-    # Older bars are not needed, but the grid of chunks stays where it was in training: the same sums, the same digits.
-    first_row = (int(starts[0]) - WARMUP) // EVALUATION_CHUNK * EVALUATION_CHUNK
-    evaluator = StreamEvaluator(
-        rows_TF=compute_features(candles.rows(first_row)),
-        first=WARMUP + card.lookback - 1,
-        bars_seen=card.lookback,
-        **_scaler(card),
-    )
-    scaled = evaluator.outputs(model, starts - first_row + card.lookback - 1)
-    return np.asarray(np.exp(scaled * card.scaler["label_std"] + card.scaler["label_mean"]))
-
-
-def _scaler(card: Card) -> dict[str, Any]:
-    """Return how inputs are scaled, as both evaluators take it."""
-    mean, std = (torch.tensor(card.scaler[name]) for name in ("mean", "std"))
-    return {"mean_F": mean, "std_F": std, "limit": card.scaler.get("limit", math.inf)}
+    Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
+    """
+    name = card.target or DEFAULT_OF.get(card.family, DEFAULT)
+    if card.family not in MODELS or name not in TARGETS:
+        raise DataError(
+            f"{model_path} is a {card.family} model of {name}",
+            why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
+            do="Predict with the Mayfly that made it.",
+        )
+    given: dict[str, Any] = card.target_settings if card.target else {"horizon": card.horizon, **card.scaler}
+    return TARGETS[name](**{item.name: given[item.name] for item in fields(TARGETS[name]) if item.name in given})
 
 
 def _check_features(card: Card, model_path: Path) -> None:
@@ -115,12 +108,11 @@ def _check_features(card: Card, model_path: Path) -> None:
         )
 
 
-def _window_starts(candles: Candles, card: Card) -> np.ndarray:
-    """Return the first rows of all whole windows: as in training, but whether or not there is a label yet."""
+def _whole_bars(candles: Candles, card: Card, target: TargetSettings) -> np.ndarray:
+    """Return the bars with all that the model and the target's columns read: as in training, but with a label or without."""
     hole = holes(candles.timestamp, candles.timeframe, card.calendar)
-    last = np.arange(WARMUP + card.lookback - 1, len(candles), dtype=np.int64)
-    last = last[clear_of_holes(hole, last - card.lookback + 1, last)]
-    return np.asarray(last - card.lookback + 1)
+    bars = np.arange(max(WARMUP + card.lookback - 1, target.reach), len(candles), dtype=np.int64)
+    return np.asarray(bars[clear_of_holes(hole, bars - max(card.lookback - 1, target.reach), bars)])
 
 
 def _ends(bars: np.ndarray, timeframe: str) -> np.ndarray:

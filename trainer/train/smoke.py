@@ -32,21 +32,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def smoke(device: str) -> dict[str, Any]:
-    """Train a small LSTM on a signal it can see; return {"ok", "first_loss", "last_loss", "name", "memory_gib"}."""
+    """Train a small default model on a signal it can see; return {"ok", "first_loss", "last_loss", "name", "memory_gib"}."""
     import torch  # loads after the arguments are parsed
 
-    from trainer.models.lstm import LstmClassifier
+    from trainer.config import Job
     from trainer.train.cpu import use_one_thread
+    from trainer.train.packs.pack import Member, loss_for, new_model
 
     use_one_thread()
-    torch.manual_seed(0)
-    model = LstmClassifier(features=4, hidden=16, layers=2, dropout=0.0).to(device)
+    job = Job(hidden=16, dropout=0.0)
+    x_TBF = torch.randn(12, 64, 4, generator=torch.Generator().manual_seed(0)).to(device)
+    labels_BK = (x_TBF[-1, :, :1] > 0).float()
+    nothing = torch.zeros(4, device=device)
+    member = Member(name="smoke", rows_TF=x_TBF[0], labels_TK=labels_BK, mean_F=nothing, std_F=nothing)
+    model, loss_of = new_model(member, job), loss_for(job)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    x_TBF = torch.randn(12, 64, 4).to(device)
-    labels_B = (x_TBF[-1, :, 0] > 0).float()
     losses = []
     for _ in range(STEPS):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x_TBF), labels_B)
+        loss = loss_of(model(x_TBF), labels_BK).mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

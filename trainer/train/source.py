@@ -11,17 +11,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from trainer.config import Job
 from trainer.data.candles import read_candles, time_text
 from trainer.data.feature_names import FEATURES
-from trainer.data.folds import prepare_folds
-from trainer.data.windows import SymbolData
 from trainer.gpu_profiles.memory import GIB
+from trainer.targets import scores_of
 from trainer.train.checkpoint import fingerprint
-from trainer.train.evaluation import Baselines, baselines
+from trainer.train.evaluation import Baselines
+from trainer.train.prepare import SymbolData, prepare_folds
 
 _ROW_BYTES = 6 * 8  # of a file's row: time, four prices, volume
 _PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
@@ -33,17 +32,15 @@ class Source:
 
     symbol: str
     folds: tuple[SymbolData, ...]
-    close: np.ndarray
     data: dict[str, Any]
     mark: str  # what a checkpoint of these trainings belongs to
     _baselines: dict[int, Baselines] = field(default_factory=dict, repr=False)
 
-    def baselines(self, fold: int, job: Job) -> Baselines:
+    def baselines(self, fold: int) -> Baselines:
         """Return what simple forecasts say in the test span of a fold (from 1 on); computed once for all its seeds."""
         if fold not in self._baselines:
             data = self.folds[fold - 1]
-            found = baselines(data, self.close, lookback=job.lookback, horizon=job.horizon, span="test")
-            self._baselines[fold] = found
+            self._baselines[fold] = scores_of(data.target).baselines(data.target, data.scored("test"))
         return self._baselines[fold]
 
 
@@ -75,7 +72,6 @@ def read_source(
     return Source(
         symbol=symbol,
         folds=folds,
-        close=candles.close,
         data={
             "files": [{"file": read.file, "bars": read.bars} for read in candle_set.files],
             "bars": len(candles),

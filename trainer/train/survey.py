@@ -13,9 +13,8 @@ from typing import Any
 
 from trainer.config import Job
 from trainer.data.candles import Candles, FileRead, read_candles
-from trainer.data.labels import WindowPlan
-from trainer.data.plans import horizon_of, plan_folds
 from trainer.errors import DataError
+from trainer.plan.plans import Plan, plan_folds
 from trainer.train.source import source_gib
 from trainer.train.task import Task
 
@@ -69,6 +68,7 @@ def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, files: Sequence
             task = Task(
                 symbol=candles.symbol,
                 family=job.model,
+                target=job.target_name,
                 timeframe=candles.timeframe,
                 estimate=job.epochs * visits_of_fold,
                 seed=seed,
@@ -81,14 +81,14 @@ def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, files: Sequence
     return tasks
 
 
-def _visits(plan: WindowPlan, job: Job) -> int:
+def _visits(plan: Plan, job: Job) -> int:
     """Return how many windows an epoch visits, as an estimate of its time."""
     windows = _windows(plan)
     # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
     return windows["train"] + (windows["validation"] + windows["test"] // job.epochs) // 4
 
 
-def _summary(candles: Candles, plans: Sequence[WindowPlan]) -> dict[str, Any]:
+def _summary(candles: Candles, plans: Sequence[Plan]) -> dict[str, Any]:
     last = plans[-1]
     return {
         "bars": len(candles),
@@ -97,9 +97,9 @@ def _summary(candles: Candles, plans: Sequence[WindowPlan]) -> dict[str, Any]:
         "calendar": last.calendar,
         "windows": _windows(last),
         "folds": [_windows(plan) for plan in plans],
-        **horizon_of(last),
+        **last.horizon,
     }
 
 
-def _windows(plan: WindowPlan) -> dict[str, int]:
-    return {span: len(starts) for span, starts in plan.starts.items()}
+def _windows(plan: Plan) -> dict[str, int]:
+    return {span: len(bars) for span, bars in plan.bars.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,15 @@ from trainer.artifacts.weights import save
 from trainer.code_files import training_sha256
 from trainer.config import Job
 from trainer.data.features import FEATURES, FEATURES_VERSION
-from trainer.data.streams import StreamData
-from trainer.data.windows import SymbolData
 from trainer.errors import DataError, TrainingFailed
-from trainer.models.families import architecture_of
-from trainer.train.evaluation import evaluate
-from trainer.train.loop import Run, labels_at
-from trainer.train.packs.pack import Member
+from trainer.targets import labels_of, scores_of
+from trainer.train.evaluation import Baselines, evaluate
+from trainer.train.loop import Run
+from trainer.train.packs.pack import Member, architecture_of, loss_for
 from trainer.train.precision import matmul_dtype
-from trainer.train.score import INPUT_LIMIT, Evaluator, metrics, probabilities_of
+from trainer.train.prepare import SymbolData
+from trainer.train.readers import INPUT_LIMIT, Reader, reader_of
 from trainer.train.source import Source, read_source
-from trainer.train.volatility import stream_run, stream_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +41,7 @@ class Task:
     timeframe: str
     estimate: int
     seed: int
+    target: str = ""
     fold: int = 1  # of the job's, oldest first
     files: tuple[str, ...] = ()  # that hold the symbol's candles, if that is known
     threads: int = 1  # to train with on a CPU; `station.threads_of`
@@ -53,7 +52,7 @@ class Task:
     def name(self) -> ModelName:
         """Return the model's name in its parts."""
         numbers = {"fold": self.fold, "seed": self.seed} if self.several else {}
-        return ModelName(family=self.family, symbol=self.symbol, timeframe=self.timeframe, **numbers)
+        return ModelName(family=self.family, target=self.target, symbol=self.symbol, timeframe=self.timeframe, **numbers)
 
     @property
     def model(self) -> str:
@@ -85,27 +84,47 @@ def source_of(task: Task, job: Job, *, data: Path) -> Source:
 
     Raises DataError when its bars can't be trained on.
     """
-    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=training_sha256(), files=task.files)
+    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=code_sha256(job), files=task.files)
 
 
 def open_task(task: Task, job: Job, source: Source) -> Opened:
     """Make a task ready to train on its fold of a source."""
     data = source.folds[task.fold - 1]
-    draws = task.name.stem
-    if isinstance(data, StreamData):
-        run = stream_run(task.model, task.symbol, data, job, seed=task.seed, draws=draws)
-        return Opened(task=task, run=run, source=source)
+    run = run_of(data, job, model=task.model, seed=task.seed, draws=task.name.draws)
+    return Opened(task=task, run=run, source=source)
+
+
+def run_of(data: SymbolData, job: Job, *, model: str, seed: int, draws: str = "") -> Run:
+    """Return the training of a model by this name on a symbol's data. `seed` and `draws` as in `pack.Member`."""
     member = Member(
-        name=task.model,
+        name=model,
         rows_TF=data.rows_TF,
-        labels_T=data.labels_T,
+        labels_TK=data.train_labels_TK,
         mean_F=data.mean_F,
         std_F=data.std_F,
-        seed=task.seed,
+        seed=seed,
         draws=draws,
     )
-    run = Run(member=member, symbol=task.symbol, starts=data.starts, learning_rate=job.learning_rate)
-    return Opened(task=task, run=run, source=source)
+    bars, reader, loss = data.bars("validation"), reader_for(data, job), loss_for(job)
+    scaled_NK = torch.from_numpy(labels_of(data.target).scale(data.target, data.labels("validation"), data.fitted))
+
+    def validate(network: torch.nn.Module) -> float:
+        """Return the mean loss over all validation bars, float64."""
+        return float(loss(torch.from_numpy(reader.outputs(network, bars)), scaled_NK).mean())
+
+    return Run(member=member, symbol=data.symbol, reads=data.reads, validate=validate, learning_rate=job.learning_rate)
+
+
+def reader_for(data: SymbolData, job: Job) -> Reader:
+    """Return what runs a model over the bars of a symbol's data."""
+    return reader_of(
+        job.unit,
+        rows_TF=data.rows_TF,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        bars_seen=data.bars_seen,
+        first_bar=data.first_bar,
+    )
 
 
 def kept(opened: Opened, *, out: Path) -> dict[str, Any] | None:
@@ -130,38 +149,44 @@ def close_task(
     task, run = opened.task, opened.run
     if run.failure:
         raise TrainingFailed(f"{task.model} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    data = opened.symbol_data
-    scores = stream_scores(model, data, job) if isinstance(data, StreamData) else _scores(model, opened, job)
+    fitted, scores = scores_for(model, opened.symbol_data, job, forecasts=opened.source.baselines(task.fold))
     file = f"{task.model}.safetensors"
-    sha256 = save(out / file, run.best_weights, _card(opened, job, scores, device, choice or {}))
+    sha256 = save(out / file, run.best_weights, _card(opened, job, fitted, scores, device, choice or {}))
     return _done(task, file, sha256, scores)
 
 
 def _done(task: Task, file: str, sha256: str, scores: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    found = {"family": task.family, "file": file, "sha256": sha256, "metrics": scores}
+    found = {"family": task.family, "target": task.target, "file": file, "sha256": sha256, "metrics": scores}
     return {"event": "model_done", **task.identity, **found}
 
 
-def _scores(model: torch.nn.Module, opened: Opened, job: Job) -> dict[str, dict[str, Any]]:
-    """Score validation plainly, and the test span, this once, beside its baselines and with intervals."""
-    member, run = opened.run.member, opened.run
-    evaluator = Evaluator(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, lookback=job.lookback)
-    validation, test = (probabilities_of(evaluator.logits(model, run.starts[span])) for span in ("validation", "test"))
-    return {
-        "validation": metrics(validation, labels_at(member.labels_T, run.starts["validation"], job.lookback)),
-        "test": evaluate(
-            test,
-            opened.symbol_data,
-            opened.source.close,
-            lookback=job.lookback,
-            horizon=job.horizon,
-            span="test",
-            forecasts=opened.source.baselines(opened.task.fold, job),
-        ),
+def scores_for(
+    model: torch.nn.Module, data: SymbolData, job: Job, *, forecasts: Baselines | None = None
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Calibrate a trained model on validation and score it; return what is fitted now, and the scores as the card has them.
+
+    Validation is scored plainly, and the test span, this once, beside its baselines and with intervals. `about` describes
+    the metrics.
+    """
+    target, reader, scores = data.target, reader_for(data, job), scores_of(data.target)
+    outputs = {span: reader.outputs(model, data.bars(span)) for span in ("validation", "test")}
+    fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
+    said = {span: scores.forecast(target, found, fitted) for span, found in outputs.items()}
+    return fitted, {
+        "about": target.about(),
+        "validation": scores.metrics(target, said["validation"], data.labels("validation")),
+        "test": evaluate(said["test"], target, data.scored("test"), forecasts=forecasts),
     }
 
 
-def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: str, choice: Mapping[str, Any]) -> Card:
+def _card(
+    opened: Opened,
+    job: Job,
+    fitted: dict[str, Any],
+    scores: dict[str, dict[str, Any]],
+    device: str,
+    choice: Mapping[str, Any],
+) -> Card:
     task, run, symbol_data = opened.task, opened.run, opened.symbol_data
     settings = (
         *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "ema", "patience"),
@@ -175,20 +200,22 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
     return Card(
         model=task.model,
         family=task.family,
+        target=task.target,
+        target_settings=asdict(symbol_data.target),
+        fitted=fitted,
         symbol=task.symbol,
         timeframe=task.timeframe,
-        architecture=architecture_of(job, num_features=len(FEATURES)),
+        architecture=architecture_of(job, features=len(FEATURES)),
         features=list(FEATURES),
         features_version=FEATURES_VERSION,
         lookback=job.bars_seen,
-        horizon=symbol_data.horizon_bars if isinstance(symbol_data, StreamData) else job.horizon,
+        horizon=symbol_data.horizon_bars,
         calendar=symbol_data.calendar,
         # float32 values written as float64 text: reading them back gives the same float32. The limit is in deviations.
         scaler={
             "mean": symbol_data.mean_F.tolist(),
             "std": symbol_data.std_F.tolist(),
             "limit": INPUT_LIMIT,
-            **_label(symbol_data),
         },
         splits=symbol_data.splits(),
         metrics=scores,
@@ -206,7 +233,7 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
             "torch": torch.__version__,
         },
         data={**opened.source.data, "ties": symbol_data.ties, "fingerprint": opened.source.mark},
-        code_sha256=training_sha256(),
+        code_sha256=code_sha256(job),
         seed=task.seed,
         fold=task.fold,
         folds=job.folds,
@@ -215,12 +242,6 @@ def _card(opened: Opened, job: Job, scores: dict[str, dict[str, Any]], device: s
     )
 
 
-def _label(symbol_data: SymbolData) -> dict[str, Any]:
-    """Return what turns a volatility model's output into a log: its label's scale; nothing for a model of classes."""
-    if not isinstance(symbol_data, StreamData):
-        return {}
-    return {
-        "label_mean": symbol_data.label_mean,
-        "label_std": symbol_data.label_std,
-        "horizon_sessions": symbol_data.horizon_sessions,
-    }
+def code_sha256(job: Job) -> str:
+    """Return the hash of the code that makes the job's models."""
+    return training_sha256((type(job.model_settings).__module__, type(job.target_settings).__module__))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from trainer.cli.receipt_view import receipt_lines
+from trainer.targets.direction import Direction
+from trainer.targets.volatility import Volatility
 
 RECEIPT = {
     "run_id": "run-1",
@@ -28,7 +30,7 @@ RECEIPT = {
             "key": "k",
             "version_id": "v1",
             "sha256": "abc",
-            "metrics": {"test": {"accuracy": 0.51, "base_rate": 0.5, "auc": None}},
+            "metrics": {"about": Direction().about(), "test": {"accuracy": 0.51, "base_rate": 0.5, "auc": None}},
         }
     ],
     "failed": [{"symbol": "B", "reason": "its worker died twice"}],
@@ -75,8 +77,9 @@ def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
 
 def test_a_model_of_volatility_stands_beside_har():
     har = {"correlation": 0.62, "qlike": 0.74}
-    scores = {"test": {"correlation": 0.641, "qlike": 0.842, "baselines": {"har": har}}}
-    model = {**RECEIPT["models"][0], "family": "tcn", "metrics": scores}
+    test = {"correlation": 0.641, "qlike": 0.842, "baselines": {"har": har}}
+    scores = {"about": Volatility().about(), "test": test}
+    model = {**RECEIPT["models"][0], "family": "tcn", "target": "volatility", "metrics": scores}
     text = "\n".join(receipt_lines({**RECEIPT, "models": [model]}))
     assert "correlation (HAR)" in text and "0.6410 (0.6200)" in text and "0.8420 (0.7400)" in text
-    assert "AUC" not in text
+    assert "AUC" not in text and "tcn-volatility" in text

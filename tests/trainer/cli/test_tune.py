@@ -81,7 +81,7 @@ def test_nothing_is_kept_where_nothing_fits(capsys, tmp_path, monkeypatch):
     [
         (["--seconds", "0"], "--seconds 0"),
         (["--set", "batch=auto"], "batch = auto, but no candles"),
-        (["--set", "batch=auto", "--set", "model=tcn"], "batch = auto is for lstm jobs"),
+        (["--set", "batch=auto", "--set", "model=tcn"], "batch = auto is for models that read windows"),
         (["--gpu-profile", "h20"], "unknown GPU profile 'h20'. Did you mean h200"),
         (["--gpu-profile", "h200"], "GPU profile h200 is for a GPU"),
         (["--data", "nowhere"], "nowhere does not exist"),

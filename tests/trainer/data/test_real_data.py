@@ -11,8 +11,8 @@ import torch
 from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.features import WARMUP, compute_features
-from trainer.data.windows import prepare
 from trainer.errors import DataError
+from trainer.train.prepare import prepare
 
 RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
 pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {RAW}")

@@ -8,7 +8,7 @@ import numpy as np
 from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.synthetic import main, synthetic_candles
-from trainer.data.windows import prepare
+from trainer.train.prepare import prepare
 
 
 def test_files_are_written_seeded_and_labelled_synthetic(tmp_path: Path, capsys) -> None:

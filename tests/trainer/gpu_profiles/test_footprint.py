@@ -9,14 +9,15 @@ import pytest
 from trainer.config import Job
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.footprint import FLOAT, footprint, is_half, num_weights
-from trainer.models.families import architecture_of, build
+from trainer.models import network_of
+from trainer.train.packs.pack import architecture_of
 
 TCN = Job(model="tcn", blocks=4, width=32, chunk=256)
 
 
 @pytest.mark.parametrize("job", [Job(), Job(layers=1, hidden=24), TCN, replace(TCN, width=len(FEATURES))])
 def test_it_counts_the_weights_that_the_model_has(job):
-    model = build(job.model, architecture_of(job, num_features=len(FEATURES)))
+    model = network_of(job.model).build(architecture_of(job, features=len(FEATURES)))
     assert num_weights(job, features=len(FEATURES)) == sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -15,10 +15,10 @@ from trainer.gpu_profiles.memory import (
     FEWEST_STEPS,
     REFERENCE_FEATURES,
     batch_limit,
+    chunk_slices,
     figures,
     filling_models,
     fit,
-    tcn_slices,
 )
 
 
@@ -29,9 +29,9 @@ def test_the_reference_has_the_features_of_today():
 PEAK = r"""
 import re, sys, torch
 from trainer.config import Job
-from trainer.models.families import architecture_of, build
+from trainer.models.lstm.network import build
 torch.set_num_threads(1)
-model = build("lstm", architecture_of(Job(dropout=0.0), num_features=37))
+model = build(Job(dropout=0.0).model_settings.architecture(features=37, outputs=1))
 def peak(windows):
     model(torch.randn(60, windows, 37)).sum().backward()
     # Not ru_maxrss: that one is handed down from whoever started this process.
@@ -145,7 +145,7 @@ def test_what_a_tuner_saw_a_model_take_wins_over_the_formula():
 
 
 def test_a_larger_chip_takes_more_chunks_and_checkpointing_more_still():
-    small, large = (tcn_slices(packaged()[name]) for name in ("t4", "h200"))
+    small, large = (chunk_slices(packaged()[name], "tcn") for name in ("t4", "h200"))
     assert 0 < small[0] < small[1] and small[0] < large[0] < large[1]
 
 

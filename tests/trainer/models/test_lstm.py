@@ -1,4 +1,4 @@
-"""The LSTM classifier: the same function as torch's stacked LSTM, causal by construction, with dropout that is a function."""
+"""The LSTM: the same function as torch's stacked LSTM, causal by construction, with dropout that is a function."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from torch import nn
 
 from trainer.config import Job
 from trainer.models.dropout import keep_mask
-from trainer.models.families import architecture_of, build
-from trainer.models.lstm import LstmClassifier, run_in
+from trainer.models.lstm.network import Lstm, build, run_in
 
 
 def _keys(*numbers: int) -> torch.Tensor:
@@ -18,13 +17,13 @@ def _keys(*numbers: int) -> torch.Tensor:
 
 def test_single_layers_over_each_other_are_torchs_stacked_lstm():
     torch.manual_seed(0)
-    model = LstmClassifier(features=5, hidden=8, layers=2, dropout=0.3)
+    model = Lstm(features=5, hidden=8, layers=2, dropout=0.3)
     stacked = nn.LSTM(5, 8, num_layers=2)
     for layer, lstm in enumerate(model.lstms):
         for name, weight in lstm.named_parameters():
             getattr(stacked, name.replace("l0", f"l{layer}")).data.copy_(weight)
     x_TBF = torch.randn(11, 3, 5)
-    expected = model.head(stacked(x_TBF)[0][-1]).squeeze(-1)
+    expected = model.head(stacked(x_TBF)[0][-1])
     assert torch.allclose(model(x_TBF), expected, atol=1e-6)
 
 
@@ -44,7 +43,7 @@ def test_a_layer_in_other_numbers_is_that_layer_and_its_weights_get_their_gradie
 
 def test_dropout_is_off_without_keys_and_a_function_of_them_with():
     torch.manual_seed(0)
-    model = LstmClassifier(features=5, hidden=8, layers=2, dropout=0.5)
+    model = Lstm(features=5, hidden=8, layers=2, dropout=0.5)
     x_TBF = torch.randn(11, 6, 5)
     keys = _keys(1, 2, 3, 4)
     assert torch.equal(model(x_TBF), model(x_TBF))
@@ -72,13 +71,8 @@ def test_dropout_keeps_the_share_it_should_and_its_masks_are_unrelated(probabili
 
 
 def test_a_model_is_built_again_from_its_architecture():
-    architecture = architecture_of(Job(hidden=12, layers=3, dropout=0.0), num_features=4)
-    model = build("lstm", architecture)
-    again = build("lstm", architecture)
+    architecture = Job(hidden=12, layers=3, dropout=0.0).model_settings.architecture(features=4, outputs=2)
+    model = build(architecture)
+    again = build(architecture)
     again.load_state_dict(model.state_dict())
     assert torch.equal(model(torch.ones(3, 2, 4)), again(torch.ones(3, 2, 4)))
-
-
-def test_an_unknown_family_is_refused():
-    with pytest.raises(ValueError, match="unknown model family 'gru'"):
-        build("gru", {})

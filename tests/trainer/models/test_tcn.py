@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from trainer.config import Job
-from trainer.models.families import architecture_of, build
-from trainer.models.tcn import Tcn
+from trainer.models.tcn.network import Tcn, build
 
 SMALL = Job(model="tcn", blocks=3, width=8, dropout=0.2)
 BARS = 40
@@ -20,9 +19,7 @@ def one_thread() -> None:
 
 def model(*, recompute: bool = False, dtype: torch.dtype = torch.float64) -> Tcn:
     torch.manual_seed(0)
-    built = build("tcn", architecture_of(SMALL, num_features=5), recompute=recompute)
-    assert isinstance(built, Tcn)
-    return built.to(dtype)
+    return build(SMALL.model_settings.architecture(features=5, outputs=2), recompute=recompute).to(dtype)
 
 
 def bars(seed: int = 1) -> torch.Tensor:
@@ -37,26 +34,26 @@ def keys() -> torch.Tensor:
 @pytest.mark.slow
 def test_the_full_size_has_about_eighteen_million_parameters():
     with torch.device("meta"):
-        full = build("tcn", architecture_of(Job(model="tcn"), num_features=37))
+        full = build(Job(model="tcn").model_settings.architecture(features=37, outputs=1))
     assert sum(parameter.numel() for parameter in full.parameters()) == 18_189_313
 
 
 @pytest.mark.parametrize("settings", [{}, {"blocks": 3}, {"blocks": 6, "dilation_cap": 4}])
 def test_job_and_model_agree_on_the_receptive_field(settings):
     job = Job(model="tcn", **{"width": 4, **settings})
-    built = build("tcn", architecture_of(job, num_features=5))
-    assert built.receptive_field == job.bars_seen == 1 + 4 * sum(job.dilations)
+    built = build(job.model_settings.architecture(features=5, outputs=1))
+    assert built.receptive_field == job.bars_seen == 1 + 4 * sum(job.model_settings.dilations)
 
 
 def test_dilations_double_up_to_their_cap():
-    assert Job(model="tcn").dilations == (1, 2, 4, 8, 16, 32, 32, 32, 32, 32, 32, 32)
+    assert Job(model="tcn").model_settings.dilations == (1, 2, 4, 8, 16, 32, 32, 32, 32, 32, 32, 32)
 
 
 def test_an_output_sees_its_own_bar_and_the_receptive_field_before_it_and_nothing_else():
     tcn, x_BFX = model(), bars()
     target = 17  # of the outputs; it stands under bar 17 + receptive field - 1
     x_BFX.requires_grad_()
-    tcn(x_BFX)[0, target].backward()
+    tcn(x_BFX)[0, target].sum().backward()
     seen = x_BFX.grad.abs().sum(1)[0] > 0
     assert seen.nonzero().flatten().tolist()[0] == target
     assert seen.nonzero().flatten().tolist()[-1] == target + SMALL.bars_seen - 1

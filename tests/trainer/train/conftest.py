@@ -125,7 +125,7 @@ def train() -> Callable[..., Trained]:
 
     def run(data: Path, out: Path, symbol: str = "SIG-USD", **settings: Any) -> Trained:
         job = Job(**settings)
-        task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=job.seed)
+        task = Task(symbol=symbol, family=job.model, target=job.target_name, timeframe="1m", estimate=1, seed=job.seed)
         events: list[dict[str, Any]] = []
         roster = OneTask(task, job, data, out)
         train_pack(roster, lambda members: form_pack(members, job), job, events.append)

@@ -17,8 +17,9 @@ from torch import nn
 from trainer.config import Job
 from trainer.train.checkpoint import CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
-from trainer.train.packs.pack import Lanes, Member, ModelState, Pack
+from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
+from trainer.train.readers import WindowReader
 
 pytestmark = pytest.mark.slow
 
@@ -62,11 +63,16 @@ class Worker:
 def _run(number: int) -> Run:
     generator = torch.Generator().manual_seed(number)
     rows_TF = torch.randn(180 + 60 * number, 4, generator=generator)
-    labels_T = (rows_TF[:, 1] > 0).float()
-    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_T=labels_T, mean_F=torch.zeros(4), std_F=torch.ones(4))
+    labels_TK = (rows_TF[:, 1:2] > 0).float()
+    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4))
     last = len(rows_TF) - 60
-    starts = {"train": torch.arange(last), "validation": torch.arange(last, last + 40)}
-    return Run(member=member, symbol=f"S{number}", starts=starts, learning_rate=JOB.learning_rate)
+    bars = torch.arange(last, last + 40) + JOB.lookback - 1
+    reader = WindowReader(rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=JOB.bars_seen)
+
+    def validate(model: nn.Module) -> float:
+        return float(loss_for(JOB)(torch.from_numpy(reader.outputs(model, bars.numpy())), labels_TK[bars].double()).mean())
+
+    return Run(member=member, symbol=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.learning_rate)
 
 
 def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places: int, job: Job = JOB) -> Worker:

@@ -10,26 +10,19 @@ import torch
 from trainer.config import Job
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.windows import SymbolData, prepare
-from trainer.train.evaluation import (
-    baselines,
-    block_bootstrap,
-    block_length,
-    evaluate,
-    fit_logistic,
-    logistic,
-    weighted_metrics,
-)
-from trainer.train.score import metrics
+from trainer.targets.direction.scores import baselines, metrics, weighted
+from trainer.targets.scoring import block_length
+from trainer.train.evaluation import block_bootstrap, evaluate
+from trainer.train.prepare import SymbolData, prepare
 
 MINUTE = 60_000_000_000
 DAY = 1440 * MINUTE
 JOB = Job(lookback=10, horizon=1)
-NAMES = ("accuracy", "auc", "mcc", "log_loss", "brier")
+TARGET = JOB.target_settings
 
 
 @pytest.fixture(scope="module")
-def trending() -> tuple[SymbolData, np.ndarray]:
+def trending() -> SymbolData:
     """Hourly bars whose moves go on three times out of four, with the last return as the only feature."""
     random = np.random.default_rng(0)
     steps = random.uniform(0.5, 1.5, 4000) * 1e-3
@@ -46,7 +39,7 @@ def trending() -> tuple[SymbolData, np.ndarray]:
         volume=np.ones(4000),
     )
     returns = torch.from_numpy(np.diff(np.log(close), prepend=np.log(close[0])))[:, None]
-    return prepare(candles, JOB, features=returns, warmup=1), close
+    return prepare(candles, JOB, features=returns, warmup=1)
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +47,6 @@ def guesses() -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(1)
     labels = (random.random(600) < 0.55).astype(float)
     return np.round(np.clip(0.5 + 0.1 * (labels - 0.5) + random.normal(0, 0.1, 600), 0, 1), 2), labels
-
-
-def test_weights_of_one_give_the_metrics_of_the_card(guesses) -> None:
-    chances, labels = guesses
-    expected = metrics(chances, labels)
-    found = weighted_metrics(chances, labels)(np.ones(600))
-    assert found == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-12)
-
-
-def test_a_window_of_weight_three_counts_as_three_windows(guesses) -> None:
-    chances, labels = guesses
-    times = np.random.default_rng(2).integers(0, 4, 600)
-    expected = metrics(np.repeat(chances, times), np.repeat(labels, times))
-    found = weighted_metrics(chances, labels)(times.astype(float))
-    assert found == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-12)
 
 
 def test_a_block_holds_a_day_and_the_horizon() -> None:
@@ -101,37 +79,17 @@ def test_blocks_see_that_neighbours_repeat_each_other() -> None:
 
 
 def test_intervals_are_the_same_for_the_same_seed_and_none_for_few_blocks(guesses) -> None:
-    statistic = weighted_metrics(*guesses)
+    statistic = weighted(TARGET, *guesses, np.arange(600))
     blocks = np.arange(600) // 30
     assert block_bootstrap(statistic, blocks, seed=5) == block_bootstrap(statistic, blocks, seed=5)
     assert block_bootstrap(statistic, blocks, seed=5) != block_bootstrap(statistic, blocks, seed=6)
     assert block_bootstrap(statistic, np.arange(600) // 200)["auc"] is None
 
 
-@pytest.mark.slow
-def test_logistic_regression_finds_what_was_planted() -> None:
-    random = np.random.default_rng(6)
-    rows = random.normal(0, 1, (200_000, 3))
-    chance = 1 / (1 + np.exp(-(rows @ [1.0, -0.5, 0.0] + 0.3)))
-    labels = (random.random(200_000) < chance).astype(float)
-    weights = fit_logistic(torch.from_numpy(rows), labels)
-    assert weights.numpy() == pytest.approx([1.0, -0.5, 0.0, 0.3], abs=0.02)
-    assert logistic(weights, torch.from_numpy(rows)) == pytest.approx(chance, abs=0.02)
-
-
-def test_logistic_regression_stays_finite_when_a_feature_tells_all_or_another_twice() -> None:
-    x = torch.linspace(-1, 1, 500, dtype=torch.float64)
-    weights = fit_logistic(torch.stack([x, x], dim=1), (x > 0).numpy().astype(float))
-    assert torch.isfinite(weights).all() and weights[0] == pytest.approx(float(weights[1]))
-
-
 def test_baselines_see_the_trend_that_is_there(trending) -> None:
-    data, close = trending
-    labels = data.labels_T[data.starts["test"] + 9].numpy()
-    found = {
-        name: metrics(forecast, labels)
-        for name, forecast in baselines(data, close, lookback=10, horizon=1, span="test").items()
-    }
+    rows = trending.scored("test")
+    labels = rows.labels(rows.scored)
+    found = {name: metrics(TARGET, forecast, labels) for name, forecast in baselines(TARGET, rows).items()}
     assert found["persistence"]["accuracy"] == pytest.approx(0.75, abs=0.04)
     assert found["reversal"]["accuracy"] == pytest.approx(1 - found["persistence"]["accuracy"])
     assert found["base_rate"]["auc"] == 0.5
@@ -140,43 +98,36 @@ def test_baselines_see_the_trend_that_is_there(trending) -> None:
 
 
 def test_baselines_learn_from_training_alone(trending) -> None:
-    data, close = trending
-    labels = data.labels_T.clone()
-    labels[data.spans.validation.start :] = 1 - labels[data.spans.validation.start :]
-    flipped = baselines(replace(data, labels_T=labels), close, lookback=10, horizon=1, span="test")
-    for name, forecast in baselines(data, close, lookback=10, horizon=1, span="test").items():
+    labels = trending.labels_TK.copy()
+    labels[trending.spans.validation.start :] = 1 - labels[trending.spans.validation.start :]
+    flipped = baselines(TARGET, replace(trending, labels_TK=labels).scored("test"))
+    for name, forecast in baselines(TARGET, trending.scored("test")).items():
         assert np.array_equal(forecast, flipped[name])
 
 
 def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
-    data, close = trending
-    bars = data.starts["test"].numpy() + 9
-    labels = data.labels_T.numpy()[bars]
-    oracle = np.where(labels > 0.5, 0.9, 0.1)
+    labels = trending.labels("test")
+    oracle = np.where(labels[:, 0] > 0.5, 0.9, 0.1)
     oracle[::10] = 0.5
-    report = evaluate(oracle, data, close, lookback=10, horizon=1, span="test", replicates=200)
-    assert report["auc"] == metrics(oracle, labels)["auc"] and report["block_bars"] == 24
+    report = evaluate(oracle, TARGET, trending.scored("test"), replicates=200)
+    assert report["auc"] == metrics(TARGET, oracle, labels)["auc"] and report["block_bars"] == 24
     assert report["intervals"]["auc"][0] < report["auc"] < report["intervals"]["auc"][1]
     assert all(report["better"][name]["auc"][0] > 0 for name in ("base_rate", "persistence", "reversal", "logistic"))
     assert json.loads(json.dumps(report)) == report
 
 
 def test_a_test_span_of_one_class_has_no_ranking_and_is_scored_all_the_same(trending) -> None:
-    data, close = trending
-    bars = data.starts["test"].numpy() + 9
-    labels = data.labels_T.clone()
+    bars, labels = trending.bars("test"), trending.labels_TK.copy()
     labels[bars] = 1.0
-    report = evaluate(
-        np.full(len(bars), 0.6), replace(data, labels_T=labels), close, lookback=10, horizon=1, span="test", replicates=50
-    )
+    rows = replace(trending, labels_TK=labels).scored("test")
+    report = evaluate(np.full(len(bars), 0.6), TARGET, rows, replicates=50)
     assert report["auc"] is None and report["intervals"]["auc"] is None and report["better"]["logistic"]["auc"] is None
     assert report["accuracy"] == report["base_rate"] == 1.0 and report["intervals"]["log_loss"] is not None
 
 
 def test_a_baseline_is_not_better_than_itself(trending) -> None:
-    data, close = trending
-    forecast = baselines(data, close, lookback=10, horizon=1, span="test")["logistic"]
-    report = evaluate(forecast, data, close, lookback=10, horizon=1, span="test", replicates=100)
+    rows = trending.scored("test")
+    report = evaluate(baselines(TARGET, rows)["logistic"], TARGET, rows, replicates=100)
     assert report["better"]["logistic"] == {"auc": [0.0, 0.0], "log_loss": [0.0, 0.0]}
 
 
@@ -188,11 +139,10 @@ def test_chance_is_seen_as_chance_and_one_bar_read_ahead_is_seen_at_once() -> No
     for seed in range(5):
         candles = synthetic_candles("WALK", bars=40_000, seed=seed)
         data = prepare(candles, job)
-        labels = data.labels_T[data.starts["test"] + 9].numpy()
         ahead = data.rows_TF.clone()
         ahead[:-1, 0] = data.rows_TF[1:, 0]  # the one-bar return, read one bar too early
         for found, rows_TF in ((honest, data.rows_TF), (leaking, ahead)):
-            forecast = baselines(replace(data, rows_TF=rows_TF), candles.close, lookback=10, horizon=1, span="test")
-            found.append(metrics(forecast["logistic"], labels)["auc"])
+            forecast = baselines(TARGET, replace(data, rows_TF=rows_TF).scored("test"))["logistic"]
+            found.append(metrics(TARGET, forecast, data.labels("test"))["auc"])
     assert np.mean(honest) == pytest.approx(0.5, abs=0.01)
     assert np.mean(leaking) > 0.9

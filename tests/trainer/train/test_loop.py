@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +15,22 @@ from torch import nn
 from trainer.config import Job
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
-from trainer.train.packs.pack import Lanes, Member, ModelState, Pack
+from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
+from trainer.train.readers import WindowReader
 from trainer.train.schedule import rate_factor
 
 pytestmark = pytest.mark.slow
 
 WINDOWS = 40
+
+
+def validation(member: Member, bars: torch.Tensor, job: Job) -> Callable[[nn.Module], float]:
+    """Return the mean loss of a network over the windows that end at these bars."""
+    reader = WindowReader(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=job.bars_seen)
+    return lambda model: float(
+        loss_for(job)(torch.from_numpy(reader.outputs(model, bars.numpy())), member.labels_TK[bars].double()).mean()
+    )
 
 
 class Constant(nn.Module):
@@ -33,7 +42,7 @@ class Constant(nn.Module):
         self.register_buffer("logit", torch.zeros(1))
 
     def forward(self, x_TBF: torch.Tensor) -> torch.Tensor:
-        return self.logit.expand(x_TBF.shape[1])
+        return self.logit.expand(x_TBF.shape[1], 1)
 
 
 class Scripted:
@@ -82,9 +91,11 @@ class Listed:
 
 def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
     job = Job(lookback=2, batch=WINDOWS, **settings)
-    member = Member(name="m", rows_TF=torch.zeros(200, 1), labels_T=torch.ones(200), mean_F=torch.zeros(1), std_F=torch.ones(1))
-    starts = {"train": torch.arange(WINDOWS), "validation": torch.arange(50, 60)}
-    run = Run(member=member, symbol="S", starts=starts, learning_rate=job.learning_rate)
+    member = Member(
+        name="m", rows_TF=torch.zeros(200, 1), labels_TK=torch.ones(200, 1), mean_F=torch.zeros(1), std_F=torch.ones(1)
+    )
+    validate = validation(member, torch.arange(51, 61), job)
+    run = Run(member=member, symbol="S", reads=torch.arange(WINDOWS), validate=validate, learning_rate=job.learning_rate)
     events: list[dict[str, Any]] = []
     train(Listed(run), lambda members: pack, job, events.append)
     return run, events
@@ -114,7 +125,7 @@ def test_every_epoch_visits_every_training_window_once_in_another_order():
 def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model():
     run, _ = _train(Scripted([]), epochs=1)
     job = Job(lookback=2, batch=1, learning_rate=0.8)
-    run = Run(member=run.member, symbol="S", starts=run.starts, learning_rate=0.8)
+    run = Run(member=run.member, symbol="S", reads=run.reads, validate=run.validate, learning_rate=0.8)
     pack = Scripted([], broken=True)
     train(Listed(run), lambda members: pack, job, lambda event: None)
     assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1] and MAX_LOWERED == 3
@@ -132,7 +143,7 @@ def test_progress_is_reported_about_once_a_second():
     ticks = iter(range(1000))
     job = Job(lookback=2, batch=10, epochs=1)
     run, _ = _train(Scripted([1]), epochs=1)
-    fresh = Run(member=run.member, symbol="S", starts=run.starts, learning_rate=1e-3)
+    fresh = Run(member=run.member, symbol="S", reads=run.reads, validate=run.validate, learning_rate=1e-3)
     events: list[dict[str, Any]] = []
     train(Listed(fresh), lambda members: Scripted([]), job, events.append, clock=lambda: next(ticks) * 0.5)
     progress = [event for event in events if event["event"] == "progress"]
@@ -145,11 +156,12 @@ def _real_run(number: int, job: Job) -> Run:
     """Return a run over noise, each number with another length, so that runs end at different steps."""
     generator = torch.Generator().manual_seed(number)
     rows_TF = torch.randn(150 + 40 * number, 4, generator=generator)
-    labels_T = (rows_TF[:, 1] > 0).float()
-    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_T=labels_T, mean_F=torch.zeros(4), std_F=torch.ones(4))
+    labels_TK = (rows_TF[:, 1:2] > 0).float()
+    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4))
     last = len(rows_TF) - 60
-    starts = {"train": torch.arange(last), "validation": torch.arange(last, last + 40)}
-    return Run(member=member, symbol=f"S{number}", starts=starts, learning_rate=job.learning_rate)
+    validate = validation(member, torch.arange(last, last + 40) + job.lookback - 1, job)
+    reads = torch.arange(last)
+    return Run(member=member, symbol=f"S{number}", reads=reads, validate=validate, learning_rate=job.learning_rate)
 
 
 REAL_JOB = Job(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
@@ -269,10 +281,12 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
 def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
     job = Job(lookback=2, batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
     pack = Scripted([1, 2, 3])
-    member = Member(name="m", rows_TF=torch.zeros(200, 1), labels_T=torch.ones(200), mean_F=torch.zeros(1), std_F=torch.ones(1))
-    starts = {"train": torch.arange(WINDOWS), "validation": torch.arange(50, 60)}
+    member = Member(
+        name="m", rows_TF=torch.zeros(200, 1), labels_TK=torch.ones(200, 1), mean_F=torch.zeros(1), std_F=torch.ones(1)
+    )
+    validate, reads = validation(member, torch.arange(51, 61), job), torch.arange(WINDOWS)
     train(
-        Listed(Run(member=member, symbol="S", starts=starts, learning_rate=job.learning_rate)),
+        Listed(Run(member=member, symbol="S", reads=reads, validate=validate, learning_rate=job.learning_rate)),
         lambda members: pack,
         job,
         lambda event: None,

@@ -66,7 +66,7 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
     (failed,) = training.events("model_failed")
     assert failed["symbol"] == "BIG-USD" and "signal 9" in failed["reason"]
     assert [event["symbol"] for event in training.events("model_done")] == ["LOW-USD"]
-    assert [path.name for path in training.out.glob("*.safetensors")] == ["lstm_LOW-USD_1m.safetensors"]
+    assert [path.name for path in training.out.glob("*.safetensors")] == ["lstm-direction_LOW-USD_1m.safetensors"]
     ended = training.events("ended")[0]
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
 

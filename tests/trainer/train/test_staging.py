@@ -92,7 +92,7 @@ def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
     for one, other in zip(staged.folds, plain.folds, strict=True):
         for name in ("rows_TF", "mean_F", "std_F"):
             assert torch.equal(getattr(one, name), getattr(other, name))
-        assert torch.equal(one.labels_T.nan_to_num(-1), other.labels_T.nan_to_num(-1))
+        assert torch.equal(one.train_labels_TK.nan_to_num(-1), other.train_labels_TK.nan_to_num(-1))
         assert all(torch.equal(one.starts[span], other.starts[span]) for span in one.starts)
 
 

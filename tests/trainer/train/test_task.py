@@ -10,14 +10,14 @@ import pytest
 
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
-from trainer.code_files import training_sha256
 from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.errors import TrainingFailed
+from trainer.targets.direction import Direction
+from trainer.targets.direction.scores import metrics
 from trainer.train.predict import predict_file
-from trainer.train.score import metrics
 from trainer.train.source import Source, Sources
-from trainer.train.task import Task, source_of
+from trainer.train.task import Task, code_sha256, source_of
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -49,11 +49,11 @@ def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others
 def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(tmp_path, write_candles, train_task):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
     small = Job(hidden=4, batch=64, epochs=1, lookback=20)
-    shared = {"symbol": "SIG-USD", "family": "lstm", "timeframe": "1m", "estimate": 1, "seed": 5}
+    shared = {"symbol": "SIG-USD", "family": "lstm", "target": "direction", "timeframe": "1m", "estimate": 1, "seed": 5}
     made = []
     for name, job, task in (
-        ("lstm_SIG-USD_1m", replace(small, seed=5), Task(**shared)),
-        ("lstm_SIG-USD_1m_f2_s5", replace(small, folds=2, seeds=2, seed=4), Task(**shared, fold=2, several=True)),
+        ("lstm-direction_SIG-USD_1m", replace(small, seed=5), Task(**shared)),
+        ("lstm-direction_SIG-USD_1m_f2_s5", replace(small, folds=2, seeds=2, seed=4), Task(**shared, fold=2, several=True)),
     ):
         done = train_task(task, job, tmp_path, tmp_path / "out")
         assert done["model"] == name
@@ -102,11 +102,11 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
     for found in predict_file(planted.file, planted.data):
         later = bars.index(found.bar) + card.horizon
         if found.bar in test_bars and close[bars[later]] != close[found.bar]:
-            chances.append(found.probability)
+            chances.append(found.values["probability"])
             labels.append(float(close[bars[later]] > close[found.bar]))
-    found = metrics(np.array(chances), np.array(labels))
+    found = metrics(Direction(), np.array(chances), np.array(labels))
     assert found == {name: card.metrics["test"][name] for name in found} and card.metrics == planted.done["metrics"]
-    assert card.code_sha256 == training_sha256()
+    assert card.code_sha256 == code_sha256(planted.job)
 
 
 def test_predictions_do_not_change_when_later_bars_do(planted, tmp_path, write_candles):
@@ -129,12 +129,12 @@ def test_predictions_do_not_depend_on_where_the_file_begins_nor_on_how_many_are_
 def test_a_prediction_says_when_it_could_have_been_made(planted):
     (found,) = predict_file(planted.file, planted.data, last=1)
     assert (found.bar, found.available_at) == ("2024-01-09T07:59:00Z", "2024-01-09T08:00:00Z")
-    assert 0 < found.probability < 1
+    assert 0 < found.values["probability"] < 1
 
 
 def test_the_card_says_what_the_model_was_trained_on(planted):
     card = read_card(planted.file)
-    assert (card.model, card.symbol, card.timeframe, card.horizon) == ("lstm_SIG-USD_1m", "SIG-USD", "1m", 1)
+    assert (card.model, card.symbol, card.timeframe, card.horizon) == ("lstm-direction_SIG-USD_1m", "SIG-USD", "1m", 1)
     assert card.data["bars"] == 12000 and card.data["holes"] == 0 and not card.data["synthetic"]
     assert len(card.scaler["mean"]) == len(card.features) >= 30
     assert card.training["best_epoch"] <= card.training["epochs_run"] <= 4
@@ -152,7 +152,7 @@ def test_the_test_scores_stand_beside_baselines_with_intervals_and_validation_is
 
 def test_a_learning_rate_that_breaks_the_loss_ends_in_one_clear_line(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=3000)
-    with pytest.raises(TrainingFailed, match="lstm_SIG-USD_1m did not train .*not finite"):
+    with pytest.raises(TrainingFailed, match="lstm-direction_SIG-USD_1m did not train .*not finite"):
         train(tmp_path, tmp_path / "out", hidden=4, batch=32, epochs=1, learning_rate=1e38, clip_norm=1e38)
     assert not list((tmp_path / "out").glob("*"))
 

@@ -22,25 +22,21 @@ from trainer.artifacts.card import read_card
 from trainer.cli.main import main as mayfly
 from trainer.config import Job
 from trainer.data.candles import Candles, read_candles, time_text
-from trainer.data.streams import StreamData, prepare_stream
 from trainer.data.writing import write_candles
+from trainer.targets.direction import Direction
+from trainer.targets.direction.logistic import fit_logistic, logistic
+from trainer.targets.direction.scores import metrics
+from trainer.targets.volatility import Volatility
+from trainer.targets.volatility.scores import baselines
+from trainer.targets.volatility.scores import metrics as volatility_metrics
 from trainer.train.__main__ import main
-from trainer.train.evaluation import fit_logistic, logistic
+from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.predict import predict_file
-from trainer.train.score import metrics
-from trainer.train.volatility import (
-    bars_of,
-    baselines,
-    evaluate_volatility,
-    labels_of,
-    metrics_of,
-    stream_run,
-    stream_scores,
-    weighted_metrics,
-)
+from trainer.train.prepare import SymbolData, prepare
+from trainer.train.task import run_of, scores_for
 
 pytestmark = pytest.mark.slow
 
@@ -110,8 +106,8 @@ class OneRun:
         self.model = model
 
 
-def trained(data: StreamData, job: Job) -> tuple[nn.Module, Run]:
-    run = stream_run("tcn_VOL-USD_2h", data.symbol, data, job, seed=job.seed)
+def trained(data: SymbolData, job: Job) -> tuple[nn.Module, Run]:
+    run = run_of(data, job, model="tcn_VOL-USD_2h", seed=job.seed)
     roster = OneRun(run)
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
@@ -122,15 +118,14 @@ def trained(data: StreamData, job: Job) -> tuple[nn.Module, Run]:
 def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(seed, capsys):
     candles, size = planted(bars=6000, seed=seed)
     job = replace(JOB, seed=seed)
-    data = prepare_stream(candles, job, features=returns_and_volume(candles), warmup=1)
-    bars = bars_of(data, "test", job)
-    labels = labels_of(data, bars)
+    data = prepare(candles, job, features=returns_and_volume(candles), warmup=1)
+    bars, labels = data.bars("test"), data.labels("test")[:, 0]
     told = np.array([0.5 * np.log(np.sum(size[bar + 1 : bar + 1 + SESSION] ** 2)) for bar in bars])
     attainable = float(np.corrcoef(told, labels)[0, 1])
     model, _ = trained(data, job)
-    scores = stream_scores(model, data, job)["test"]
+    scores = scores_for(model, data, job)[1]["test"]
     with capsys.disabled():
-        beside = ", ".join(f"{name} {found['correlation']:.3f}" for name, found in scores["baselines"].items())
+        beside = ", ".join(f"{name} {found['correlation'] or 0:.3f}" for name, found in scores["baselines"].items())
         print(f"\n  seed {seed}: correlation {scores['correlation']:.3f} of {attainable:.3f} attainable, beside {beside}")
     assert attainable >= 0.95
     assert scores["correlation"] > 0.9
@@ -141,19 +136,19 @@ def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(see
 
 def test_the_last_bar_alone_tells_next_to_nothing_of_the_planted_volatility():
     candles, _ = planted(bars=6000, seed=0)
-    data = prepare_stream(candles, JOB, features=returns_and_volume(candles), warmup=1)
+    data = prepare(candles, JOB, features=returns_and_volume(candles), warmup=1)
     rows = ((data.rows_TF - data.mean_F) / data.std_F).double()
-    fit, scored = (bars_of(data, span, JOB) for span in ("train", "test"))
-    above = [labels_of(data, bars) > np.median(labels_of(data, fit)) for bars in (fit, scored)]
-    weights = fit_logistic(rows[fit], above[0])
-    auc = metrics(logistic(weights, rows[scored]), above[1].astype(float))["auc"]
+    fit, scored = (data.bars(span) for span in ("train", "test"))
+    above = [data.labels(span)[:, 0] > np.median(data.labels("train")) for span in ("train", "test")]
+    weights = fit_logistic(rows[fit].numpy(), above[0])
+    auc = metrics(Direction(), logistic(weights, rows[scored].numpy()), above[1].astype(float))["auc"]
     assert auc is not None and auc < 0.6
 
 
 def test_the_same_seed_gives_the_same_losses_and_another_seed_others():
     candles, _ = planted(bars=3000, seed=0)
     job = replace(JOB, epochs=2, dropout=0.2)
-    data = prepare_stream(candles, job, features=returns_and_volume(candles), warmup=1)
+    data = prepare(candles, job, features=returns_and_volume(candles), warmup=1)
     histories = [trained(data, replace(job, seed=seed))[1].history for seed in (0, 0, 1)]
     assert histories[0] == histories[1] != histories[2]
 
@@ -161,42 +156,23 @@ def test_the_same_seed_gives_the_same_losses_and_another_seed_others():
 def test_the_model_that_is_kept_is_that_of_the_best_epoch():
     candles, _ = planted(bars=3000, seed=0)
     job = replace(JOB, epochs=6, patience=6, learning_rate=5e-2)
-    data = prepare_stream(candles, job, features=returns_and_volume(candles), warmup=1)
+    data = prepare(candles, job, features=returns_and_volume(candles), warmup=1)
     model, run = trained(data, job)
     losses = [epoch["validation_loss"] for epoch in run.history]
     assert run.best_epoch == 1 + losses.index(min(losses))
-    assert run.validate is not None and run.validate(model) == min(losses)
-
-
-def test_metrics_by_hand():
-    labels = np.log([0.01, 0.02, 0.04])
-    perfect = metrics_of(labels, labels)
-    assert (perfect["n"], perfect["qlike"], perfect["mse"]) == (3, 0.0, 0.0)
-    assert perfect["correlation"] == pytest.approx(1)
-    doubled = metrics_of(labels + np.log(2), labels)  # variance forecast four times too high: v/f = 1/4
-    assert doubled["qlike"] == pytest.approx(0.25 - np.log(0.25) - 1)
-    assert doubled["mse"] == pytest.approx(np.log(2) ** 2)
-    assert metrics_of(np.full(3, -4.0), labels)["correlation"] is None
-
-
-def test_weights_count_as_so_many_copies():
-    random = np.random.default_rng(0)
-    labels, forecast = random.normal(size=(2, 50))
-    times = random.integers(0, 4, 50)
-    copies = metrics_of(np.repeat(forecast, times), np.repeat(labels, times))
-    weighted = weighted_metrics(forecast, labels)(times.astype(float))
-    assert weighted == {name: pytest.approx(copies[name]) for name in ("correlation", "qlike", "mse")}
+    assert run.validate(model) == min(losses)
 
 
 def test_simple_forecasts_see_nothing_after_their_bar_and_learn_from_training_alone():
     candles, _ = planted(bars=4000, seed=0)
-    data = prepare_stream(candles, JOB, features=returns_and_volume(candles), warmup=1)
-    cut = bars_of(data, "test", JOB)[100]
+    data = prepare(candles, JOB, features=returns_and_volume(candles), warmup=1)
+    cut = data.bars("test")[100]
     close = candles.close.copy()
     close[cut + 1 :] *= np.exp(np.random.default_rng(1).normal(0, 0.1, len(close) - cut - 1))
-    before, after = (baselines(item, JOB, span="test") for item in (data, replace(data, close=close)))
+    other = replace(data, candles=replace(candles, close=close))
+    before, after = (baselines(data.target, item.scored("test")) for item in (data, other))
     for name in ("trailing", "har"):
-        np.testing.assert_allclose(after[name][:101], before[name][:101], rtol=1e-6)
+        np.testing.assert_array_equal(after[name][:101], before[name][:101])
         assert not np.allclose(after[name][101:], before[name][101:], rtol=1e-3)
 
 
@@ -208,8 +184,9 @@ def test_har_learns_how_much_of_the_last_session_goes_on():
         level[session] = 0.5 * level[session - 1] + random.normal(0, 0.5)
     moves = 0.002 * np.exp(np.repeat(level, SESSION)) * random.choice([-1.0, 1.0], 700 * SESSION)
     candles = replace(planted(bars=700 * SESSION, seed=0)[0], close=100 * np.exp(np.cumsum(moves)))
-    data = prepare_stream(candles, JOB, features=returns_and_volume(candles), warmup=1)
-    told = evaluate_volatility(baselines(data, JOB, span="test")["har"], data, JOB, span="test", replicates=200)
+    data = prepare(candles, JOB, features=returns_and_volume(candles), warmup=1)
+    rows = data.scored("test")
+    told = evaluate(baselines(data.target, rows)["har"], data.target, rows, replicates=200)
     assert told["baselines"]["har"]["mse"] == told["mse"] < 0.9 * told["baselines"]["trailing"]["mse"]
     assert told["better"]["trailing"]["qlike"][0] > 0
     assert told["better"]["har"] == {"correlation": [0.0, 0.0], "qlike": [0.0, 0.0]}
@@ -231,48 +208,54 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, di
     with redirect_stdout(io.StringIO()):
         assert main(arguments) == 0
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return folder / "out" / "tcn_VOL-USD_2h.safetensors", data, next(e for e in events if e["event"] == "model_done")
+    return folder / "out" / "tcn-volatility_VOL-USD_2h.safetensors", data, next(e for e in events if e["event"] == "model_done")
 
 
 def test_the_card_tells_what_was_made(model_file):
     file, _, done = model_file
     card = read_card(file)
-    assert card.architecture == {"features": len(card.features), "width": 8, "dilations": [1, 2, 4], "dropout": 0.1}
-    assert (card.family, card.lookback, card.horizon, card.scaler["horizon_sessions"]) == ("tcn", 29, SESSION, 1)
+    assert card.architecture == {
+        "features": len(card.features),
+        "width": 8,
+        "dilations": [1, 2, 4],
+        "dropout": 0.1,
+        "outputs": 1,
+    }
+    assert (card.family, card.lookback, card.horizon, card.target_settings["horizon_sessions"]) == ("tcn", 29, SESSION, 1)
     assert card.data["synthetic"] and card.data["holes"] == 1
     assert card.metrics == done["metrics"]
-    assert card.metrics["test"]["baselines"].keys() == {"trailing", "har"}
+    assert card.metrics["test"]["baselines"].keys() == {"mean", "trailing", "har"}
 
 
 def test_predict_reproduces_the_metrics_of_the_card(model_file):
     file, data, done = model_file
     card = read_card(file)
-    told = {found.bar: found.volatility for found in predict_file(file, data)}
+    told = {found.bar: found.values["volatility"] for found in predict_file(file, data)}
     labels, bars = _scored(data, card.splits["test"])
     forecast = np.log([told[bar] for bar in bars])
-    again = metrics_of(forecast, labels)
+    again = volatility_metrics(Volatility(), forecast, labels)
     for name in ("n", "correlation", "qlike", "mse"):
         assert again[name] == pytest.approx(done["metrics"]["test"][name], rel=1e-9)
 
 
 def _scored(data: Path, span: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
     candles = read_candles(data).symbols["VOL-USD"]
-    prepared = prepare_stream(candles, replace(JOB, blocks=3, width=8))
-    bars = bars_of(prepared, "test", replace(JOB, blocks=3))
+    prepared = prepare(candles, replace(JOB, blocks=3, width=8))
+    bars = prepared.bars("test")
     assert len(bars) == span["windows"]
-    return labels_of(prepared, bars), [time_text(candles.timestamp[bar]) for bar in bars]
+    return prepared.labels("test")[:, 0], [time_text(candles.timestamp[bar]) for bar in bars]
 
 
 def test_a_forecast_needs_no_bar_before_what_it_sees_and_none_after(model_file, tmp_path):
     file, data, _ = model_file
     candles = read_candles(data).symbols["VOL-USD"]
-    whole = {found.bar: found.volatility for found in predict_file(file, data)}
+    whole = {found.bar: found.values["volatility"] for found in predict_file(file, data)}
     part = tmp_path / "VOL-USD_2h.parquet"
     write_candles(part, [candles.rows(1000, 2500)], synthetic=True)
     found = predict_file(file, part)
     assert found
-    np.testing.assert_allclose([item.volatility for item in found], [whole[item.bar] for item in found], rtol=1e-4)
-    assert [item.volatility for item in predict_file(file, data, last=5)] == list(whole.values())[-5:]
+    np.testing.assert_allclose([item.values["volatility"] for item in found], [whole[item.bar] for item in found], rtol=1e-4)
+    assert [item.values["volatility"] for item in predict_file(file, data, last=5)] == list(whole.values())[-5:]
 
 
 def test_the_command_writes_a_column_named_volatility(model_file, capsys):

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer.artifacts.metrics import shown
 from trainer.artifacts.names import label
 
 LINE_SECONDS = 10.0  # between progress lines of one model where there is no terminal
@@ -162,23 +163,7 @@ def _epoch_line(event: dict[str, Any]) -> str:
 
 
 def _done_line(event: dict[str, Any]) -> str:
-    test = event["metrics"]["test"]
-    if "qlike" in test:
-        return _volatility_line(event["symbol"], test)
-    auc = "-" if test["auc"] is None else f"{test['auc']:.4f}"
-    logistic = test.get("baselines", {}).get("logistic", {}).get("auc")
-    beside = "" if logistic is None else f" (logistic {logistic:.4f})"
-    rates = f"accuracy {test['accuracy']:.4f} (base rate {test['base_rate']:.4f})  auc {auc}{beside}  mcc {test['mcc']:.4f}"
-    return f"{event['symbol']}  done  test: {rates}  log loss {test['log_loss']:.4f}  brier {test['brier']:.4f}"
-
-
-def _volatility_line(symbol: str, test: dict[str, Any]) -> str:
-    def scores(found: dict[str, Any]) -> str:
-        correlation = "-" if found["correlation"] is None else f"{found['correlation']:.4f}"
-        return f"correlation {correlation}  qlike {found['qlike']:.4f}"
-
-    beside = "".join(f"  {name}: {scores(found)}" for name, found in test["baselines"].items())
-    return f"{symbol}  done  test: {scores(test)}  (beside{beside})"
+    return f"{event['symbol']}  done  test: {'  '.join(shown(event['metrics']))}"
 
 
 def _retry_line(event: dict[str, Any]) -> str:

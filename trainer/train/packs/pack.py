@@ -8,27 +8,26 @@ batch is and when it stops belongs to `trainer.train.loop`. A model's result doe
 
 Here: the interface, and `Lanes`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
 
-Shapes: M models, B batch, T time steps, F features, L layers.
+Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from trainer.config import Job
-from trainer.models.families import architecture_of, build
+from trainer.models import network_of
+from trainer.targets import loss_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
-from trainer.train.score import gather
+from trainer.train.readers import gather
 from trainer.train.seeds import derive, dropout_keys
 
-# Slices of a batch on a CPU. With the allocator's thresholds (cpu.py) 256 windows are 2 to 5 % faster than 128 at hidden 64,
-# and as fast at hidden 128; 512 gain as much again at a batch of 1,024 (benchmarks.tuner, AMD EPYC, 1 MiB of L2, 2026-11-21).
-CPU_MICRO_BATCH = 256
 BETAS = (0.9, 0.999)  # Adam's, as in torch
 EPSILON = 1e-8
 AVERAGE_RISE = 9  # of the average of weights: see `newest_share`
@@ -40,7 +39,7 @@ class Member:
 
     name: str
     rows_TF: torch.Tensor
-    labels_T: torch.Tensor
+    labels_TK: torch.Tensor  # as the network is trained on them; NaN where a bar has none
     mean_F: torch.Tensor
     std_F: torch.Tensor
     seed: int = 0  # of all its random numbers, together with `draws`
@@ -94,9 +93,10 @@ class Pack(Protocol):
 class Lanes:
     """Member after member, each a plain module with its own optimizer, its batch in slices: what a CPU is fastest with."""
 
-    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = CPU_MICRO_BATCH) -> None:
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256) -> None:
         self._members, self._job, self._micro_batch = members, job, micro_batch
-        self._steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
+        self._seen, self._loss = job.bars_seen, loss_for(job)
+        self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
         self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.ema else []
         self._optimizers = [
@@ -109,7 +109,7 @@ class Lanes:
         self._dtype = settle_precision(job, members[0].rows_TF.device)
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
-        self._num_dropouts = job.layers
+        self._num_dropouts = job.model_settings.num_dropouts
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -199,10 +199,10 @@ class Lanes:
         """Return the loss of a slice of the batch, which begins at its row `first`, summed over the slice's labels."""
         member = self._members[number]
         x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
-        labels_B = member.labels_T[starts_B + (self._job.lookback - 1)]
+        labels_BK = member.labels_TK[starts_B + (self._seen - 1)]
         with autocast(self._dtype, starts_B.device):
-            logits_B = self._models[number](x_TBF, keys_L2, first)
-        return nn.functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="sum")
+            outputs_BO = self._models[number](x_TBF, keys_L2, first)
+        return self._loss(outputs_BO, labels_BK).sum()
 
     def _updates(self, number: int) -> int:
         """Return how many optimizer steps a member has taken."""
@@ -237,12 +237,23 @@ def newest_share(decay: float, updates: int) -> float:
     return max(1 - decay, AVERAGE_RISE / (AVERAGE_RISE + 1 + updates))
 
 
+def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return the loss of each label, (..., O) outputs and (..., K) labels to (...), of the job's target."""
+    target = job.target_settings
+    return partial(loss_of(target).loss, target)
+
+
+def architecture_of(job: Job, *, features: int) -> dict[str, Any]:
+    """Return what it takes to build the job's model again, as JSON values."""
+    return job.model_settings.architecture(features=features, outputs=job.target_settings.outputs)
+
+
 def new_model(member: Member, job: Job) -> nn.Module:
     """Build a member's model with weights drawn from its seed and name, on the device and in the precision of its rows."""
-    architecture: dict[str, Any] = architecture_of(job, num_features=member.rows_TF.shape[1])
+    architecture = architecture_of(job, features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(member.seed, member.draws_as, "weights"))
-        model = build(job.model, architecture, recompute=job.activation_checkpointing)
+        model: nn.Module = network_of(job.model).build(architecture, recompute=job.activation_checkpointing)
     return model.to(member.rows_TF)
 
 

@@ -1,14 +1,15 @@
 """The two strategies for GPUs. All models take their step as one program without a host in between, recorded as one CUDA graph.
 
 `Streams`: each model is a plain module, and each has a stream of its own inside the graph. Any chip, same kernels as alone.
-`Fused`: one batched program over stacked weights (`models.stacked_lstm`).
+`Fused`: one batched program over stacked weights (`network.stacked` in the model's home).
 
 Both keep weights, gradients and moments of all models in (M, P) tensors with one row a model, so that clipping, AdamW, and the
 rule for models that stopped or broke are written once, here, row by row. Rows meet nowhere: what happens in one is not
 felt in another, NaN included (masks are `where`, never a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly,
 slower than `Lanes`, which is how its equality is tested anywhere.
 
-Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols.
+Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols, K label
+columns, O outputs.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import torch
 from torch import nn
 
 from trainer.config import Job
-from trainer.models.families import architecture_of
-from trainer.models.stacked_lstm import StackedLstm
-from trainer.train.packs.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, new_model
+from trainer.models import network_of
+from trainer.train.packs.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, architecture_of, loss_for, new_model
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
-from trainer.train.score import scale_
+from trainer.train.readers import scale_
 from trainer.train.seeds import dropout_keys
 
 _WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
@@ -35,13 +35,15 @@ class _Stacked(ABC):
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         self._members, self._job = members, job
+        self._seen, self._loss = job.bars_seen, loss_for(job)
+        self._num_dropouts = job.model_settings.num_dropouts
         self._micro_batch = min(micro_batch or job.batch, job.batch)
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
         self._models = [new_model(member, job) for member in members]  # for evaluation: filled when one is asked for
         self._matmul_dtype = settle_precision(job, self._device)
-        self._layout = StackedLstm(
-            **architecture_of(job, num_features=members[0].rows_TF.shape[1]),
+        self._layout = network_of(job.model).stacked(
+            architecture_of(job, features=members[0].rows_TF.shape[1]),
             recompute=job.activation_checkpointing,
             matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
         )
@@ -60,10 +62,10 @@ class _Stacked(ABC):
         self._rates_M = torch.full((models,), job.learning_rate, dtype=torch.float64, device=self._device)
         self._starts_MB = torch.zeros(models, job.batch, dtype=torch.int64, device=self._device)
         self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
-        self._keys_LM2 = torch.zeros(job.layers, models, 2, dtype=torch.int32, device=self._device)
+        self._keys_LM2 = torch.zeros(self._num_dropouts, models, 2, dtype=torch.int32, device=self._device)
         self._losses_M = torch.zeros(models, dtype=self._dtype, device=self._device)
         self._place_B = torch.arange(job.batch, device=self._device)
-        self._steps_T1 = torch.arange(job.lookback, device=self._device)[:, None]
+        self._steps_T1 = torch.arange(self._seen, device=self._device)[:, None]
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -73,7 +75,7 @@ class _Stacked(ABC):
             length = len(starts[number]) if active[number] else 0
             lengths.append(length)
             keys.append(
-                dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._job.layers)
+                dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts)
             )
             if length:
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
@@ -106,7 +108,7 @@ class _Stacked(ABC):
         """See `Pack.snapshot`."""
 
         def copied(found_MP: torch.Tensor) -> dict[str, torch.Tensor]:
-            return self._layout.unflatten(found_MP[member].clone())
+            return dict(self._layout.unflatten(found_MP[member].clone()))
 
         return ModelState(
             weights=copied(self._weights_MP),
@@ -136,7 +138,7 @@ class _Stacked(ABC):
 
     @abstractmethod
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of sum(weight_MB x cross entropy) over the windows from `first` on; return that sum (M,)."""
+        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on; return that sum (M,)."""
 
     def _join_rows(self) -> None:
         """Put every symbol's rows end to end, unpadded; members that share rows share their place."""
@@ -146,10 +148,10 @@ class _Stacked(ABC):
             if id(member.rows_TF) not in place:
                 place[id(member.rows_TF)] = total
                 rows.append(member.rows_TF)
-                labels.append(member.labels_T)
+                labels.append(member.labels_TK)
                 total += len(member.rows_TF)
             offsets.append(place[id(member.rows_TF)])
-        self._rows_RF, self._labels_R = torch.cat(rows), torch.cat(labels).to(self._dtype)
+        self._rows_RF, self._labels_RK = torch.cat(rows), torch.cat(labels).to(self._dtype)
         self._offsets_M1 = torch.tensor(offsets, device=self._device)[:, None]
         self._mean_MF = torch.stack([member.mean_F for member in self._members]).to(self._dtype)
         self._std_MF = torch.stack([member.std_F for member in self._members]).to(self._dtype)
@@ -166,9 +168,8 @@ class _Stacked(ABC):
         told_M = self._update(self._lengths_M > 0, losses_M)
         self._losses_M.copy_(torch.where(told_M, losses_M, torch.nan))
 
-    def _cross_entropy(self, logits_MB: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor) -> torch.Tensor:
-        labels_MB = self._labels_R[rows_MB + (self._job.lookback - 1)]
-        each_MB = nn.functional.binary_cross_entropy_with_logits(logits_MB, labels_MB, reduction="none")
+    def _weighted_loss(self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor) -> torch.Tensor:
+        each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
         return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
 
     def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
@@ -247,8 +248,8 @@ class Fused(_Stacked):
         x_MTBF = self._rows_RF.index_select(0, index).view(models, len(self._steps_T1), windows, -1)
         scale_(x_MTBF, self._mean_MF[:, None, None, :], self._std_MF[:, None, None, :])
         weights_MP = self._weights_MP.detach().requires_grad_()
-        logits_MB = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
-        losses_M = self._cross_entropy(logits_MB, rows_MB, weight_MB)
+        outputs_MBO = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
+        losses_M = self._weighted_loss(outputs_MBO, rows_MB, weight_MB)
         (gradient_MP,) = torch.autograd.grad((losses_M * self._scales_M.to(self._dtype)).sum(), weights_MP)
         self._gradient_MP.add_(gradient_MP)
         return losses_M.detach()
@@ -295,7 +296,7 @@ class Streams(_Stacked):
         x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
         scale_(x_TBF, self._mean_MF[number], self._std_MF[number])
         with autocast(self._matmul_dtype, self._device):
-            logits_B = self._lanes[number](x_TBF, self._keys_LM2[:, number], first)
-        loss = self._cross_entropy(logits_B, rows_B, weight_B)
+            outputs_BO = self._lanes[number](x_TBF, self._keys_LM2[:, number], first)
+        loss = self._weighted_loss(outputs_BO, rows_B, weight_B)
         (loss * self._scales_M[number].to(self._dtype)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()

@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.config import Job, with_settings
-from trainer.train.packs.chunks import Chunks, cpu_micro_batch
-from trainer.train.packs.pack import CPU_MICRO_BATCH, Lanes, Member, Pack
+from trainer.settings import CHUNKS
+from trainer.train.packs.chunks import Chunks
+from trainer.train.packs.pack import Lanes, Member, Pack
 from trainer.train.packs.stacked import Fused, Streams
 
 GPU_PLACES = 8
 
 
 def places_of(job: Job, device: str) -> int:
-    """Return how many models one worker trains together. On a CPU more than one gains nothing."""
-    return job.pack or (1 if device == "cpu" or job.model == "tcn" else GPU_PLACES)
+    """Return how many models one worker trains together. On a CPU, or without a stacked form, more than one gains nothing."""
+    return job.pack or (GPU_PLACES if device != "cpu" and job.model_settings.has_stacked_form else 1)
 
 
 def in_steps(job: Job) -> Job:
-    """Return the job with `batch` counting what one of its steps takes: a tcn's chunks, so that nobody else need ask."""
-    return with_settings(job, batch=job.batch_chunks) if job.model == "tcn" else job
+    """Return the job with `batch` counting what one of its steps takes, windows or chunks, so that nobody else need ask."""
+    return with_settings(job, batch=getattr(job, job.model_settings.batch_key))
 
 
 def concrete(job: Job, device: str) -> Job:
     """Return the job with this device's defaults where it leaves open how it trains. `auto` is what `form_pack` says it is."""
+    stacks = job.model_settings.has_stacked_form
     return with_settings(
         job,
-        strategy="lanes" if job.strategy == "auto" or job.model == "tcn" else job.strategy,
+        strategy="lanes" if job.strategy == "auto" or not stacks else job.strategy,
         pack=places_of(job, device),
         micro_batch=min(job.micro_batch or _slice(job, on_cpu=device == "cpu"), job.batch),
     )
@@ -39,17 +41,13 @@ def form_pack(members: Sequence[Member], job: Job) -> Pack:
     hand first, which the tuner finds out before it picks one.
     """
     micro_batch = job.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
-    if job.model == "tcn":  # large enough to fill a device by itself
+    if job.unit == CHUNKS:  # large enough to fill a device by itself
         return Chunks(members, job, micro_batch=micro_batch)
-    if job.strategy == "fused":
-        return Fused(members, job, micro_batch=micro_batch)
-    if job.strategy == "streams":
-        return Streams(members, job, micro_batch=micro_batch)
+    if job.model_settings.has_stacked_form and job.strategy in ("fused", "streams"):
+        return (Fused if job.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
     return Lanes(members, job, micro_batch=micro_batch)
 
 
 def _slice(job: Job, *, on_cpu: bool) -> int:
     """Return how many windows, or chunks, a device takes at once by default."""
-    if job.model == "tcn":
-        return cpu_micro_batch(job) if on_cpu else job.batch
-    return CPU_MICRO_BATCH if on_cpu else job.batch
+    return job.model_settings.cpu_slice if on_cpu else job.batch

@@ -1,4 +1,4 @@
-"""What the TCN of pretraining costs on this device: chunks a second by batch, with and without activation checkpointing.
+"""The cost of a model that reads chunks on this device: chunks a second by batch, with and without activation checkpointing.
 
 Full size on a GPU, a small one on a core of a CPU; `--set` changes it. What it trains on is noise in the shape of
 real bars: speed and memory do not depend on values. A row of the table is the median step of its share of the time. Out of
@@ -25,13 +25,13 @@ import torch
 from trainer.config import Job, job_from
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.memory import GIB, MINUTES_OF_SEVEN_YEARS, TRAINING_SHARE
+from trainer.models import MODELS, chunk_models
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import is_out_of_memory
 
 ACCUMULATION = 4  # slices of a batch on a GPU, as this model is usually trained
-SMALL = {"blocks": 4, "width": 32, "chunk": 256}  # what a core does in a minute
 BATCHES = {"cuda": (16, 64, 200, 1500), "cpu": (1, 4, 16)}
 QUICK_BATCHES = {"cuda": (16, 64), "cpu": (1, 8)}
 SECONDS, QUICK_SECONDS = 5.0, 1.0  # of each row, after its warm-up
@@ -53,7 +53,8 @@ class Row:
 
 def bench_job(kind: str, settings: dict[str, Any]) -> Job:
     """Return the job that is measured on `cuda` or `cpu`. Raises UsageError for settings that make no sense."""
-    return job_from(SMALL if kind == "cpu" else {}, settings, {"model": "tcn"})
+    name = chunk_models()[0]
+    return job_from(MODELS[name].small if kind == "cpu" else {}, settings, {"model": name})
 
 
 def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
@@ -62,7 +63,7 @@ def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], N
     for batch in (QUICK_BATCHES if quick else BATCHES)[device.type]:
         for recompute in (False, True):
             slices = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else 0
-            settings = {"batch": batch, "batch_chunks": batch, "activation_checkpointing": recompute}
+            settings = {"batch": batch, job.model_settings.batch_key: batch, "activation_checkpointing": recompute}
             option = job_from(job.to_dict(), settings, {"micro_batch": job.micro_batch or slices})
             seconds = QUICK_SECONDS if quick else SECONDS
             rows.append(_on_gpu(option, device, seconds) if device.type == "cuda" else _in_a_process(option, seconds))
@@ -77,7 +78,7 @@ def epoch_seconds(job: Job, row: Row, *, bars: int = 0) -> float:
 
 def num_chunks(job: Job, *, bars: int = 0) -> int:
     """Return how many chunks the training span of so many bars is cut into."""
-    return math.ceil((bars or MINUTES_OF_SEVEN_YEARS) * TRAINING_SHARE / job.chunk)
+    return math.ceil((bars or MINUTES_OF_SEVEN_YEARS) * TRAINING_SHARE / job.model_settings.bars_out)
 
 
 def num_parameters(job: Job) -> int:
@@ -144,7 +145,7 @@ def _step_seconds(job: Job, device: torch.device, seconds: float) -> float:
     found: list[float] = []
     began = time.perf_counter()
     while len(found) < WARM_UP + FEWEST_STEPS or time.perf_counter() - began < seconds:
-        starts_B = torch.randperm(max(64, job.batch), generator=generator)[: job.batch] * job.chunk
+        starts_B = torch.randperm(max(64, job.batch), generator=generator)[: job.batch] * job.model_settings.bars_out
         starts_B = starts_B.to(device)
         before = time.perf_counter()
         pack.step([True], [starts_B]).sum().item()  # waits for the device
@@ -166,11 +167,11 @@ def _row(job: Job, step_seconds: float, memory_gib: float | None) -> Row:
 
 def _member(job: Job, device: torch.device, *, chunks: int) -> Member:
     generator = torch.Generator().manual_seed(job.seed)
-    num_rows = chunks * job.chunk + job.bars_seen - 1
+    num_rows = chunks * job.model_settings.bars_out + job.bars_seen - 1
     return Member(
-        name="tcn",
+        name=job.model,
         rows_TF=torch.randn(num_rows, len(FEATURES), generator=generator).to(device),
-        labels_T=torch.randn(num_rows, generator=generator).to(device),
+        labels_TK=torch.randint(0, 2, (num_rows, job.target_settings.label_columns), generator=generator).float().to(device),
         mean_F=torch.zeros(len(FEATURES), device=device),
         std_F=torch.ones(len(FEATURES), device=device),
     )

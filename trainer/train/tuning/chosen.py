@@ -25,6 +25,7 @@ from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit
 from trainer.gpu_profiles.rates import rate_of
 from trainer.gpu_profiles.tuned import OPEN, Entry, key_of, known_here, shape_of, sound, with_entry
+from trainer.settings import WINDOWS
 from trainer.train.packs.strategy import concrete, in_steps
 from trainer.train.survey import Survey
 from trainer.train.tuning.placement import placed
@@ -74,7 +75,7 @@ def look_ahead(job: Job, site: Site, found: Survey) -> Prospect:
     visits = sum(task.estimate for task in found.tasks)
     symbols = found.data["symbols"].values()
     limit = 0
-    if job.model == "lstm":
+    if job.unit == WINDOWS:
         limit = batch_limit(
             choice.profile,
             job,
@@ -152,7 +153,7 @@ def choose_way(
 
 def _worth(job: Job, kind: str, ahead: Prospect) -> float:
     """Return how many seconds a tuner gets, 0 for none."""
-    unproven = kind == "cuda" and job.model == "lstm" and job.strategy in ("streams", "fused")
+    unproven = kind == "cuda" and job.model_settings.has_stacked_form and job.strategy in ("streams", "fused")
     if unproven:  # whatever the job says about tuning: it has to agree with plain modules first
         return MOST_SECONDS
     if job.tune == "never" or (job.batch and len(candidates(in_steps(job), kind)) < 2):

@@ -45,7 +45,7 @@ def placed(
     symbols: Mapping[str, Mapping[str, Any]],
     measured_gib: float = 0.0,
 ) -> Job:
-    """Return the tuned job as it fits one GPU of this profile: `pack`, `micro_batch`, and for a TCN activation checkpointing.
+    """Return the tuned job as it fits one GPU of this profile: `pack`, `micro_batch` and activation checkpointing.
 
     What `job` itself names stands. `symbols` is the survey's summary of each, `measured_gib` what a tuner saw one model take.
     Where nothing was measured the memory formula decides. Raises UsageError where one model is too large.
@@ -59,7 +59,7 @@ def placed(
         tuned=tuned,
         measured_gib=measured_gib,
     )
-    batch = job.batch_chunks if job.model == "tcn" else job.batch
+    batch = getattr(job, job.model_settings.batch_key)
     return with_settings(
         tuned,
         pack=found.models,

@@ -15,14 +15,15 @@ import torch
 
 from trainer.config import Job
 from trainer.data.features import FEATURES
+from trainer.settings import CHUNKS, WINDOWS
 from trainer.train.packs.pack import Lanes, Member, Pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype
 
 ROWS = 20_000  # of each model: enough that windows do not sit in a cache
-CHUNKS = 64  # of a tcn's rows, at least
+CHUNK_PLACES = 64  # of the rows of a model that reads chunks, at least
 PREPARED = 4  # batches made before the clock runs
-CPU_WINDOWS = {"lstm": 256, "tcn": 1}  # or chunks, of a step that is timed on a CPU; no less than a slice
+CPU_READS = {WINDOWS: 256, CHUNKS: 1}  # of a step that is timed on a CPU; no less than a slice
 FEWEST_STEPS = 2  # that are timed
 GATE_STEPS = 10
 OUT_OF_MEMORY = "out of memory"
@@ -51,7 +52,7 @@ class Timing:
     """What a candidate does, or why it is out."""
 
     candidate: Candidate
-    windows_per_second: float = 0.0  # of a tcn: chunks
+    windows_per_second: float = 0.0  # or chunks
     steps_per_second: float = 0.0
     memory_per_model_gib: float = 0.0
     excluded: str = ""
@@ -70,7 +71,7 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() - _bytes_of(members)  # rows of members that larger packs are timed with
     whole = option.of(job)
-    job = whole if cuda else replace(whole, batch=min(whole.batch, max(option.micro_batch, CPU_WINDOWS[job.model])))
+    job = whole if cuda else replace(whole, batch=min(whole.batch, max(option.micro_batch, CPU_READS[job.unit])))
     try:
         step_seconds = _step_seconds(job, members, seconds)
     except RuntimeError as error:
@@ -87,7 +88,7 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
 
 
 def _bytes_of(members: Sequence[Member]) -> int:
-    return sum(part.nbytes for member in members for part in (member.rows_TF, member.labels_T, member.mean_F, member.std_F))
+    return sum(part.nbytes for member in members for part in (member.rows_TF, member.labels_TK, member.mean_F, member.std_F))
 
 
 def warm_up(device: torch.device) -> None:
@@ -143,12 +144,12 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
 def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
     """Return models with rows of noise in the shape of real ones; what they learn does not matter here."""
     generator = torch.Generator().manual_seed(job.seed)
-    rows = places(job) * (job.chunk if job.model == "tcn" else 1) + job.bars_seen
+    rows, columns = places(job) * job.model_settings.bars_out + job.bars_seen, job.target_settings.label_columns
     return [
         Member(
             name=f"m{number}",
             rows_TF=torch.randn(rows, len(FEATURES), generator=generator).to(device),
-            labels_T=torch.randint(0, 2, (rows,), generator=generator).float().to(device),
+            labels_TK=torch.randint(0, 2, (rows, columns), generator=generator).float().to(device),
             mean_F=torch.zeros(len(FEATURES), device=device),
             std_F=torch.ones(len(FEATURES), device=device),
         )
@@ -158,13 +159,13 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
 
 def places(job: Job) -> int:
     """Return at how many places of a member's rows a window, or a chunk, may begin."""
-    return max(CHUNKS, job.batch) if job.model == "tcn" else ROWS
+    return max(CHUNK_PLACES, job.batch) if job.unit == CHUNKS else ROWS
 
 
 def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
     """Return a batch of random windows, or chunks, for each model."""
     generator = torch.Generator().manual_seed(step)
-    size = job.chunk if job.model == "tcn" else 1
+    size = job.model_settings.bars_out
     return [
         (torch.randint(0, places(job), (job.batch,), generator=generator) * size).to(member.rows_TF.device)
         for member in members

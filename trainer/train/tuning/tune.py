@@ -27,8 +27,8 @@ from trainer.gpu_profiles.chips import write_measured
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, is_reference, with_rows_of_seven_years
 from trainer.gpu_profiles.tuned import keep_here, key_of, shape_of
+from trainer.settings import CHUNKS
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.packs.chunks import cpu_micro_batch
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack, in_steps
 from trainer.train.tuning.placement import choose_device
@@ -61,16 +61,17 @@ Measure = Callable[[Candidate, Sequence[Member], Job, float], Timing]
 def candidates(job: Job, kind: str) -> list[Candidate]:
     """Return what is worth timing, as far as the job leaves it open.
 
-    On a CPU that is one model's slices: batching models into one program loses there. A tcn fills a GPU by itself: there it is
-    slices, with and without activation checkpointing.
+    On a CPU that is one model's slices: batching models into one program loses there. A model without a stacked form fills a
+    GPU by itself: there it is slices, and where it pays, with and without activation checkpointing.
     """
+    model = job.model_settings
     slices = [job.micro_batch] if job.micro_batch else _slices(job, kind)
     recompute = (
-        {job.activation_checkpointing, True} if kind == "cuda" and job.model == "tcn" else {job.activation_checkpointing}
+        {job.activation_checkpointing, True} if kind == "cuda" and model.recompute_pays else {job.activation_checkpointing}
     )
     strategies = [job.strategy] if job.strategy != "auto" else ["lanes"] if kind == "cpu" else ["lanes", "streams", "fused"]
     found = []
-    for strategy in strategies if job.model == "lstm" else ["lanes"]:
+    for strategy in strategies if model.has_stacked_form else ["lanes"]:
         packs = [job.pack] if job.pack else GPU_PACKS if kind == "cuda" and strategy != "lanes" else [1]
         found += [
             Candidate(strategy=strategy, pack=pack, micro_batch=size, activation_checkpointing=again)
@@ -82,8 +83,8 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
 
 
 def _slices(job: Job, kind: str) -> list[int]:
-    if job.model == "tcn":
-        base = cpu_micro_batch(job) if kind == "cpu" else job.batch
+    if job.unit == CHUNKS:
+        base = job.model_settings.cpu_slice if kind == "cpu" else job.batch
         return sorted({max(1, min(job.batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True)
     if kind == "cuda":
         return [job.batch]

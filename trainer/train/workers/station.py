@@ -18,14 +18,10 @@ from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.task import Task
 from trainer.train.workers.affinity import allowed_cores, core_list, cores_near_gpu, cores_of_worker, stay_on
 
-# Models of this size gain from a second thread where a core is idle, smaller ones lose. AMD EPYC, 2 cores, torch 2.13,
-# 2026-11-21, one thread and two. TCN, chunks/s: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512:
-# 35 and 55. LSTM of two layers, batch 256, windows/s: hidden 8: 25,000 and 3,600; 16: 23,000 and 23,500; 32: 12,000 and
-# 16,000; 64: 5,460 and 8,730; 128: 2,100 and 3,230. Beside two busy processes LSTMs of 64 and more did as well with one.
-THREADED_WIDTH, THREADED_HIDDEN = 128, 64
 # For how many loops a thread of OpenMP (GNU's, which torch brings) waits awake for the others. Left alone they do so for long:
-# on busy cores they keep each other from working. The same 8 blocks of 128 in chunks/s, idle cores and beside two busy
-# processes: left alone 65 and 2.6, asleep at once (OMP_WAIT_POLICY=PASSIVE) 51 and 17, this 55 and 19; one thread 35 and 24.
+# on busy cores they keep each other from working. Convolutions, 8 blocks of 128, in chunks/s, idle cores and beside two busy
+# processes (AMD EPYC, 2026-11-21): left alone 65 and 2.6, asleep at once (OMP_WAIT_POLICY=PASSIVE) 51 and 17, this 55 and 19;
+# one thread 35 and 24.
 SPIN_COUNT = 1000
 
 
@@ -46,8 +42,7 @@ def threads_of(job: Job, tasks: Sequence[Task], *, num_workers: int, cores: int)
     Which model gets how many follows from the job and the machine and not from the clock: other sums may round otherwise.
     """
     threads = {task.model: 1 for task in tasks}
-    large = job.width >= THREADED_WIDTH if job.model == "tcn" else job.hidden >= THREADED_HIDDEN
-    if not large or job.pack > 1:
+    if not job.model_settings.gains_from_threads or job.pack > 1:
         return threads
     if len(tasks) < cores:
         return dict.fromkeys(threads, max(1, cores // num_workers))

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from trainer.config import Job
-from trainer.train.packs.chunks import EVALUATION_CHUNK, Chunks, StreamEvaluator, cpu_micro_batch, gather_chunks
+from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
+from trainer.train.readers import EVALUATION_CHUNK, ChunkReader, gather_chunks
 from trainer.train.seeds import derive
 
 pytestmark = pytest.mark.slow
@@ -30,8 +31,8 @@ def member(dtype: torch.dtype = torch.float32, name: str = "tcn_A_1m") -> Member
     labels_T = rows_TF[:, 0].roll(3) - 0.5 * rows_TF[:, 1].roll(9)
     labels_T[torch.arange(ROWS) % 3 == 0] = torch.nan
     labels_T[-40:] = torch.nan
-    rows_TF, labels_T = rows_TF.to(dtype), labels_T.to(dtype)
-    return Member(name=name, rows_TF=rows_TF, labels_T=labels_T, mean_F=rows_TF.mean(0), std_F=rows_TF.std(0), seed=JOB.seed)
+    rows_TF, labels_TK = rows_TF.to(dtype), labels_T.to(dtype)[:, None]
+    return Member(name=name, rows_TF=rows_TF, labels_TK=labels_TK, mean_F=rows_TF.mean(0), std_F=rows_TF.std(0), seed=JOB.seed)
 
 
 def batch(step: int) -> torch.Tensor:
@@ -54,7 +55,7 @@ def test_sixty_steps_are_those_of_plain_torch():
         for start in batch(step).tolist():
             stop = min(start + job.bars_seen - 1 + job.chunk, ROWS)
             outputs = model(scaled[start:stop].T[None])[0]
-            labels = item.labels_T[start + job.bars_seen - 1 : stop]
+            labels = item.labels_TK[start + job.bars_seen - 1 : stop]
             errors.append((outputs - labels)[torch.isfinite(labels)])
         loss = torch.cat(errors).square().mean()
         assert float(ours[step]) == pytest.approx(float(loss.detach()), rel=1e-9)
@@ -86,8 +87,8 @@ def test_half_precision_stays_near_full_precision():
 
 
 def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
-    assert cpu_micro_batch(Job(model="tcn")) == 1
-    assert cpu_micro_batch(Job(model="tcn", blocks=4, width=32, chunk=256)) > 64
+    assert Job(model="tcn").model_settings.cpu_slice == 1
+    assert Job(model="tcn", blocks=4, width=32, chunk=256).model_settings.cpu_slice > 64
 
 
 def test_it_learns():
@@ -144,12 +145,12 @@ def test_an_output_is_the_same_whichever_bars_are_asked_for():
     item = member()
     rows_TF = item.rows_TF.repeat(5, 1)  # more than two chunks of evaluation
     first = JOB.bars_seen - 1
-    evaluator = StreamEvaluator(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first=first, bars_seen=JOB.bars_seen)
+    evaluator = ChunkReader(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first, bars_seen=JOB.bars_seen)
     model = new_model(item, JOB)
     bars = np.arange(first, len(rows_TF))
     whole = evaluator.outputs(model, bars)
     assert np.array_equal(evaluator.outputs(model, bars[1500:2600:7]), whole[1500:2600:7])
     # On another grid the sums are others, and the numbers the same but for rounding.
-    moved = StreamEvaluator(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first=first + 100, bars_seen=JOB.bars_seen)
+    moved = ChunkReader(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first + 100, bars_seen=JOB.bars_seen)
     np.testing.assert_allclose(moved.outputs(model, bars[100:]), whole[100:], rtol=1e-4, atol=1e-5)
     assert len(bars) > 2 * EVALUATION_CHUNK

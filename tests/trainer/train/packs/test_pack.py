@@ -20,9 +20,9 @@ STEPS = 60
 def _member(name: str, seed: int, dtype: torch.dtype = torch.float32) -> Member:
     generator = torch.Generator().manual_seed(seed)
     rows_TF = torch.randn(400, 5, generator=generator).to(dtype)
-    labels_T = (rows_TF[:, 0] > 0).to(dtype)
+    labels_TK = (rows_TF[:, :1] > 0).to(dtype)
     mean_F, std_F = torch.full((5,), 0.1, dtype=dtype), torch.full((5,), 0.9, dtype=dtype)
-    return Member(name=name, rows_TF=rows_TF, labels_T=labels_T, mean_F=mean_F, std_F=std_F)
+    return Member(name=name, rows_TF=rows_TF, labels_TK=labels_TK, mean_F=mean_F, std_F=std_F)
 
 
 def _job(**settings: object) -> Job:
@@ -46,7 +46,7 @@ def test_sixty_steps_are_those_of_plain_torch():
     scaled_TF, expected, clipped = (member.rows_TF - member.mean_F) / member.std_F, [], 0
     for starts in _batches():
         windows = torch.stack([scaled_TF[start : start + job.lookback] for start in starts.tolist()], dim=1)
-        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), member.labels_T[starts + job.lookback - 1])
+        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), member.labels_TK[starts + job.lookback - 1])
         optimizer.zero_grad()
         loss.backward()
         clipped += int(nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm) > job.clip_norm)
@@ -118,7 +118,7 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path
     ]
     assignments = [f"--set={name}={value}" for name, value in settings.items()]
     subprocess.run([*command, *assignments], check=True, timeout=500, capture_output=True)
-    file = tmp_path / "out" / "lstm_SIG-USD_1m.safetensors"
+    file = tmp_path / "out" / "lstm-direction_SIG-USD_1m.safetensors"
     card = read_card(file)
     assert card.training["ema"] == 0.9
     here, plain = (

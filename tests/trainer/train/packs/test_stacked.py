@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from trainer.config import Job
+from trainer.targets import TARGETS
 from trainer.train.packs.pack import Lanes, Member, Pack, fresh_state
 from trainer.train.packs.stacked import Fused, Streams
 
@@ -28,11 +29,15 @@ def _members(dtype: torch.dtype = torch.float32) -> list[Member]:
         generator = torch.Generator().manual_seed(number)
         # Symbols of different length and scale: rows lie unpadded, and each model has its own scaler.
         rows_TF = torch.randn(200 + 50 * number, 5, generator=generator, dtype=torch.float64) * (number + 1) + number
-        labels_T = (rows_TF[:, 0] > number).to(dtype)
+        labels_TK = (rows_TF[:, :1] > number).to(dtype)
         mean_F, std_F = rows_TF.mean(0), rows_TF.std(0)
         found.append(
             Member(
-                name=f"m{number}", rows_TF=rows_TF.to(dtype), labels_T=labels_T, mean_F=mean_F.to(dtype), std_F=std_F.to(dtype)
+                name=f"m{number}",
+                rows_TF=rows_TF.to(dtype),
+                labels_TK=labels_TK,
+                mean_F=mean_F.to(dtype),
+                std_F=std_F.to(dtype),
             )
         )
     return found
@@ -261,6 +266,15 @@ def test_members_that_share_rows_share_their_place() -> None:
     pack = Fused([members[0], twin, members[1]], JOB)
     assert len(pack._rows_RF) == len(members[0].rows_TF) + len(members[1].rows_TF)
     assert pack._offsets_M1[:, 0].tolist() == [0, 0, len(members[0].rows_TF)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, target: str) -> None:
+    job, members = replace(JOB, target=target), _members(torch.float64)
+    packs = [Lanes(members, job, micro_batch=job.batch), strategy(members, job)]
+    plain, other = (torch.stack([pack.step([True] * MODELS, _batches(members, step)) for step in range(10)]) for pack in packs)
+    torch.testing.assert_close(other, plain, rtol=1e-9, atol=0)
 
 
 @pytest.mark.gpu

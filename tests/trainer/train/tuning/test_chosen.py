@@ -16,9 +16,10 @@ from trainer.config import Job
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Choice, choose
 from trainer.gpu_profiles.tuned import keep_here, known_here, shape_of
+from trainer.models.lstm import CPU_SLICE
 from trainer.train.checkpoint import write
 from trainer.train.loop import Run
-from trainer.train.packs.pack import CPU_MICRO_BATCH, Lanes
+from trainer.train.packs.pack import Lanes
 from trainer.train.packs.strategy import in_steps
 from trainer.train.survey import Survey
 from trainer.train.task import Task
@@ -81,7 +82,7 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     short = Choosing(tmp_path, SLICES)
     chosen = short(Job(epochs=1), found=surveyed(Job(epochs=1), models=1))
     assert not short.asked and not short.events
-    assert (chosen.job.strategy, chosen.job.pack, chosen.job.micro_batch) == ("lanes", 1, CPU_MICRO_BATCH)
+    assert (chosen.job.strategy, chosen.job.pack, chosen.job.micro_batch) == ("lanes", 1, CPU_SLICE)
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
@@ -198,7 +199,7 @@ def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundr
 def checkpoint(out: Path, chosen: Chosen) -> None:
     (member,) = make_members(1, Job(hidden=4, lookback=6), torch.device("cpu"))
     pack = Lanes([member], Job(hidden=4, lookback=6))
-    run = Run(member=member, symbol="C0", starts={"train": torch.arange(9)}, learning_rate=1e-3)
+    run = Run(member=member, symbol="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3)
     write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
 
 
@@ -232,7 +233,7 @@ def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_can
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "events" / "events.jsonl").read_text().splitlines()
     (choice,) = [event["choice"] for event in map(json.loads, lines) if event["event"] == "started"]
-    training = read_card(tmp_path / "out" / "lstm_SIG-USD_1m.safetensors").training
+    training = read_card(tmp_path / "out" / "lstm-direction_SIG-USD_1m.safetensors").training
     assert training["batch"] == choice["batch"] == training["choice"]["batch"] == 16
     assert choice["from"]["batch"] == "default" and training["choice"]["micro_batch"] == 16
     assert (training["strategy"], training["pack"], training["micro_batch"]) == ("lanes", 1, 16)
@@ -243,7 +244,7 @@ def test_a_torn_checkpoint_says_nothing(tmp_path):
     place.mkdir(parents=True)
     for text in ("{", "{}", '{"choice": {}}', '{"choice": {"shape": 3}}'):
         (place / "manifest.json").write_text(text)
-        assert Choosing(tmp_path)(Job(tune="never")).job.micro_batch == CPU_MICRO_BATCH
+        assert Choosing(tmp_path)(Job(tune="never")).job.micro_batch == CPU_SLICE
 
 
 def test_a_tcn_is_chosen_in_chunks(tmp_path):

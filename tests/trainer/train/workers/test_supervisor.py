@@ -233,9 +233,9 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
     assert not [
         pid for pid in family if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     ]
-    assert [path.name for path in sorted(stopped.out.glob("lstm_*"))] == [
-        "lstm_SHORT-USD_1m.json",
-        "lstm_SHORT-USD_1m.safetensors",
+    assert [path.name for path in sorted(stopped.out.glob("lstm-*"))] == [
+        "lstm-direction_SHORT-USD_1m.json",
+        "lstm-direction_SHORT-USD_1m.safetensors",
     ]
     stopped.events_file.unlink()
     again = start(data, *LONG)

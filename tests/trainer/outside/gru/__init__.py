@@ -1,0 +1,24 @@
+"""A model from outside the package: a GRU with two settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.settings import ModelSettings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class GruSettings(ModelSettings):
+    """Its settings: one that a flat job knows, and one that has its default there."""
+
+    lookback: int = setting(20, "Bars of a window.", least=1)
+    cells: int = setting(6, "Cells.", least=1)
+
+    shape = ("lookback", "batch")
+
+    @property
+    def bars_seen(self) -> int:
+        return self.lookback
+
+    def architecture(self, *, features: int, outputs: int) -> dict[str, int]:
+        return {"features": features, "outputs": outputs, "cells": self.cells}

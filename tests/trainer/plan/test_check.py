@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.config import Job
+from trainer.data.writing import write_candles
+from trainer.plan.check import main
+from trainer.train.prepare import prepare
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_candles) -> Path:
+    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000, drop=[500])], synthetic=True)
+    write_candles(tmp_path / "BBB_1m.parquet", [make_candles(900, symbol="BBB", seed=3)])
+    return tmp_path
+
+
+def run(capsys, *arguments: str) -> tuple[int, dict]:
+    code = main(list(arguments))
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"symbols": ["AAA"], "lookback": 30}))
+    code, report = run(capsys, "--job", str(job), "--data", str(folder))
+    path = folder / "AAA_1m.parquet"
+    assert code == 0
+    assert report["timeframe"] == "1m" and report["synthetic"] is True and report["features"] >= 30
+    assert report["files"] == [
+        {
+            "file": "AAA_1m.parquet",
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "symbols": ["AAA"],
+            "timeframe": "1m",
+            "synthetic": True,
+            "holds": [{"symbol": "AAA", "bars": 999, "first": "2024-01-01T00:00:00Z", "last": "2024-01-01T16:39:00Z"}],
+        }
+    ]
+    expected = prepare(make_candles(1000, drop=[500]), Job(lookback=30))
+    assert report["symbols"] == [
+        {
+            "symbol": "AAA",
+            "bars": 999,
+            "first": "2024-01-01T00:00:00Z",
+            "last": "2024-01-01T16:39:00Z",
+            "holes": 1,
+            "calendar": "24x7",
+            "ties": expected.ties,
+            "windows": {name: len(starts) for name, starts in expected.starts.items()},
+            "horizon": 5,
+            "horizon_bars": 5,
+        }
+    ]
+
+
+def test_every_symbol_counts_when_the_job_names_none(folder: Path, capsys) -> None:
+    _, report = run(capsys, "--data", str(folder))
+    assert [entry["symbol"] for entry in report["symbols"]] == ["AAA", "BBB"]
+
+
+def test_a_single_file_is_described(folder: Path, capsys) -> None:
+    _, report = run(capsys, "--data", str(folder / "BBB_1m.parquet"))
+    assert [entry["file"] for entry in report["files"]] == ["BBB_1m.parquet"]
+
+
+def test_bad_data_is_one_error_and_exit_2(tmp_path: Path, capsys) -> None:
+    code, report = run(capsys, "--data", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert report["error"]["code"] == 2 and "does not exist" in report["error"]["what"] and report["error"]["do"]
+
+
+def test_a_job_that_is_none_is_one_error_and_exit_2(folder: Path, capsys) -> None:
+    job = folder / "job.json"
+    job.write_text("{")
+    assert run(capsys, "--job", str(job), "--data", str(folder))[0] == 2
+    job.write_text('{"lokback": 3}')
+    code, report = run(capsys, "--job", str(job), "--data", str(folder))
+    assert code == 2 and "lookback" in report["error"]["do"]
+
+
+def test_the_desk_needs_no_torch_to_check(folder: Path) -> None:
+    script = "import sys; from trainer.plan.check import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script, "--data", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["timeframe"] == "1m"

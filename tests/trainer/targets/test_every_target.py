@@ -1,0 +1,167 @@
+"""What every target promises: labels that end where they say, wherever the series begins; a loss a label; baselines; words."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.config import Job
+from trainer.data.calendar import session_clock
+from trainer.data.candles import Candles
+from trainer.data.synthetic import synthetic_candles
+from trainer.settings import HIGHER, LOWER, TargetSettings
+from trainer.targets import TARGETS, labels_of, loss_of, scores_of
+from trainer.targets.bars import Labels, sums_over, trailing_deviation
+from trainer.targets.scoring import Rows
+
+BARS, WARM = 1500, 300
+EVERY = pytest.mark.parametrize(
+    "target", [Job(target=name, horizon_sessions=2).target_settings for name in TARGETS], ids=TARGETS
+)
+
+
+@pytest.fixture(scope="module")
+def candles() -> Candles:
+    return synthetic_candles("AAA", bars=BARS, timeframe="1h", seed=3)
+
+
+def labels(target: TargetSettings, candles: Candles) -> Labels:
+    clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
+    found: Labels = labels_of(target).label(target, candles, clock)
+    return found
+
+
+def moved(candles: Candles, after: int) -> Candles:
+    """Return the candles with every price after a bar changed, each by its own, and by much."""
+    random = np.random.default_rng(after)
+    factor = np.ones(len(candles))
+    factor[after + 1 :] = np.exp(random.normal(0, 0.2, len(candles) - after - 1))
+    return replace(candles, **{name: getattr(candles, name) * factor for name in ("open", "high", "low", "close")})
+
+
+def changed_by_what_follows(target: TargetSettings, candles: Candles, *, short: int) -> int:
+    """Return how many of some labels move when the bars after their end move, were each end `short` bars earlier."""
+    before, changed = labels(target, candles), 0
+    for bar in range(WARM, BARS - 200, 37):
+        after = labels(target, moved(candles, int(before.ends_T[bar]) - short))
+        changed += not np.array_equal(after.values_TK[bar], before.values_TK[bar], equal_nan=True)
+    return changed
+
+
+@EVERY
+def test_bars_after_its_end_change_no_label_and_an_end_that_is_one_bar_short_is_found_out(target, candles):
+    assert changed_by_what_follows(target, candles, short=0) == 0
+    assert changed_by_what_follows(target, candles, short=1) > 0
+
+
+@EVERY
+def test_a_label_is_the_same_bit_for_bit_wherever_the_series_begins(target, candles):
+    whole = labels(target, candles)
+    for cut in (24, 96, 480):
+        part = labels(target, candles.rows(cut))
+        known = np.arange(target.reach, BARS - cut)
+        assert np.array_equal(part.values_TK[known], whole.values_TK[known + cut], equal_nan=True)
+        ends = whole.ends_T[known + cut]
+        assert np.array_equal(part.ends_T[known], np.where(ends >= 0, ends - cut, -1))
+
+
+@EVERY
+def test_the_loss_is_one_number_a_label_and_knows_no_other_label(target):
+    outputs = torch.randn(4, 6, target.outputs, dtype=torch.float64, requires_grad=True)
+    truth = torch.randint(0, 2, (4, 6, target.label_columns)).double()
+    loss = loss_of(target).loss
+    each = loss(target, outputs, truth)
+    assert each.shape == (4, 6) and bool((each >= 0).all())
+    torch.testing.assert_close(loss(target, outputs[2:3], truth[2:3]), each[2:3])
+    each.sum().backward()
+    assert outputs.grad is not None and bool((outputs.grad != 0).any(-1).all())
+
+
+@EVERY
+def test_scores_stand_beside_an_unconditional_forecast_and_describe_themselves(target, candles):
+    found, scores = labels(target, candles), scores_of(target)
+    clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
+    known = np.flatnonzero(np.isfinite(found.values_TK[:, 0]) & (np.arange(BARS) >= WARM))
+    fitted = labels_of(target).fit(target, found.values_TK[known])
+    rows = Rows(
+        candles=candles,
+        clock=clock,
+        labels_TK=found.values_TK,
+        fitted=fitted,
+        train=known[:600],
+        scored=known[700:],
+        features=lambda bars: np.random.default_rng(0).normal(size=(len(bars), 3)).astype(np.float32),
+    )
+    simple, truth = scores.baselines(target, rows), rows.labels(rows.scored)
+    constant = [name for name, said in simple.items() if len(np.unique(said.reshape(len(said), -1), axis=0)) == 1]
+    assert constant, "one forecast knows nothing of the bar"
+    outputs = np.random.default_rng(1).normal(size=(len(rows.scored), target.outputs))
+    fitted = scores.calibrate(target, outputs, truth, fitted)
+    said = scores.forecast(target, outputs, fitted)
+    metrics = scores.metrics(target, said, truth)
+    weighted = scores.weighted(target, said, truth, np.zeros(len(said), dtype=np.int64))(np.ones(1))
+    assert {name: metrics[name] for name in weighted} == pytest.approx(dict(weighted), rel=1e-12)
+    described = {metric.name for metric in target.metrics}
+    assert metrics.keys() == described | {"n"} and set(target.gains) <= weighted.keys() and metrics["n"] == len(said)
+    assert all(metric.better in (HIGHER, LOWER) and metric.title for metric in target.metrics)
+    shown = {"test": {**metrics, "baselines": {name: scores.metrics(target, one, truth) for name, one in simple.items()}}}
+    for column in target.about()["table"]:
+        for path in (column["value"], column["beside"]):
+            value = shown["test"]
+            for name in path:
+                value = value[name]
+    for name, column in scores.columns(target, outputs, candles, rows.scored, fitted).items():
+        assert len(column) == len(rows.scored) and np.isfinite(column).all(), name
+
+
+def test_keys_of_one_name_have_one_default():
+    known: dict[str, object] = {}
+    for home in TARGETS.values():
+        for item in fields(home):
+            assert known.setdefault(item.name, item.default) == item.default
+
+
+def test_sums_over_ranges_are_sums_and_do_not_depend_on_what_lies_before():
+    values = np.random.default_rng(0).normal(size=500)
+    first, counts = np.arange(100, 300), np.random.default_rng(1).integers(0, 200, 200)
+    expected = [values[start : start + count].sum() for start, count in zip(first, counts, strict=True)]
+    found = sums_over(values, first, counts)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(sums_over(values[57:], first - 57, counts), found)
+
+
+def test_trailing_deviation_by_hand():
+    close = np.exp(np.cumsum([0.0, 0.1, -0.1, 0.2, 0.0]))
+    found = trailing_deviation(close, 2)
+    assert np.isnan(found[:2]).all()
+    np.testing.assert_allclose(found[2:], np.sqrt([0.01, 0.025, 0.02]))
+
+
+def test_a_barrier_is_the_one_that_is_reached_first(make_candles):
+    target = TARGETS["barrier"](horizon=3, volatility_bars=2, barrier_width=1.0)
+    flat = [0.01, -0.01] * 5  # a deviation of 0.01: barriers lie 0.01 x sqrt(3) = 0.0173 away
+    for moves, expected in (
+        ([0.02, -0.05, 0.0], 2),
+        ([-0.02, 0.06, 0.0], 0),
+        ([0.01, 0.005, -0.01], 1),
+        ([0.01, 0.01, 0.0], 2),
+    ):
+        close = 100 * np.exp(np.cumsum([0.0, *flat, *moves]))
+        bar = len(flat)
+        assert labels(target, make_candles(len(close), close=close)).values_TK[bar, 0] == expected
+
+
+def test_quantiles_are_shifted_until_validation_is_covered():
+    target, random = TARGETS["quantiles"](coverage=0.8), np.random.default_rng(0)
+    scores, truth = scores_of(target), random.normal(size=(5000, 1))
+    narrow = np.tile([-0.1, 0.0, 0.1], (5000, 1))
+    fitted = scores.calibrate(target, narrow, truth, {})
+    covered = scores.metrics(target, scores.forecast(target, narrow, fitted), truth)["covered"]
+    assert covered == pytest.approx(0.8, abs=1e-3) and fitted["shift"] == pytest.approx(1.18, abs=0.05)
+    wide = scores.calibrate(target, 100 * narrow, truth, {})
+    assert wide["shift"] < 0
+    again = random.normal(size=(5000, 1))
+    assert scores.metrics(target, scores.forecast(target, narrow, fitted), again)["covered"] == pytest.approx(0.8, abs=0.03)

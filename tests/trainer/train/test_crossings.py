@@ -1,0 +1,88 @@
+"""Every model takes every target: it trains, its card describes itself, and predict says what the target's columns are.
+
+What is planted for one pair is found by the other, too: a volatility by a model that reads windows, a direction by one that
+reads chunks. The full size, with chance, is benchmarks/learning.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.learning import CROSSED, crossed
+from trainer.artifacts.card import read_card
+from trainer.artifacts.metrics import headline, shown
+from trainer.artifacts.weights import load, save
+from trainer.errors import DataError
+from trainer.models import MODELS
+from trainer.targets import TARGETS
+from trainer.train.predict import predict_file
+
+SMALL: dict[str, Any] = {
+    "hidden": 4,
+    "layers": 1,
+    "lookback": 20,
+    "batch": 64,
+    "width": 4,
+    "blocks": 2,
+    "chunk": 64,
+    "batch_chunks": 8,
+    "epochs": 1,
+    "learning_rate": 1e-2,
+    "horizon_sessions": 1,
+    "test_fraction": 0.3,
+    "validation_fraction": 0.25,
+}
+COLUMNS = {
+    "direction": {"probability"},
+    "volatility": {"volatility"},
+    "return": {"log_return", "volatilities"},
+    "quantiles": {"lower", "median", "upper"},
+    "barrier": {"down", "none", "up"},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_trains_on_a_target_and_predicts_its_columns(
+    model: str, target: str, tmp_path, write_candles, train: Callable[..., Any]
+) -> None:
+    bars = 14_000 if target == "volatility" else 3_000  # whose labels look a day ahead
+    write_candles(tmp_path, "SIG-USD", bars=bars, signal=1.0)
+    settings = {**SMALL, "batch": 8} if model == "tcn" else SMALL
+    trained = train(tmp_path, tmp_path / "out", model=model, target=target, **settings)
+    card = read_card(trained.file)
+    assert card.model == f"{model}-{target}_SIG-USD_1m" and card.target == target
+    assert card.metrics == trained.done["metrics"]
+    assert headline(card.metrics) != "-" and len(shown(card.metrics)) == len(card.metrics["about"]["table"])
+    assert all(np.isfinite(epoch["validation_loss"]) for epoch in card.training["history"])
+    whole = predict_file(trained.file, tmp_path)
+    assert whole[0].values.keys() == COLUMNS[target]
+    assert all(np.isfinite(value) for said in whole for value in said.values.values())
+    assert list(predict_file(trained.file, tmp_path, last=7)) == list(whole[-7:])  # bit for bit
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_card_of_before_there_were_targets_says_the_same(model: str, tmp_path, write_candles, train) -> None:
+    write_candles(tmp_path, "SIG-USD", bars=14_000)
+    trained = train(tmp_path, tmp_path / "out", model=model, **{**SMALL, "batch": 8 if model == "tcn" else 64})
+    tensors, card = load(trained.file)
+    architecture = {name: value for name, value in card.architecture.items() if name != "outputs"}
+    scaler = {**card.scaler, **card.fitted, **card.target_settings}
+    nameless = {"target": "", "target_settings": {}, "fitted": {}}
+    old = replace(card, architecture=architecture, scaler=scaler, horizon=trained.job.horizon, **nameless)
+    save(tmp_path / "old.safetensors", tensors, old)
+    assert predict_file(tmp_path / "old.safetensors", tmp_path, last=9) == predict_file(trained.file, tmp_path, last=9)
+    stranger = replace(old, family="gru")
+    save(tmp_path / "stranger.safetensors", tensors, stranger)
+    with pytest.raises(DataError, match="is a gru model"):
+        predict_file(tmp_path / "stranger.safetensors", tmp_path)
+
+
+@pytest.mark.parametrize("pair", CROSSED)
+def test_a_planted_signal_is_found_in_the_crossings(pair: str) -> None:
+    assert crossed(pair, seed=0, quick=True)["found"] > 0.9

@@ -1,0 +1,53 @@
+"""Scores as people read them, by the description that stands beside them in the card (`settings.TargetSettings.about`).
+
+Standard library only. Scores of before 2026-11-22 have no description: there is nothing to show of them but a dash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def titles(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the titles of a model's columns."""
+    return [column["title"] for column in _table(metrics)]
+
+
+def cells(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
+    """Return the values of a model's columns on a span, each with what stands beside it in brackets."""
+    scores = metrics.get(span) or {}
+    return [_cell(scores, column) for column in _table(metrics)]
+
+
+def shown(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
+    """Return each column as title and value: `AUC (logistic) 0.5312 (0.5291)`."""
+    return [f"{title} {cell}" for title, cell in zip(titles(metrics), cells(metrics, span), strict=True)]
+
+
+def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
+    """Return title and value of the metric that counts most; a dash where none is described."""
+    about, scores = metrics.get("about") or {}, metrics.get(span) or {}
+    if not about:
+        return "-"
+    name = about["headline"]
+    return f"{about['metrics'][name]['title']} {_number(scores.get(name))}"
+
+
+def _table(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (metrics.get("about") or {}).get("table") or ()
+
+
+def _cell(scores: Mapping[str, Any], column: Mapping[str, Any]) -> str:
+    value = _number(_at(scores, column["value"]))
+    return f"{value} ({_number(_at(scores, column['beside']))})" if column["beside"] else value
+
+
+def _at(scores: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        scores = scores.get(name) if isinstance(scores, Mapping) else None
+    return scores
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, (int, float)) else "-"

@@ -1,0 +1,106 @@
+"""The LSTM: single-layer LSTMs one over the other, the last hidden state to the outputs.
+
+Owns the architecture only; scaling, windows, loss and training are `trainer.train`.
+
+Built of single-layer `nn.LSTM`s, because `nn.LSTM(dropout=)` draws from a generator that all models of a process share,
+and a model's result must not depend on its neighbours. Time comes first, as oneDNN and cuDNN want it.
+
+Shapes: T time steps, B batch, F features, H hidden size, O outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainer.models.dropout import keep_mask
+from trainer.models.lstm.stacked import StackedLstm
+
+# What the forget gates begin with beside torch's draw around zero, where a cell halves what it holds at each bar and nothing
+# that is twenty bars back is ever found (measured: benchmarks/learning.py, AUC 0.51 without and 0.95 with it). The usual
+# remedy: Gers et al. 2000; Jozefowicz et al. 2015, section 5 (https://proceedings.mlr.press/v37/jozefowicz15.html).
+FORGET_BIAS = 1.0
+
+
+def build(architecture: dict[str, Any], *, recompute: bool = False) -> Lstm:
+    """Build an untrained network. Its weights come from torch's global generator."""
+    return Lstm(**architecture, recompute=recompute)
+
+
+def stacked(architecture: dict[str, Any], *, recompute: bool = False, matmul_dtype: torch.dtype | None = None) -> StackedLstm:
+    """Return the same function over the stacked weights of many networks."""
+    return StackedLstm(**architecture, recompute=recompute, matmul_dtype=matmul_dtype)
+
+
+class Lstm(nn.Module):
+    """Give the outputs for a window of bars."""
+
+    def __init__(
+        self, *, features: int, hidden: int, layers: int, dropout: float, outputs: int = 1, recompute: bool = False
+    ) -> None:
+        """`recompute` trades time for memory: each layer's activations are computed again in the backward pass."""
+        super().__init__()
+        self.dropout, self._recompute = dropout, recompute
+        self.lstms = nn.ModuleList(nn.LSTM(features if layer == 0 else hidden, hidden) for layer in range(layers))
+        self.head = nn.Linear(hidden, outputs)
+        with torch.no_grad():
+            for lstm in self.lstms:
+                bias = lstm.get_parameter("bias_ih_l0")
+                bias[hidden : 2 * hidden] += FORGET_BIAS  # torch's order of gates: input, forget, cell, output
+
+    def forward(self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+        """Return outputs (B, O) float32 for scaled windows (T, B, F) float32.
+
+        Dropout is on where `keys_L2` ((L, 2) int32, a key for each layer) is given; `first_row` is the place of x's first
+        window in its batch.
+        """
+        hidden_TBH = x_TBF
+        for layer, lstm in enumerate(self.lstms):
+            if self._recompute and torch.is_grad_enabled():
+                # Nothing in a layer is random: dropout is a function of its key.
+                hidden_TBH = checkpoint(_run, lstm, hidden_TBH, use_reentrant=False, preserve_rng_state=False)
+            else:
+                hidden_TBH = _run(lstm, hidden_TBH)
+            between_layers = layer + 1 < len(self.lstms)
+            if between_layers and keys_L2 is not None and self.dropout > 0:
+                steps, rows, hidden = hidden_TBH.shape
+                keep = keep_mask(
+                    keys_L2[layer : layer + 1],
+                    first_row=first_row,
+                    shape_TBH=(steps, rows, hidden),
+                    probability=1 - self.dropout,
+                )
+                hidden_TBH = hidden_TBH * keep[0] * (1 / (1 - self.dropout))
+        # The head stays in full precision under autocast: three digits of an output are too few for a loss.
+        with torch.autocast(x_TBF.device.type, enabled=False):
+            outputs_BO: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype))
+        return outputs_BO
+
+
+def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
+    """Return a layer's hidden states, under autocast on a GPU in its numbers, too."""
+    if x_TBF.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+        with torch.autocast("cuda", enabled=False):
+            return run_in(torch.get_autocast_dtype("cuda"), lstm, x_TBF)
+    hidden_TBH: torch.Tensor = lstm(x_TBF)[0]
+    return hidden_TBH
+
+
+def run_in(dtype: torch.dtype, lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
+    """Return a single layer's hidden states (T, B, H), computed in `dtype`; gradients reach its weights in theirs.
+
+    Autocast is no way to do so on a GPU: whatever it is told, it runs cuDNN's LSTM in fp16, where the unscaled gradients of a
+    bf16 training vanish (`_cudnn_rnn_cast_reflatten` in torch's aten/src/ATen/cudnn/AutocastRNN.cpp, read 2026-11-21).
+    """
+    weights = list(lstm.parameters())
+    # One buffer in cuDNN's own order, so that it need not make one.
+    flat = torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
+    parts = flat.split_with_sizes([weight.numel() for weight in weights])
+    cast = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+    zero_1BH = torch.zeros(1, x_TBF.shape[1], weights[1].shape[1], dtype=dtype, device=x_TBF.device)
+    hidden_TBH: torch.Tensor
+    hidden_TBH, _, _ = torch.lstm(x_TBF.to(dtype), (zero_1BH, zero_1BH), cast, True, 1, 0.0, lstm.training, False, False)
+    return hidden_TBH

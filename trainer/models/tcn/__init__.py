@@ -1,0 +1,167 @@
+"""TCN: a temporal convolutional network that streams over chunks of bars and gives outputs for each of them.
+
+Settings, memory and cost, standard library only. `network` is the module.
+
+Letters: B chunks of a slice, F features, C channels, X bars read, T bars of output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.settings import CHUNKS, FLOAT, HALF, Activations, ModelSettings, Training, setting
+
+KERNEL = 3  # of the convolutions
+CONVOLUTIONS = 2  # of each block
+# A convolution's multiplications cost less than a recurrence's: measured at full size on an AMD EPYC core on 2026-11-21, and
+# an estimate of the same day for GPUs, where the default model waits for its own steps.
+CPU_COST, GPU_COST = 0.2, 0.03
+REFERENCE_MFLOP = 20.8  # of a window of the default model, forward and backward, 50 features
+# Width from which a second thread pays where a core is idle. Chunks/s with one thread and two, AMD EPYC, torch 2.13,
+# 2026-11-21: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512: 35 and 55.
+THREADED_WIDTH = 128
+# Numbers that a layer holds of one slice on a CPU: a small TCN's chunks go together, so that its many short calls become few
+# (2.2 times faster in eights), a large one's alone (as fast as in fours, and lighter); measured 2026-11-21, AMD EPYC.
+CPU_SLICE_NUMBERS = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcnKeys:
+    """The keys of a TCN in a job."""
+
+    width: int = setting(512, "TCN: channels of each convolution.", least=1)
+    blocks: int = setting(12, "TCN: residual blocks of two dilated causal convolutions.", least=1)
+    dilation_cap: int = setting(32, "TCN: the dilation doubles from block to block, 1, 2, 4 ..., up to this.", least=1)
+    dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
+    chunk: int = setting(1024, "TCN: bars of a chunk; the bars that its first output looks back on are read besides.", least=1)
+    batch_chunks: int = setting(4, "TCN: chunks in one optimizer step, instead of batch.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcnSettings(TcnKeys, ModelSettings):
+    """A TCN's settings."""
+
+    reads = CHUNKS
+    batch_key = "batch_chunks"
+    shape = ("width", "blocks", "dilation_cap", "chunk", "batch_chunks")
+    shorter = "blocks or dilation_cap"
+    recompute_pays = True
+    counts_gradients = True
+    small = {"blocks": 4, "width": 32, "chunk": 256}
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """Return the dilation of each block."""
+        return tuple(min(2**block, self.dilation_cap) for block in range(self.blocks))
+
+    @property
+    def bars_seen(self) -> int:
+        return 1 + CONVOLUTIONS * (KERNEL - 1) * sum(self.dilations)
+
+    @property
+    def bars_out(self) -> int:
+        return self.chunk
+
+    @property
+    def num_dropouts(self) -> int:
+        return CONVOLUTIONS * self.blocks
+
+    @property
+    def words(self) -> str:
+        return f"TCN {self.blocks} x {self.width}"
+
+    @property
+    def gains_from_threads(self) -> bool:
+        return self.width >= THREADED_WIDTH
+
+    @property
+    def costs(self) -> tuple[float, float]:
+        mflop = self._mflop
+        return CPU_COST * mflop / REFERENCE_MFLOP, GPU_COST * mflop / REFERENCE_MFLOP
+
+    @property
+    def _mflop(self) -> float:
+        """Return the million multiplications and additions, forward and backward, that one bar of a chunk takes.
+
+        A block computes the chunk and what the blocks after it look back on; 2 a weight forward, 4 backward.
+        """
+        reaches = [4 * dilation for dilation in self.dilations]
+        bars = sum(1 + sum(reaches[block + 1 :]) / self.chunk for block in range(self.blocks))
+        return bars * 2 * 3 * self.width**2 * 6 / 1e6
+
+    @property
+    def cpu_slice(self) -> int:
+        return max(1, CPU_SLICE_NUMBERS // (self.width * (self.chunk + self.bars_seen - 1)))
+
+    def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
+        return {
+            "features": features,
+            "width": self.width,
+            "dilations": list(self.dilations),
+            "dropout": self.dropout,
+            "outputs": outputs,
+        }
+
+    def num_weights(self, *, features: int, outputs: int) -> int:
+        straight = self.width * (features + 1) if features != self.width else 0
+        convolutions = sum(self._convolution(inputs) + 4 * self.width for inputs in self._inputs(features))
+        return straight + convolutions + outputs * (self.width + 1)
+
+    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
+        """Return what a TCN takes, block by block: backwards, what is kept goes while the gradients come.
+
+        Where a batch has several slices, all gradients are there from the second on.
+        """
+        again, read, half = training.recompute, self.chunk + self.bars_seen - 1, training.half
+        output = 0.0
+        gradients = FLOAT * self.num_weights(features=features, outputs=outputs)
+        kept = FLOAT * reads * features * read if again or not half else 0.0
+        largest = later = float(gradients)  # of the blocks behind this one, and of the head
+        for inputs, dilation in zip(self._inputs(features), self.dilations, strict=True):
+            block = _Block(self, chunks=reads, inputs=inputs, read=read, dilation=dilation, half=half)
+            later -= FLOAT * self._convolution(inputs)
+            held = gradients if training.accumulates else later
+            largest = max(largest, held + (kept + block.again if again else kept + block.kept + block.backwards))
+            kept += block.output if again else block.kept
+            read, output = block.written, block.output
+        if half and not self.dropout:  # the head has a copy in full precision
+            kept += FLOAT * reads * self.width * read - (output if again else 0.0)
+        kept += reads * read * (outputs * FLOAT + FLOAT + 1)  # outputs, errors, and which have a label
+        return Activations(kept=kept, workspace=max(0.0, largest - kept))
+
+    def _inputs(self, features: int) -> list[int]:
+        """Return how many channels each block is given."""
+        return [features] + [self.width] * (self.blocks - 1)
+
+    def _convolution(self, inputs: int) -> int:
+        """Return the numbers of a block's two kernels, biases aside."""
+        return KERNEL * self.width * (inputs + self.width)
+
+
+class _Block:
+    """The bytes of one block: `kept`, its `output`, what its `backwards` pass holds besides, and with all made `again`."""
+
+    def __init__(self, tcn: TcnSettings, *, chunks: int, inputs: int, read: int, dilation: int, half: bool) -> None:
+        number, reach = (HALF if half else FLOAT), (KERNEL - 1) * dilation
+        middle, self.written = read - reach, read - 2 * reach
+        a_bar = chunks * tcn.width
+        first, second = a_bar * middle, a_bar * self.written  # numbers that each convolution makes
+        into = a_bar * read
+        cast = half and bool(tcn.dropout)  # a mask is in full precision, and so is what it was laid on
+        weights = number * KERNEL * tcn.width * (inputs + tcn.width)
+        self.output = (FLOAT if cast else number) * second
+        made = number * (first + second) + self.output + (number * first if tcn.dropout else 0)
+        if half and (cast or inputs != tcn.width):
+            made += number * chunks * inputs * read  # the input, cast
+        if half and inputs != tcn.width:
+            made += number * chunks * inputs * self.written  # and for the straight way
+        self.kept = made + weights
+        # Backwards: the gradient that goes straight through, and either both operands of the second convolution once more, as
+        # a library lays them out, or under a mask the gradient in both precisions.
+        one_weight = FLOAT * KERNEL * tcn.width**2
+        self.backwards = (6 * second + 4 * into if cast else number * (2 * first + into)) + one_weight
+        # Again: forwards all of it lies side by side for a moment, with the gradient that waits.
+        waiting = (12 * second) if cast else number * (3 if tcn.dropout else 2) * second
+        backwards = number * (2 * first + into) if not cast else 4 * into + 6 * second
+        self.again = made + max(waiting, backwards) + 3 * one_weight

@@ -1,0 +1,103 @@
+"""The temporal convolutional network: residual blocks of two dilated causal convolutions, then the outputs of each bar.
+
+Owns the architecture only; scaling, chunks, loss and training are `trainer.train`. After Bai, Kolter and Koltun 2018
+(https://arxiv.org/abs/1803.01271): kernel 3, weight norm, ReLU, channels dropped whole after each convolution.
+
+No convolution pads. A chunk comes with the bars that its first output looks back on, every layer computes what the next one
+needs and no more, and nothing is cut off; causal by construction, since an output stands under the last bar that it saw.
+
+Shapes: B chunks, F features, C channels, X bars read, T bars of output: X = T + receptive_field - 1, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.utils.checkpoint import checkpoint
+
+from trainer.models.dropout import keep_mask
+from trainer.models.tcn import CONVOLUTIONS, KERNEL
+
+
+def build(architecture: dict[str, Any], *, recompute: bool = False) -> Tcn:
+    """Build an untrained network. Its weights come from torch's global generator."""
+    return Tcn(**architecture, recompute=recompute)
+
+
+class Tcn(nn.Module):
+    """Give the outputs of each bar of a chunk from the bars up to it."""
+
+    def __init__(
+        self,
+        *,
+        features: int,
+        width: int,
+        dilations: Sequence[int],
+        dropout: float,
+        outputs: int = 1,
+        recompute: bool = False,
+    ) -> None:
+        """`recompute` trades time for memory: each block's activations are computed again in the backward pass."""
+        super().__init__()
+        self._recompute = recompute
+        inputs = [features] + [width] * (len(dilations) - 1)
+        self.blocks = nn.ModuleList(
+            Block(inputs=before, width=width, dilation=dilation, dropout=dropout)
+            for before, dilation in zip(inputs, dilations, strict=True)
+        )
+        self.head = nn.Conv1d(width, outputs, 1)
+
+    @property
+    def receptive_field(self) -> int:
+        """Return how many bars, itself included, an output looks at."""
+        return 1 + sum(block.reach for block in self.blocks)  # type: ignore[misc]
+
+    def forward(self, x_BFX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+        """Return outputs (B, T, O) float32 for scaled bars (B, F, X); output t belongs to bar t + receptive_field - 1 of x.
+
+        Dropout is on where `keys_L2` ((2 x blocks, 2) int32, a key for each convolution) is given; `first_row` is the place
+        of x's first chunk in its batch.
+        """
+        hidden_BCX = x_BFX
+        for number, block in enumerate(self.blocks):
+            keys = keys_L2[CONVOLUTIONS * number : CONVOLUTIONS * (number + 1)] if keys_L2 is not None else None
+            if self._recompute and torch.is_grad_enabled():
+                # Nothing in a block is random: dropout is a function of its key.
+                hidden_BCX = checkpoint(block, hidden_BCX, keys, first_row, use_reentrant=False, preserve_rng_state=False)
+            else:
+                hidden_BCX = block(hidden_BCX, keys, first_row)
+        # The head stays in full precision under autocast: three digits of an output are too few for a loss.
+        with torch.autocast(x_BFX.device.type, enabled=False):
+            outputs_BOT: torch.Tensor = self.head(hidden_BCX.to(self.head.weight.dtype))
+        return outputs_BOT.transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Two convolutions, and their input added to what they make of it."""
+
+    def __init__(self, *, inputs: int, width: int, dilation: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.reach = CONVOLUTIONS * (KERNEL - 1) * dilation
+        self.first = weight_norm(nn.Conv1d(inputs, width, KERNEL, dilation=dilation))
+        self.second = weight_norm(nn.Conv1d(width, width, KERNEL, dilation=dilation))
+        self.straight = nn.Conv1d(inputs, width, 1) if inputs != width else nn.Identity()
+
+    def forward(self, x_BCX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+        """Return (B, C, X - reach): each output sees the bar it stands under and `reach` bars before."""
+        hidden_BCX = x_BCX
+        for number, convolution in enumerate((self.first, self.second)):
+            hidden_BCX = torch.relu(convolution(hidden_BCX))
+            if keys_L2 is not None and self.dropout > 0:
+                hidden_BCX = hidden_BCX * self._kept(hidden_BCX, keys_L2[number : number + 1], first_row)
+        return torch.relu(hidden_BCX + self.straight(x_BCX[:, :, self.reach :]))
+
+    def _kept(self, hidden_BCX: torch.Tensor, key_12: torch.Tensor, first_row: int) -> torch.Tensor:
+        """Return (B, C, 1): zero for the channels that are dropped from the whole of a chunk, else what keeps the mean."""
+        rows, channels, _ = hidden_BCX.shape
+        keep = keep_mask(key_12, first_row=first_row, shape_TBH=(1, rows, channels), probability=1 - self.dropout)
+        return keep[0, 0, :, :, None] * (1 / (1 - self.dropout))

@@ -1,0 +1,254 @@
+"""Plan a symbol: holes, labels, spans, and the bars of each span that a model can be trained or scored on.
+
+A bar t is valid if
+- what the model sees, and what its label reads before t, lie after the WARMUP of the features,
+- no hole lies in that, nor just before its first bar (whose own return would reach back over the hole), nor in the label,
+- it has a label, and
+- it and the whole of its label lie in one span. What the model sees may begin in the span before: inputs of the past are no
+  leak, labels are.
+
+A fold is a model of its own: it trains on everything older than its validation and test, and its test follows that of the fold
+before. One fold is the job's split, and so is the last of several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer.config import Job
+from trainer.data.calendar import holes, infer_calendar, session_clock
+from trainer.data.candles import Candles
+from trainer.data.feature_names import WARMUP
+from trainer.data.splits import Span, Spans, split, walk_forward
+from trainer.errors import DataError
+from trainer.settings import CHUNKS, TargetSettings
+from trainer.targets import labels_of
+
+FEWEST_TEST_LABELS = 20  # that don't overlap, where the horizon is chosen: fewer say next to nothing about a forecast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which bars of a symbol train, validate and test. Shapes: T bars, K label columns."""
+
+    calendar: str
+    holes: np.ndarray  # (T,) bool: a hole lies before this bar
+    clock: np.ndarray  # (T,) calendar.session_clock
+    target: TargetSettings  # the job's, with what it left open chosen
+    labels_TK: np.ndarray  # float32; NaN at bars that are not valid
+    ends: np.ndarray  # (T,) int64: the last bar that each label reads
+    spans: Spans
+    bars: dict[str, np.ndarray]  # "train", "validation", "test" -> int64 rows, ascending
+    bars_seen: int
+    ties: int  # bars dropped because they have no label: the price does not move
+    horizon_bars: int  # of the longest label: the embargo is no shorter
+    chunks: np.ndarray  # int64 rows: the first output of each chunk of training; empty for a model that reads windows
+
+    @property
+    def starts(self) -> dict[str, np.ndarray]:
+        """Return the first row that each bar's output depends on, by span."""
+        return {span: bars - self.bars_seen + 1 for span, bars in self.bars.items()}
+
+    @property
+    def horizon(self) -> dict[str, Any]:
+        """Return how far a label looks ahead, for summaries: the target's settings, and the bars of the longest."""
+        return {**asdict(self.target), "horizon_bars": self.horizon_bars}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Labelled:
+    """The labels of one target. `bars` have all that they need, but possibly no label: nothing moved."""
+
+    target: TargetSettings
+    labels_TK: np.ndarray
+    ends: np.ndarray
+    bars: np.ndarray
+
+    def within(self, span: Span) -> np.ndarray:
+        """Return the bars that lie in the span with the whole of their label."""
+        return np.asarray(self.bars[(self.bars >= span.start) & (self.ends[self.bars] < span.stop)])
+
+    def has_label(self, bars: np.ndarray) -> np.ndarray:
+        """Return (N,) bool."""
+        return np.asarray(np.isfinite(self.labels_TK[bars]).all(axis=1))
+
+
+def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
+    """Plan a symbol for each fold of the job, oldest first. Raises DataError when a span is left without bars, or no batch."""
+    plans: tuple[Plan, ...]
+    if job.folds == 1:
+        plans = (plan_symbol(candles, job),)
+    else:
+        _fold_spans(candles, job, embargo=max(job.embargo, job.target_settings.bars_ahead))  # too few bars for so many folds
+        # What the last fold chooses holds for all: what is averaged over folds must be one thing.
+        last = plan_symbol(candles, job)
+        folded = _fold_spans(candles, job, embargo=max(job.embargo, last.horizon_bars))
+        plans = tuple(plan_symbol(candles, job, spans=spans, target=last.target) for spans in folded)
+    for fold, plan in enumerate(plans, 1):
+        where = f"fold {fold} of {candles.symbol}" if job.folds > 1 else candles.symbol
+        _refuse_large_batch(where, job, len(plan.chunks) if job.unit == CHUNKS else len(plan.bars["train"]))
+    return plans
+
+
+def plan_symbol(
+    candles: Candles, job: Job, *, warmup: int = WARMUP, spans: Spans | None = None, target: TargetSettings | None = None
+) -> Plan:
+    """Find the holes, labels, spans and valid bars of a symbol. Raises DataError when a span is left without any.
+
+    The embargo between spans is the larger of the job's and the longest label. `spans` replaces the job's split: a fold;
+    `target` the job's target.
+    """
+    seen, target = job.bars_seen, target or job.target_settings
+    first = max(warmup + seen - 1, target.reach)
+    if len(candles) <= first + target.bars_ahead:
+        raise _too_short(candles, job, target, warmup=warmup, needed=first + 1 + target.bars_ahead)
+    calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.calendar == "auto" else job.calendar
+    hole = holes(candles.timestamp, candles.timeframe, calendar)
+    clock = session_clock(candles.timestamp, candles.timeframe, calendar)
+    shares = {"validation_fraction": job.validation_fraction, "test_fraction": job.test_fraction}
+    test = spans.test if spans else split(len(candles), **shares, embargo=0, first=warmup).test
+    chosen = _choose(candles, job, target, hole, clock, first=first, test=test)
+    horizon_bars = int((chosen.ends[chosen.bars] - chosen.bars).max(initial=target.bars_ahead))
+    if spans is None:
+        spans = split(len(candles), **shares, embargo=max(job.embargo, horizon_bars), first=warmup)
+    bars, ties = {}, 0
+    for name, span in spans.items():
+        inside = chosen.within(span)
+        labelled = chosen.has_label(inside)
+        ties += int((~labelled).sum())
+        bars[name] = inside[labelled]
+        if not len(bars[name]):
+            raise _no_bar(candles, job, target, name, hole, calendar, horizon_bars=horizon_bars, tied=len(inside))
+    what, why = labels_of(target).flaw(chosen.target, chosen.labels_TK[bars["train"]])
+    if what:
+        raise DataError(f"{candles.symbol} has {what}", why=why, do=f"Give more bars, or another {target.farther}.")
+    labels_TK = np.full_like(chosen.labels_TK, np.nan)
+    labels_TK[chosen.bars] = chosen.labels_TK[chosen.bars]
+    chunk = job.model_settings.bars_out
+    return Plan(
+        calendar=calendar,
+        holes=hole,
+        clock=clock,
+        target=chosen.target,
+        labels_TK=labels_TK,
+        ends=chosen.ends,
+        spans=spans,
+        bars=bars,
+        bars_seen=seen,
+        ties=ties,
+        horizon_bars=horizon_bars,
+        chunks=chunk_grid(bars["train"], first=first, chunk=chunk) if job.unit == CHUNKS else np.empty(0, dtype=np.int64),
+    )
+
+
+def _choose(
+    candles: Candles, job: Job, target: TargetSettings, hole: np.ndarray, clock: np.ndarray, *, first: int, test: Span
+) -> _Labelled:
+    """Return the labels of the target's only option, else of the first that leaves enough separate ones in test."""
+    options, separate = target.options(), 0
+    for option in options:
+        labels = labels_of(option).label(option, candles, clock)
+        ends = labels.ends_T
+        bars = np.arange(first, len(candles), dtype=np.int64)
+        bars = bars[ends[bars] >= 0]
+        unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
+        back = max(job.bars_seen - 1, option.reach)
+        bars = bars[clear_of_holes(hole, bars - back, unbroken[bars])]
+        found = _Labelled(target=option, labels_TK=labels.values_TK, ends=ends, bars=bars)
+        if len(options) == 1:
+            return found
+        separate = count_separate(found.within(test), ends)
+        if separate >= FEWEST_TEST_LABELS:
+            return found
+    raise DataError(
+        f"{candles.symbol} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
+        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least; the series has {int(hole.sum())} holes",
+        do=f"Give more bars, raise test_fraction, lower {job.model_settings.shorter}, or accept these: {target.farther} = 1.",
+    )
+
+
+def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return for each range of bars whether no hole lies before any of `first` to `last`, both included."""
+    passed = np.concatenate([[0], np.cumsum(hole)])
+    return np.asarray(passed[last + 1] == passed[first])
+
+
+def count_separate(bars: np.ndarray, ends: np.ndarray) -> int:
+    """Return how many labels of these bars (ascending) fit one after another, each beginning where the one before ended."""
+    count, place = 0, 0
+    while place < len(bars):
+        count += 1
+        place = int(np.searchsorted(bars, ends[bars[place]]))
+    return count
+
+
+def chunk_grid(bars: np.ndarray, *, first: int, chunk: int) -> np.ndarray:
+    """Return the first rows of the chunks (a grid from `first` on) that hold any of the bars (ascending)."""
+    return np.asarray(first + np.unique((bars - first) // chunk) * chunk)
+
+
+def longest_stretch(hole: np.ndarray) -> int:
+    """Return the most bars in a row without a hole between them."""
+    edges = np.concatenate([[0], np.flatnonzero(hole), [len(hole)]])
+    return int(np.diff(edges).max())
+
+
+def _too_short(candles: Candles, job: Job, target: TargetSettings, *, warmup: int, needed: int) -> DataError:
+    return DataError(
+        f"{candles.symbol} has {len(candles)} bars",
+        why=f"one label needs {needed}: {warmup} for the features, {job.bars_seen} that the model sees, "
+        f"{target.bars_ahead} or more ahead",
+        do=f"Give more bars, lower {job.model_settings.shorter}, or leave the symbol out of --symbols.",
+    )
+
+
+def _no_bar(
+    candles: Candles,
+    job: Job,
+    target: TargetSettings,
+    name: str,
+    hole: np.ndarray,
+    calendar: str,
+    *,
+    horizon_bars: int,
+    tied: int,
+) -> DataError:
+    if tied:
+        why = f"none of {tied} has a label: close does not move over {horizon_bars} bars"
+        do = f"Raise {target.farther}, or drop the symbol."
+        return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
+    why = (
+        f"calendar {calendar} sees {int(hole.sum())} holes, the longest unbroken stretch is {longest_stretch(hole)} bars, "
+        f"and a forecast with its label takes {job.bars_seen + horizon_bars + 1}"
+    )
+    return DataError(
+        f"{candles.symbol} has no bar left in {name}",
+        why=why,
+        do=f"Lower {job.model_settings.shorter}, give more bars, or set calendar (24x7, sessions or events).",
+    )
+
+
+def _fold_spans(candles: Candles, job: Job, *, embargo: int) -> tuple[Spans, ...]:
+    try:
+        return walk_forward(
+            len(candles),
+            folds=job.folds,
+            validation_fraction=job.validation_fraction,
+            test_fraction=job.test_fraction,
+            embargo=embargo,
+            first=WARMUP,
+        )
+    except DataError as error:
+        raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error
+
+
+def _refuse_large_batch(where: str, job: Job, available: int) -> None:
+    key, kind = job.model_settings.batch_key, job.unit
+    if getattr(job, key) > available:
+        raise DataError(
+            f"{key} {getattr(job, key)} is larger than the {available} training {kind} of {where}",
+            do=f"Set {key} to fewer{', lower chunk' if kind == CHUNKS else ''}, or give more bars.",
+        )

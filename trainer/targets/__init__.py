@@ -1,0 +1,44 @@
+"""The table of targets: what is forecast, one home each. To add one, see docs/models-and-targets.md.
+
+A home's `__init__.py` holds its settings and metrics (standard library only), `labels.py` its labels (numpy), `loss.py` the
+loss (torch), `scores.py` what outputs mean, how good they are, and the simple forecasts beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from trainer.settings import TargetSettings
+from trainer.targets import barrier, direction, quantiles, return_, volatility
+
+TARGETS: dict[str, type[TargetSettings]] = {
+    "direction": direction.Direction,
+    "volatility": volatility.Volatility,
+    "return": return_.Return,
+    "quantiles": quantiles.Quantiles,
+    "barrier": barrier.Barrier,
+}
+DEFAULT = "direction"
+DEFAULT_OF = {"tcn": "volatility"}  # by model, where it is another
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetKeys(barrier.BarrierKeys, quantiles.QuantilesKeys, volatility.VolatilityKeys, direction.DirectionKeys):
+    """The keys of all targets, side by side as a flat job has them."""
+
+
+def labels_of(target: TargetSettings) -> Any:
+    """Return the `labels` module of a target's home. Loads numpy."""
+    return import_module(f"{type(target).__module__}.labels")
+
+
+def loss_of(target: TargetSettings) -> Any:
+    """Return the `loss` module of a target's home. Loads torch."""
+    return import_module(f"{type(target).__module__}.loss")
+
+
+def scores_of(target: TargetSettings) -> Any:
+    """Return the `scores` module of a target's home. Loads torch where a baseline needs it."""
+    return import_module(f"{type(target).__module__}.scores")

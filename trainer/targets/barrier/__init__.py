@@ -1,0 +1,54 @@
+"""Barrier: which of two barriers the close reaches first within `horizon` bars: the upper, the lower, or none. Three outputs.
+
+The barriers lie `barrier_width` trailing volatilities of so many bars above and below the close. The triple-barrier method of
+Lopez de Prado 2018 (Advances in Financial Machine Learning, section 3.4), on closes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, setting, volatility_bars_setting
+
+CLASSES = ("down", "none", "up")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarrierKeys:
+    """The keys of a barrier in a job."""
+
+    horizon: int = horizon_setting()
+    volatility_bars: int = volatility_bars_setting()
+    barrier_width: float = setting(
+        1.0, "Barrier: distance of both barriers, in trailing volatilities over the horizon.", above=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Barrier(BarrierKeys, TargetSettings):
+    """A barrier's settings."""
+
+    metrics = (
+        Metric(name="accuracy", title="accuracy"),
+        Metric(name="base_rate", title="base rate"),
+        Metric(name="log_loss", title="log loss", better=LOWER, unit="nats"),
+        Metric(name="brier", title="Brier", better=LOWER),
+    )
+    gains = ("accuracy", "log_loss")
+    table = (
+        Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
+        Column(title="log loss (unconditional)", value=("log_loss",), beside=("baselines", "unconditional", "log_loss")),
+        Column(title="Brier", value=("brier",)),
+    )
+
+    @property
+    def outputs(self) -> int:
+        return len(CLASSES)
+
+    @property
+    def reach(self) -> int:
+        return self.volatility_bars
+
+    @property
+    def bars_ahead(self) -> int:
+        return self.horizon

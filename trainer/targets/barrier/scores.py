@@ -1,0 +1,65 @@
+"""How good a forecast of a barrier is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+
+Shapes: N bars, C classes (down, none, up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainer.data.candles import Candles
+from trainer.targets.barrier import CLASSES, Barrier
+from trainer.targets.scoring import Rows, Statistic, day_blocks, plain, weighted_means
+
+_SMALLEST = 1e-16  # keeps a logarithm finite
+
+
+def forecast(target: Barrier, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+    """Return the probabilities (N, C) of the classes."""
+    powers = np.exp(outputs_NO - outputs_NO.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def calibrate(target: Barrier, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `fitted` as it is: nothing is calibrated."""
+    return dict(fitted)
+
+
+def columns(
+    target: Barrier, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the columns of a prediction: the probability of each class."""
+    return dict(zip(CLASSES, forecast(target, outputs_NO, fitted).T, strict=True))
+
+
+def blocks(target: Barrier, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the block of each scored bar, and its length."""
+    return day_blocks(rows, target.horizon)
+
+
+def baselines(target: Barrier, rows: Rows) -> dict[str, np.ndarray]:
+    """Return the probabilities of each simple forecast. unconditional: the shares of the classes in training."""
+    counts_C = np.bincount(rows.labels(rows.train)[:, 0].astype(np.int64), minlength=len(CLASSES))
+    return {"unconditional": np.tile(counts_C / counts_C.sum(), (len(rows.scored), 1))}
+
+
+def metrics(target: Barrier, said_NC: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    """Return n, accuracy, base_rate (the accuracy of always saying the commonest class), log_loss and brier."""
+    shares_C = np.bincount(labels_NK[:, 0].astype(np.int64), minlength=len(CLASSES)) / len(labels_NK)
+    found = plain(lambda place: weighted(target, said_NC, labels_NK, place), len(said_NC))
+    return {**found, "base_rate": float(shares_C.max())}
+
+
+def weighted(target: Barrier, said_NC: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    """Return a function of block weights that gives `metrics`' values, the base rate aside."""
+    truth = labels_NK[:, 0].astype(np.int64)
+    chance = said_NC[np.arange(len(truth)), truth]
+    parts = {
+        "accuracy": (said_NC.argmax(axis=1) == truth).astype(np.float64),
+        "log_loss": -np.log(np.maximum(chance, _SMALLEST)),
+        "brier": ((said_NC - np.eye(len(CLASSES))[truth]) ** 2).sum(axis=1),
+    }
+    return weighted_means(parts, place)

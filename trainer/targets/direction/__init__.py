@@ -1,0 +1,40 @@
+"""Direction: whether the close `horizon` bars later is higher. One output, the logit of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionKeys:
+    """The keys of a direction in a job."""
+
+    horizon: int = horizon_setting()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction(DirectionKeys, TargetSettings):
+    """A direction's settings."""
+
+    metrics = (
+        Metric(name="auc", title="AUC"),
+        Metric(name="accuracy", title="accuracy"),
+        Metric(name="base_rate", title="base rate"),
+        Metric(name="mcc", title="MCC"),
+        Metric(name="log_loss", title="log loss", better=LOWER, unit="nats"),
+        Metric(name="brier", title="Brier", better=LOWER),
+    )
+    gains = ("auc", "log_loss")
+    table = (
+        Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
+        Column(title="AUC (logistic)", value=("auc",), beside=("baselines", "logistic", "auc")),
+        Column(title="MCC", value=("mcc",)),
+        Column(title="log loss", value=("log_loss",)),
+        Column(title="Brier", value=("brier",)),
+    )
+
+    @property
+    def bars_ahead(self) -> int:
+        return self.horizon

@@ -1,0 +1,162 @@
+"""How good a forecast of direction is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+
+Shapes: N windows, F features, B blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainer.data.candles import Candles
+from trainer.targets.direction import Direction
+from trainer.targets.direction.logistic import fit_logistic, logistic
+from trainer.targets.scoring import Rows, Statistic, day_blocks
+
+
+def forecast(target: Direction, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+    """Return the probability (N,) of a higher close: 1 / (1 + exp(-logit)), without overflow."""
+    return np.asarray(np.exp(-np.logaddexp(0.0, -outputs_NO[:, 0])))
+
+
+def calibrate(target: Direction, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `fitted` as it is: nothing is calibrated."""
+    return dict(fitted)
+
+
+def columns(
+    target: Direction, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the columns of a prediction: the probability that the close `horizon` bars later is higher."""
+    return {"probability": forecast(target, outputs_NO, fitted)}
+
+
+def blocks(target: Direction, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the block of each scored bar, and its length."""
+    return day_blocks(rows, target.horizon)
+
+
+def baselines(target: Direction, rows: Rows) -> dict[str, np.ndarray]:
+    """Return the probability of each simple forecast for the scored bars.
+
+    base_rate: the share of ups in training. persistence: the last move over `horizon` bars goes on; reversal: it turns.
+    Both lean by as much as the last move told in training. logistic: a regression on the features of each window's last bar.
+    """
+    labels, close = rows.labels(rows.train)[:, 0], rows.candles.close
+    moved_train, moved = (_last_move(close, bars, target.horizon) for bars in (rows.train, rows.scored))
+    lean = _lean(moved_train, labels)
+    weights = fit_logistic(rows.features(rows.train), labels)
+    return {
+        "base_rate": np.full(len(rows.scored), float(labels.mean())),
+        "persistence": 0.5 + lean * moved,
+        "reversal": 0.5 - lean * moved,
+        "logistic": logistic(weights, rows.features(rows.scored)),
+    }
+
+
+def metrics(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    """Return what a forecaster asks for, over windows with labels 0 and 1.
+
+    n, accuracy (probability >= 0.5 says 1), base_rate (the accuracy of always saying the commoner label), auc (by ranks,
+    ties count half; null when there is one label only), mcc (0 when undefined), log_loss (natural), brier.
+    """
+    chances = np.asarray(probabilities, dtype=np.float64)
+    truth = np.asarray(labels_NK, dtype=np.float64).reshape(len(chances)) > 0.5
+    if not len(chances):
+        raise ValueError("no window to score")
+    said = chances >= 0.5
+    share = float(np.mean(truth))
+    return {
+        "n": len(chances),
+        "accuracy": float(np.mean(said == truth)),
+        "base_rate": max(share, 1 - share),
+        "auc": _auc(chances, truth),
+        "mcc": _mcc(said, truth),
+        "log_loss": float(np.mean(-np.log(np.where(truth, _bounded(chances), 1 - _bounded(chances))))),
+        "brier": float(np.mean((chances - truth) ** 2)),
+    }
+
+
+def weighted(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    """Return a function of block weights (B,) that gives `metrics`' values; `place` (N,) is the block of each window.
+
+    Everything that weights do not change is summed here, once for all replicates: half a million windows would take a second
+    or two in each.
+    """
+    chances = np.asarray(probabilities, dtype=np.float64)
+    truth = np.asarray(labels_NK).reshape(len(chances)) > 0.5
+    said = chances >= 0.5
+    loss = -np.log(np.where(truth, _bounded(chances), 1 - _bounded(chances)))
+    parts = [said & truth, said & ~truth, ~said & ~truth, ~said & truth, loss, (chances - truth) ** 2]
+    sums_6B = np.stack([np.bincount(place, weights=part) for part in parts])
+    wins_BB = _wins(chances, truth, place)
+
+    def values(weights: np.ndarray) -> dict[str, float | None]:
+        true_ones, false_ones, true_zeros, false_zeros, losses, squares = (float(found) for found in sums_6B @ weights)
+        ones, zeros = true_ones + false_zeros, true_zeros + false_ones
+        margins = (true_ones + false_ones) * ones * zeros * (true_zeros + false_zeros)
+        return {
+            "accuracy": (true_ones + true_zeros) / (ones + zeros),
+            "auc": float(weights @ wins_BB @ weights) / (ones * zeros) if ones and zeros else None,
+            "mcc": (true_ones * true_zeros - false_ones * false_zeros) / float(np.sqrt(margins)) if margins else 0.0,
+            "log_loss": losses / (ones + zeros),
+            "brier": squares / (ones + zeros),
+        }
+
+    return values
+
+
+def _bounded(chances: np.ndarray) -> np.ndarray:
+    """Keep the logarithm finite: a float64 sigmoid reaches exactly 0 or 1 only beyond logits of about 37."""
+    return np.asarray(np.clip(chances, 1e-16, 1 - 1e-16))
+
+
+def _auc(chances: np.ndarray, truth: np.ndarray) -> float | None:
+    """Return the chance that a random 1 is ranked above a random 0 (Mann-Whitney), ties counting half."""
+    ones, zeros = int(truth.sum()), int((~truth).sum())
+    if not ones or not zeros:
+        return None
+    _, place, counts = np.unique(chances, return_inverse=True, return_counts=True)
+    last_rank = np.cumsum(counts)
+    mean_rank = last_rank - (counts - 1) / 2
+    return float((mean_rank[place][truth].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def _mcc(said: np.ndarray, truth: np.ndarray) -> float:
+    """Return Matthews' correlation coefficient."""
+    true_ones, false_ones = int((said & truth).sum()), int((said & ~truth).sum())
+    true_zeros, false_zeros = int((~said & ~truth).sum()), int((~said & truth).sum())
+    margins = [true_ones + false_ones, true_ones + false_zeros, true_zeros + false_ones, true_zeros + false_zeros]
+    if not all(margins):
+        return 0.0
+    return (true_ones * true_zeros - false_ones * false_zeros) / math.sqrt(math.prod(margins))
+
+
+def _wins(chances: np.ndarray, truth: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Return (B, B): how many zeros of the second block the ones of the first are ranked above, ties counting half."""
+    num_blocks = int(place.max()) + 1
+    order = np.argsort(chances[truth], kind="stable")
+    ones, ones_place = chances[truth][order], place[truth][order]
+    zeros, zeros_place = chances[~truth], place[~truth]
+    wins_BB = np.zeros((num_blocks, num_blocks))
+    for block in np.unique(zeros_place):
+        # From its place on, each zero is below the ones: by half among its equals, by the whole above them.
+        first, above = (np.searchsorted(ones, zeros[zeros_place == block], side) for side in ("left", "right"))
+        begins = np.bincount(first, minlength=len(ones) + 1) + np.bincount(above, minlength=len(ones) + 1)
+        wins_BB[:, block] = np.bincount(ones_place, weights=begins[:-1].cumsum() / 2, minlength=num_blocks)
+    return wins_BB
+
+
+def _last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:
+    """Return the sign of the move over the `horizon` bars that end at each bar: known then, unlike the label."""
+    return np.asarray(np.sign(close[bars] - close[np.maximum(bars - horizon, 0)]))
+
+
+def _lean(moved: np.ndarray, labels: np.ndarray) -> float:
+    """Return how far from one half a forecast by the last move may lean: as far as its hit rate in training did."""
+    known = moved != 0
+    hit_rate = float(np.mean((moved[known] > 0) == (labels[known] > 0.5))) if known.any() else 0.5
+    return min(max(abs(hit_rate - 0.5), 1e-6), 0.5 - 1e-6)

@@ -1,0 +1,59 @@
+"""Quantiles: an interval and a median of the return over the next `horizon` bars, in units of trailing volatility.
+
+Three outputs: the lower quantile, the median, the upper one. The interval is shifted on validation until it covers what it
+says there (conformalized quantile regression: Romano, Patterson, Candes 2019, https://arxiv.org/abs/1905.03222).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, setting, volatility_bars_setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantilesKeys:
+    """The keys of quantiles in a job."""
+
+    horizon: int = horizon_setting()
+    volatility_bars: int = volatility_bars_setting()
+    coverage: float = setting(0.8, "Quantiles: share of outcomes that the interval is to hold.", above=0, below=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantiles(QuantilesKeys, TargetSettings):
+    """The settings of quantiles."""
+
+    metrics = (
+        Metric(name="pinball", title="pinball loss", better=LOWER, unit="volatilities"),
+        Metric(name="covered", title="coverage", unit="share"),
+        Metric(name="interval_score", title="interval score", better=LOWER, unit="volatilities"),
+        Metric(name="width", title="width", better=LOWER, unit="volatilities"),
+    )
+    gains = ("pinball", "interval_score")
+    table = (
+        Column(title="pinball loss (unconditional)", value=("pinball",), beside=("baselines", "unconditional", "pinball")),
+        Column(title="coverage", value=("covered",)),
+        Column(
+            title="interval score (unconditional)",
+            value=("interval_score",),
+            beside=("baselines", "unconditional", "interval_score"),
+        ),
+    )
+
+    @property
+    def levels(self) -> tuple[float, float, float]:
+        """Return the levels of the three quantiles."""
+        return (1 - self.coverage) / 2, 0.5, (1 + self.coverage) / 2
+
+    @property
+    def outputs(self) -> int:
+        return 3
+
+    @property
+    def reach(self) -> int:
+        return self.volatility_bars
+
+    @property
+    def bars_ahead(self) -> int:
+        return self.horizon

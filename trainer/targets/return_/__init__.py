@@ -1,0 +1,40 @@
+"""Return: the log return over the next `horizon` bars, in units of trailing volatility over as many bars. One output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, volatility_bars_setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReturnKeys:
+    """The keys of a return in a job."""
+
+    horizon: int = horizon_setting()
+    volatility_bars: int = volatility_bars_setting()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return(ReturnKeys, TargetSettings):
+    """A return's settings."""
+
+    metrics = (
+        Metric(name="correlation", title="correlation"),
+        Metric(name="mse", title="MSE", better=LOWER, unit="squared volatilities"),
+        Metric(name="hits", title="sign hits"),
+    )
+    gains = ("correlation", "mse")
+    table = (
+        Column(title="correlation (linear)", value=("correlation",), beside=("baselines", "linear", "correlation")),
+        Column(title="MSE (mean)", value=("mse",), beside=("baselines", "mean", "mse")),
+        Column(title="sign hits", value=("hits",)),
+    )
+
+    @property
+    def reach(self) -> int:
+        return self.volatility_bars
+
+    @property
+    def bars_ahead(self) -> int:
+        return self.horizon

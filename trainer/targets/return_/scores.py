@@ -1,0 +1,76 @@
+"""How good a forecast of a return is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+
+Forecasts and labels are in units of trailing volatility. Shapes: N bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainer.data.candles import Candles
+from trainer.targets.bars import volatility_unit
+from trainer.targets.return_ import Return
+from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, linear, plain
+
+
+def forecast(target: Return, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+    """Return the return (N,) that the outputs say."""
+    return outputs_NO[:, 0]
+
+
+def calibrate(target: Return, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `fitted` as it is: nothing is calibrated."""
+    return dict(fitted)
+
+
+def columns(
+    target: Return, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the columns of a prediction: the log return over `horizon` bars, and the same in units of volatility."""
+    said = forecast(target, outputs_NO, fitted)
+    unit_T = volatility_unit(candles.close, horizon=target.horizon, span=target.volatility_bars)
+    return {"log_return": said * unit_T[bars], "volatilities": said}
+
+
+def blocks(target: Return, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the block of each scored bar, and its length."""
+    return day_blocks(rows, target.horizon)
+
+
+def baselines(target: Return, rows: Rows) -> dict[str, np.ndarray]:
+    """Return what each simple forecast says for the scored bars.
+
+    mean: the mean of training. zero: nothing moves. linear: a ridge regression on the features of each bar.
+    """
+    labels = rows.labels(rows.train)[:, 0]
+    return {
+        "mean": np.full(len(rows.scored), labels.mean()),
+        "zero": np.zeros(len(rows.scored)),
+        "linear": linear(rows.features(rows.train), labels, rows.features(rows.scored)),
+    }
+
+
+def metrics(target: Return, said: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    """Return n, correlation (null where either is constant), mse, and hits: the share of moves whose sign was said."""
+    return plain(lambda place: weighted(target, said, labels_NK, place), len(said))
+
+
+def weighted(target: Return, said: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    """Return a function of block weights that gives `metrics`' values."""
+    labels = labels_NK.reshape(len(said))
+    squared, moved = (labels - said) ** 2, labels != 0
+    hit = moved & (np.sign(labels) == np.sign(said))
+
+    def values(weights_B: np.ndarray) -> dict[str, float | None]:
+        weights = weights_B[place]
+        total = float(weights @ moved)
+        return {
+            "correlation": correlation(said, labels, weights),
+            "mse": float(weights @ squared) / float(weights.sum()),
+            "hits": float(weights @ hit) / total if total else None,
+        }
+
+    return values

@@ -1,0 +1,88 @@
+"""What the scores of several targets are made of: the rows to score, blocks of bars, and weighted means. Numpy, float64.
+
+Shapes: N bars to score, K label columns, B blocks, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer.data.candles import Candles
+from trainer.data.timeframes import DAY
+
+Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of blocks (B,) -> named values
+_RIDGE = 1.0  # on scaled features: enough to keep collinear ones finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The bars of a span to score, and what simple forecasts may learn from: the bars of training."""
+
+    candles: Candles
+    clock: np.ndarray  # calendar.session_clock
+    labels_TK: np.ndarray  # float32, unscaled
+    fitted: Mapping[str, Any]
+    train: np.ndarray  # rows
+    scored: np.ndarray
+    features: Callable[[np.ndarray], np.ndarray]  # rows (N,) -> scaled features (N, F) float32, held to ten deviations
+
+    def labels(self, bars: np.ndarray) -> np.ndarray:
+        """Return the labels (N, K) float64 of bars."""
+        return np.asarray(self.labels_TK[bars].astype(np.float64))
+
+
+def day_blocks(rows: Rows, horizon: int) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the block (N,) of each scored bar, and the bars of a block: a day's, and no fewer than the horizon.
+
+    Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: single bars resampled would
+    claim far too much certainty.
+    """
+    block_bars = block_length(rows.candles.timestamp, horizon)
+    return rows.scored // block_bars, {"block_bars": block_bars}
+
+
+def block_length(timestamps: np.ndarray, horizon: int) -> int:
+    """Return the bars of a block: the median of a day's over days that have bars (UTC), and no fewer than the horizon."""
+    return max(horizon, int(np.median(np.unique(timestamps // DAY, return_counts=True)[1])))
+
+
+def weighted_means(parts: Mapping[str, np.ndarray], place: np.ndarray) -> Statistic:
+    """Return a function of block weights that gives the mean of each part (N,). `place` (N,) is the block of each bar."""
+    sums = {name: np.bincount(place, weights=part) for name, part in parts.items()}
+    counts_B = np.bincount(place).astype(np.float64)
+
+    def values(weights_B: np.ndarray) -> dict[str, float | None]:
+        total = float(counts_B @ weights_B)
+        return {name: float(sums_B @ weights_B) / total for name, sums_B in sums.items()}
+
+    return values
+
+
+def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float | None:
+    """Return the weighted correlation; None where either is constant."""
+    share = weights / weights.sum()
+    x, y = x - share @ x, y - share @ y
+    spread = float(np.sqrt((share @ (x * x)) * (share @ (y * y))))
+    return float(share @ (x * y)) / spread if spread > 1e-12 else None
+
+
+def plain(statistic: Callable[[np.ndarray], Statistic], n: int) -> dict[str, Any]:
+    """Return n and the values of a statistic in which every bar counts once. `statistic` takes the block of each bar."""
+    return {"n": n, **statistic(np.zeros(n, dtype=np.int64))(np.ones(1))}
+
+
+def linear(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
+    """Return what a ridge regression on scaled features, fitted on training, says for the scored bars."""
+    x = _with_intercept(x_train)
+    ridge = np.full(x.shape[1], _RIDGE)
+    ridge[-1] = 1e-9  # the intercept is free
+    weights = np.linalg.solve(x.T @ x + np.diag(ridge), x.T @ labels)
+    return np.asarray(_with_intercept(x_scored) @ weights)
+
+
+def _with_intercept(columns: np.ndarray) -> np.ndarray:
+    return np.concatenate([columns.astype(np.float64), np.ones((len(columns), 1))], axis=1)

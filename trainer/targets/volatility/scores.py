@@ -1,0 +1,97 @@
+"""How good a forecast of volatility is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+
+Forecasts and labels are logs of realized volatility. Baselines learn from the training bars only.
+
+Shapes: N bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainer.data.candles import Candles
+from trainer.data.timeframes import DAY
+from trainer.targets.scoring import Rows, Statistic, correlation, plain
+from trainer.targets.volatility import Volatility
+from trainer.targets.volatility.labels import trailing
+
+HAR_SESSIONS = (1, 5, 22)  # a day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8
+FEWEST_HAR_SESSIONS = 4  # of training, for each session that a term of HAR looks back: a term too long has too few values
+
+
+def forecast(target: Volatility, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+    """Return the log volatility (N,) that the outputs say."""
+    return np.asarray(outputs_NO[:, 0] * fitted["label_std"] + fitted["label_mean"])
+
+
+def calibrate(target: Volatility, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `fitted` as it is: nothing is calibrated."""
+    return dict(fitted)
+
+
+def columns(
+    target: Volatility, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the columns of a prediction: the volatility of the whole horizon's log return, not annualized."""
+    return {"volatility": np.exp(forecast(target, outputs_NO, fitted))}
+
+
+def blocks(target: Volatility, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the block of each scored bar: sessions, no fewer than the horizon."""
+    return rows.clock[rows.scored] // DAY // target.horizon_sessions, {"block_sessions": target.horizon_sessions}
+
+
+def baselines(target: Volatility, rows: Rows) -> dict[str, np.ndarray]:
+    """Return the log volatility that each simple forecast says for the scored bars.
+
+    mean: the mean log of training. trailing: that of the last `horizon_sessions` sessions goes on. har: a regression of the log
+    of what comes on the logs of the last session, week and month (Corsi 2009), as far as training has enough sessions for them.
+    """
+    train, scored, close, clock = rows.train, rows.scored, rows.candles.close, rows.clock
+    mean = rows.fitted["label_mean"]
+    last = trailing(close, clock, target.horizon_sessions)[scored]
+    sessions = (clock[train[-1]] - clock[train[0]]) // DAY
+    terms = [term for term in HAR_SESSIONS if term == 1 or term * FEWEST_HAR_SESSIONS <= sessions]
+    logs = np.stack([trailing(close, clock, term) for term in terms], axis=1)
+    known = train[np.isfinite(logs[train]).all(axis=1)]
+    weights = np.linalg.lstsq(_with_intercept(logs[known]), rows.labels(known)[:, 0], rcond=None)[0]
+    # Where nothing moved for so long, or the series is too short, the mean of training stands in.
+    return {
+        "mean": np.full(len(scored), mean),
+        "trailing": np.where(np.isfinite(last), last, mean),
+        "har": _with_intercept(np.where(np.isfinite(logs[scored]), logs[scored], mean)) @ weights,
+    }
+
+
+def metrics(target: Volatility, said: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    """Return n, correlation (of the logs; null where either is constant), qlike and mse (of the logs)."""
+    return plain(lambda place: weighted(target, said, labels_NK, place), len(said))
+
+
+def weighted(target: Volatility, said: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    """Return a function of block weights that gives `metrics`' values.
+
+    qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero where they agree: the loss
+    that ranks forecasts alike whatever the noise in v (Patton 2011, https://doi.org/10.1016/j.jeconom.2010.03.034).
+    """
+    labels = labels_NK.reshape(len(said))
+    missed = 2 * (labels - said)  # log of v/f
+    qlike, squared = np.exp(missed) - missed - 1, (labels - said) ** 2
+
+    def values(weights_B: np.ndarray) -> dict[str, float | None]:
+        weights = weights_B[place]
+        share = weights / weights.sum()
+        return {
+            "correlation": correlation(said, labels, weights),
+            "qlike": float(share @ qlike),
+            "mse": float(share @ squared),
+        }
+
+    return values
+
+
+def _with_intercept(columns: np.ndarray) -> np.ndarray:
+    return np.concatenate([columns, np.ones((len(columns), 1))], axis=1)

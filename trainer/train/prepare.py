@@ -1,0 +1,191 @@
+"""A symbol ready to train on: unscaled feature rows, scaler, labels, and the first rows of what the model reads. No window and
+no chunk is ever materialized: the training step gathers rows for a batch of starts, then scales.
+
+Shapes: T bars of the symbol, F features, K label columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.config import Job
+from trainer.data.candles import Candles, time_text
+from trainer.data.feature_names import FEATURES, WARMUP
+from trainer.data.features import compute_features
+from trainer.data.splits import Spans
+from trainer.errors import DataError
+from trainer.plan.plans import Plan, plan_folds, plan_symbol
+from trainer.settings import CHUNKS, TargetSettings
+from trainer.targets import labels_of
+from trainer.targets.scoring import Rows
+
+FEATURE_LIMIT = 10.0  # deviations that a baseline's features are held to: one crash must not decide a linear fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymbolData:
+    """What one fold's model trains on. The output at bar t depends on rows t - bars_seen + 1 to t."""
+
+    candles: Candles
+    rows_TF: Tensor  # float32, unscaled
+    mean_F: Tensor  # float32, over the rows that training reads
+    std_F: Tensor  # float32; 1 where a feature is constant there
+    train_labels_TK: Tensor  # float32: as the network is trained on them, NaN everywhere but at the bars of training
+    starts: dict[str, Tensor]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
+    reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
+    labels_TK: np.ndarray  # float32: unscaled, NaN where none is
+    target: TargetSettings  # with what the job left open chosen
+    fitted: Mapping[str, Any]  # of the target, on the labels of training
+    spans: Spans
+    clock: np.ndarray  # calendar.session_clock
+    calendar: str
+    holes: int
+    ties: int
+    embargo: int
+    horizon_bars: int
+    bars_seen: int
+    first_bar: int  # the first row with all that an output depends on behind it
+
+    @property
+    def symbol(self) -> str:
+        """Return the symbol."""
+        return self.candles.symbol
+
+    def bars(self, span: str) -> np.ndarray:
+        """Return the rows (N,) of the bars of a span that have a label, ascending."""
+        return np.asarray(self.starts[span].cpu().numpy() + self.bars_seen - 1)
+
+    def labels(self, span: str) -> np.ndarray:
+        """Return the labels (N, K) float64 of a span's bars, unscaled."""
+        return np.asarray(self.labels_TK[self.bars(span)].astype(np.float64))
+
+    def features(self, bars: np.ndarray) -> np.ndarray:
+        """Return scaled features (N, F) float32 of bars, held to ten deviations."""
+        rows_NF = self.rows_TF[torch.from_numpy(bars).to(self.rows_TF.device)]
+        return np.asarray(((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy())
+
+    def scored(self, span: str) -> Rows:
+        """Return what the target's scores need to know of a span."""
+        return Rows(
+            candles=self.candles,
+            clock=self.clock,
+            labels_TK=self.labels_TK,
+            fitted=self.fitted,
+            train=self.bars("train"),
+            scored=self.bars(span),
+            features=self.features,
+        )
+
+    def splits(self) -> dict[str, Any]:
+        """Return the spans for a card: first and last bar (their start, UTC), bars and windows of each; the embargo in bars."""
+        timestamps = self.candles.timestamp
+        summary: dict[str, Any] = {
+            name: {
+                "first": time_text(timestamps[span.start]),
+                "last": time_text(timestamps[span.stop - 1]),
+                "bars": len(span),
+                "windows": len(self.starts[name]),
+            }
+            for name, span in self.spans.items()
+        }
+        return {**summary, "embargo": self.embargo}
+
+
+def prepare_folds(candles: Candles, job: Job, *, device: str | torch.device = "cpu") -> tuple[SymbolData, ...]:
+    """Prepare a symbol for each fold of the job, oldest first; they share one `rows_TF`. Raises DataError."""
+    plans = plan_folds(candles, job)
+    rows_TF = compute_features(candles, device)
+    return tuple(prepare(candles, job, features=rows_TF, plan=plan, device=device) for plan in plans)
+
+
+def prepare(
+    candles: Candles,
+    job: Job,
+    *,
+    features: Tensor | None = None,
+    warmup: int = WARMUP,
+    spans: Spans | None = None,
+    device: str | torch.device = "cpu",
+    plan: Plan | None = None,
+) -> SymbolData:
+    """Compute features, labels, spans, scaler and starts of a symbol; everything lies on `device`. Raises DataError.
+
+    `features` (T, F) replaces the computed ones, with `warmup` rows at their head that nothing may see; `spans` replaces the
+    job's split, `plan` the labels and bars with them.
+    """
+    plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
+    rows_TF = compute_features(candles, device) if features is None else features.to(device, torch.float32).contiguous()
+    _refuse_bad_features(candles, rows_TF, warmup, FEATURES if rows_TF.shape[1] == len(FEATURES) else ())
+    starts = plan.starts
+    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(starts["train"], plan.bars_seen, len(candles))))
+    labels, train = labels_of(plan.target), plan.bars["train"]
+    fitted = labels.fit(plan.target, plan.labels_TK[train])
+    train_labels_TK = np.full_like(plan.labels_TK, np.nan)
+    train_labels_TK[train] = labels.scale(plan.target, plan.labels_TK[train], fitted)
+    reads = plan.chunks - plan.bars_seen + 1 if job.unit == CHUNKS else starts["train"]
+    return SymbolData(
+        candles=candles,
+        rows_TF=rows_TF,
+        mean_F=mean_F,
+        std_F=std_F,
+        train_labels_TK=torch.from_numpy(train_labels_TK).to(device),
+        starts={name: torch.from_numpy(rows).to(device) for name, rows in starts.items()},
+        reads=torch.from_numpy(reads).to(device),
+        labels_TK=plan.labels_TK,
+        target=plan.target,
+        fitted=fitted,
+        spans=plan.spans,
+        clock=plan.clock,
+        calendar=plan.calendar,
+        holes=int(plan.holes.sum()),
+        ties=plan.ties,
+        embargo=max(job.embargo, plan.horizon_bars),
+        horizon_bars=plan.horizon_bars,
+        bars_seen=plan.bars_seen,
+        first_bar=warmup + plan.bars_seen - 1,
+    )
+
+
+def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where constant."""
+    rows = rows_TF[chosen_T.to(rows_TF.device)]
+    total_F = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+    squares_F = torch.zeros_like(total_F)
+    for part in torch.split(rows, 1 << 16):  # float64 copies of a part at a time
+        total_F += part.double().sum(0)
+    mean_F = total_F / len(rows)
+    for part in torch.split(rows, 1 << 16):
+        squares_F += (part.double() - mean_F).square().sum(0)
+    std_F = (squares_F / len(rows)).sqrt()
+    constant_F = std_F <= 1e-6 * mean_F.abs() + 1e-12  # float32 rows: a constant varies by its rounding at most
+    return mean_F.float(), torch.where(constant_F, 1.0, std_F).float()
+
+
+def _covered(starts: np.ndarray, seen: int, num_bars: int) -> np.ndarray:
+    """Return (T,) bool: whether an output of these starts depends on the row."""
+    change = np.zeros(num_bars + 1, dtype=np.int64)
+    change[starts] += 1
+    change[starts + seen] -= 1
+    return np.asarray(np.cumsum(change[:-1]) > 0)
+
+
+def _refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: tuple[str, ...]) -> None:
+    if rows_TF.shape[0] != len(candles):
+        raise DataError(
+            f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features", do="Give one row a bar."
+        )
+    bad_TF = ~torch.isfinite(rows_TF[warmup:])
+    if bad_TF.any():
+        row, column = (int(index) for index in bad_TF.nonzero()[0])
+        name = names[column] if names else f"feature {column}"
+        raise DataError(
+            f"{name} of {candles.symbol} is not finite at {time_text(candles.timestamp[row + warmup])}",
+            why=f"{int(bad_TF.sum())} such values",
+            do="Look at the bars around that time.",
+        )

@@ -1,0 +1,145 @@
+"""Run a model over bars without gradients and without dropout, and cut what it reads out of the rows.
+
+Scores and `mayfly predict` both come from here, so that they agree to the last digit: windows go through the model in batches
+of one fixed size, on which a window's result does not depend, and chunks lie on a grid.
+
+Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.settings import CHUNKS
+
+EVALUATION_BATCH = 256
+EVALUATION_CHUNK = 1024  # bars; on a grid, so that the same bars of the same file give the same digits
+# Deviations that a scaled feature is held to. Real bars reach a hundred of them in a crash, and one bar must decide neither a
+# step nor a score.
+INPUT_LIMIT = 10.0
+
+
+class Reader(Protocol):
+    """Runs a model over bars of one symbol's rows."""
+
+    def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
+        """Return the model's outputs (N, O) float64 for the rows `bars` (N,) int64."""
+
+
+def reader_of(
+    reads: str,
+    *,
+    rows_TF: torch.Tensor,
+    mean_F: torch.Tensor,
+    std_F: torch.Tensor,
+    bars_seen: int,
+    first_bar: int,
+    limit: float = INPUT_LIMIT,
+) -> Reader:
+    """Return what runs a model that reads windows, or chunks. `first_bar` has all that an output depends on behind it."""
+    kind = ChunkReader if reads == CHUNKS else WindowReader
+    return kind(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit)
+
+
+class WindowReader:
+    """Run a model over windows."""
+
+    def __init__(
+        self,
+        *,
+        rows_TF: torch.Tensor,
+        mean_F: torch.Tensor,
+        std_F: torch.Tensor,
+        bars_seen: int,
+        first_bar: int = 0,
+        limit: float = INPUT_LIMIT,
+    ) -> None:
+        self._rows_TF, self._mean_F, self._std_F, self._limit = rows_TF, mean_F, std_F, limit
+        self._steps_T1 = torch.arange(bars_seen, device=rows_TF.device)[:, None]
+
+    def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.outputs`."""
+        starts = torch.from_numpy(bars - len(self._steps_T1) + 1)
+        padded = torch.nn.functional.pad(starts, (0, -len(starts) % EVALUATION_BATCH)).to(self._rows_TF.device)
+        batches = [padded[first : first + EVALUATION_BATCH] for first in range(0, len(padded), EVALUATION_BATCH)]
+        found = [self._batch(model, batch) for batch in batches]
+        if not found:
+            return np.empty((0, 1))
+        return torch.cat(found)[: len(starts)].double().cpu().numpy()
+
+    @torch.inference_mode()
+    def _batch(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
+        outputs_BO: torch.Tensor = model(
+            gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F, self._limit)
+        )
+        return outputs_BO.float()
+
+
+class ChunkReader:
+    """Run a model over chunks of a grid that begins at `first_bar`."""
+
+    def __init__(
+        self,
+        *,
+        rows_TF: torch.Tensor,
+        mean_F: torch.Tensor,
+        std_F: torch.Tensor,
+        bars_seen: int,
+        first_bar: int,
+        limit: float = INPUT_LIMIT,
+    ) -> None:
+        self._rows_TF, self._mean_F, self._std_F, self._limit = rows_TF, mean_F, std_F, limit
+        self._first, self._bars_seen = first_bar, bars_seen
+        self._read_X = torch.arange(EVALUATION_CHUNK + bars_seen - 1, device=rows_TF.device)
+
+    @torch.inference_mode()
+    def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.outputs`; none of the bars lies before `first_bar`."""
+        cells, offsets = np.divmod(bars - self._first, EVALUATION_CHUNK)
+        parts = []
+        for cell in np.unique(cells):  # ascending, as the bars of a cell are put back below
+            start = self._first + int(cell) * EVALUATION_CHUNK - self._bars_seen + 1
+            starts_1 = torch.tensor([start], device=self._rows_TF.device)
+            x_1FX = gather_chunks(self._rows_TF, starts_1, self._read_X, self._mean_F, self._std_F, self._limit)
+            parts.append((cells == cell, model(x_1FX)[0].double().cpu().numpy()))
+        found = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))
+        for inside, outputs_TO in parts:
+            found[inside] = outputs_TO[offsets[inside]]
+        return found
+
+
+def gather(
+    rows_TF: torch.Tensor,
+    starts_B: torch.Tensor,
+    steps_T1: torch.Tensor,
+    mean_F: torch.Tensor,
+    std_F: torch.Tensor,
+    limit: float = INPUT_LIMIT,
+) -> torch.Tensor:
+    """Cut windows (T, B, F) out of unscaled rows and scale them. No window exists before this or after its step."""
+    index = (steps_T1 + starts_B).view(-1)
+    x_TBF = rows_TF.index_select(0, index).view(len(steps_T1), len(starts_B), rows_TF.shape[1])
+    return scale_(x_TBF, mean_F, std_F, limit)
+
+
+def gather_chunks(
+    rows_TF: torch.Tensor,
+    starts_B: torch.Tensor,
+    read_X: torch.Tensor,
+    mean_F: torch.Tensor,
+    std_F: torch.Tensor,
+    limit: float = INPUT_LIMIT,
+) -> torch.Tensor:
+    """Cut chunks (B, F, X) out of unscaled rows and scale them. Beyond the last row it stands still: no output looks ahead."""
+    index = (starts_B[:, None] + read_X).clamp_(max=len(rows_TF) - 1).view(-1)
+    x_BXF = scale_(rows_TF.index_select(0, index), mean_F, std_F, limit).view(len(starts_B), len(read_X), -1)
+    return x_BXF.transpose(1, 2).contiguous()
+
+
+def scale_(x: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor, limit: float = INPUT_LIMIT) -> torch.Tensor:
+    """Scale features in place, and hold them to `limit` deviations; NaN stays NaN."""
+    return x.sub_(mean_F).div_(std_F).clamp_(-limit, limit)
