@@ -37,11 +37,12 @@ from trainer.errors import DataError, TrainerError
 from trainer.gpu_profiles.chips import named_profile, profiles, read_measured
 from trainer.gpu_profiles.choice import check_fits, choose
 from trainer.gpu_profiles.memory import fit
-from trainer.job import Job, job_from, job_of, load_job, parse_assignments, parse_duration
+from trainer.job import Job, job_from, job_of, load_job, parse_assignments
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.plan import machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
+from trainer.launch.settings import parse_duration
 from trainer.plan.check import check_data
 from trainer.plan.check import main as check_main
 from trainer.registry.store import find_model
