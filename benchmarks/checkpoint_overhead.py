@@ -29,8 +29,8 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.config import Job
 from trainer.data.features import FEATURES
+from trainer.job import Job, job_of, with_settings
 from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run
@@ -39,9 +39,9 @@ from trainer.train.packs.strategy import form_pack
 
 NONE, OURS, INSIDE = "no saves", "ours, beside", "torch.save inside"
 JOBS = {
-    "lstm": Job(hidden=64, batch=256),
-    "tcn, middle": Job(model="tcn", blocks=8, width=128, chunk=256, batch_chunks=2, batch=2),
-    "tcn, full": Job(model="tcn", chunk=64, batch_chunks=1, batch=1),
+    "lstm": job_of(hidden=64, batch=256),
+    "tcn, middle": job_of(model="tcn", blocks=8, width=128, chunk=256, batch=2),
+    "tcn, full": job_of(model="tcn", chunk=64, batch=1),
 }
 STEPS = {"lstm": 40, "tcn, middle": 20, "tcn, full": 6}  # of a round
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -86,11 +86,11 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
     }
     print(f"\n{name}: {steps} steps a round, a file of {megabytes:.1f} MB")
     for kind, row in rows.items():
-        share = row["seconds_a_save"] / job.checkpoint_seconds
+        share = row["seconds_a_save"] / job.train.checkpoint_seconds
         cost = (
             ""
             if kind == NONE
-            else f"  a save adds {row['seconds_a_save'] * 1e3:8.1f} ms, {share:.2%} of {job.checkpoint_seconds} s"
+            else f"  a save adds {row['seconds_a_save'] * 1e3:8.1f} ms, {share:.2%} of {job.train.checkpoint_seconds} s"
         )
         print(f"  {kind:18} {row['steps_per_second']:9.2f} steps/s  {row['ratio']:.3f} x{cost}")
     print(f"  ours: training waits {waits * 1e3:.1f} ms for the copy; {writes * 1e3:.1f} ms of writing go on beside it")
@@ -118,7 +118,7 @@ class _Contender:
         self.loss, self.events = 0.0, list[dict[str, Any]]()
         folder.mkdir()
         member = _member(job)
-        self._pack = form_pack([member], replace(job, strategy="lanes"))
+        self._pack = form_pack([member], with_settings(job, strategy="lanes"))
         best = {name: weight.detach().clone() for name, weight in self._pack.model(0).state_dict().items()}
         self._run = Run(
             member=member, symbol="A", reads=torch.arange(1), validate=lambda model: 0.0, learning_rate=1e-3, best_weights=best
@@ -138,7 +138,7 @@ class _Contender:
         for _ in range(count):
             generator = torch.Generator().manual_seed(self._taken)
             starts = torch.randint(
-                0, len(self._run.member.rows_TF) - self._job.bars_seen, (self._job.batch,), generator=generator
+                0, len(self._run.member.rows_TF) - self._job.model.bars_seen, (self._job.train.batch,), generator=generator
             )
             self.loss = self._pack.step([True], [starts.to(DEVICE)]).item()
             self._taken += 1
@@ -158,7 +158,7 @@ class _Contender:
 
 def _member(job: Job) -> Member:
     generator = torch.Generator().manual_seed(0)
-    rows = 20_000 + job.bars_seen
+    rows = 20_000 + job.model.bars_seen
     return Member(
         name="bench",
         rows_TF=torch.randn(rows, len(FEATURES), generator=generator).to(DEVICE),

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.config import Job
 from trainer.data.features import WARMUP
+from trainer.job import Job
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
@@ -142,7 +142,7 @@ def ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
     keep_freed_memory()
     members = share.members()
     pack, ring = form_pack(members, job), ring_of_batches(members, job)
-    _serve(pipe, len(members) * job.batch, lambda step: pack.step([True] * len(members), ring[step % RING]))
+    _serve(pipe, len(members) * job.train.batch, lambda step: pack.step([True] * len(members), ring[step % RING]))
 
 
 def plain_as_ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
@@ -159,22 +159,22 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
     settle_precision(job, members[0].rows_TF.device)  # else an LSTM's fp32 is TF32 on a GPU, and ours is not
     nets = [PlainNet(member, job) for member in members]
     optimizers = [_adamw(net, job) for net in nets]
-    steps_T1 = torch.arange(job.lookback, device=members[0].rows_TF.device)[:, None]
+    steps_T1 = torch.arange(job.model.lookback, device=members[0].rows_TF.device)[:, None]
     ring = ring_of_batches(members, job)
 
     def step(number: int) -> torch.Tensor:
         losses = []
         for member, net, optimizer, starts in zip(members, nets, optimizers, ring[number % RING], strict=True):
             x_TBF = gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F)
-            loss = nn.functional.binary_cross_entropy_with_logits(net(x_TBF), member.labels_TK[starts + job.lookback - 1])
+            loss = nn.functional.binary_cross_entropy_with_logits(net(x_TBF), member.labels_TK[starts + job.model.lookback - 1])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(net.parameters(), job.clip_norm)
+            nn.utils.clip_grad_norm_(net.parameters(), job.train.clip_norm)
             optimizer.step()
             losses.append(loss.detach())
         return torch.stack(losses)
 
-    _serve(pipe, len(members) * job.batch, step)
+    _serve(pipe, len(members) * job.train.batch, step)
 
 
 def lightning(pipe: Connection, job: Job, share: Share) -> None:
@@ -222,15 +222,15 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
                 seconds = pipe.recv()
                 self.began = time.perf_counter()
                 self.until = self.began + seconds
-            self.windows += job.batch
+            self.windows += job.train.batch
 
     def fit(member: Member, *, steps: int, callbacks: list[Any]) -> list[float]:
         module = Module(member)
         trainer = pytorch_lightning.Trainer(
             max_steps=steps,
             max_epochs=-1,
-            gradient_clip_val=job.clip_norm,
-            precision="bf16-mixed" if job.precision == "bf16" else "32-true",
+            gradient_clip_val=job.train.clip_norm,
+            precision="bf16-mixed" if job.train.precision == "bf16" else "32-true",
             callbacks=callbacks,
             logger=False,
             enable_checkpointing=False,
@@ -240,7 +240,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
         on_gpu = torch.cuda.is_available()
         loader = torch.utils.data.DataLoader(
             Windows(member, job),
-            batch_size=job.batch,
+            batch_size=job.train.batch,
             sampler=Draws(member, job),
             num_workers=4 if on_gpu else 0,  # on a CPU its processes take from training what they give (all slower here)
             pin_memory=on_gpu,
@@ -257,7 +257,7 @@ class Windows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __init__(self, member: Member, job: Job) -> None:
         self._rows_TF = scale_(member.rows_TF.clone(), member.mean_F.cpu(), member.std_F.cpu(), INPUT_LIMIT)
-        self._labels_TK, self._lookback = member.labels_TK, job.lookback
+        self._labels_TK, self._lookback = member.labels_TK, job.model.lookback
 
     def __len__(self) -> int:
         return len(self._rows_TF) - self._lookback
@@ -286,11 +286,13 @@ class PlainNet(nn.Module):
     def __init__(self, member: Member, job: Job) -> None:
         super().__init__()
         model = new_model(member, job)
-        self.lstm = nn.LSTM(member.rows_TF.shape[1], job.hidden, job.layers).to(member.rows_TF)
-        self.head = nn.Linear(job.hidden, 1).to(member.rows_TF)
+        self.lstm = nn.LSTM(member.rows_TF.shape[1], job.model.hidden, job.model.layers).to(member.rows_TF)
+        self.head = nn.Linear(job.model.hidden, 1).to(member.rows_TF)
         state = model.state_dict()
         self.head.load_state_dict({"weight": state["head.weight"], "bias": state["head.bias"]})
-        names = [(layer, kind) for layer in range(job.layers) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        names = [
+            (layer, kind) for layer in range(job.model.layers) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        ]
         self.lstm.load_state_dict({f"{kind}_l{layer}": state[f"lstms.{layer}.{kind}_l0"] for layer, kind in names})
 
     def forward(self, x_TBF: torch.Tensor) -> torch.Tensor:
@@ -304,7 +306,7 @@ def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor
     found = []
     for member in members:
         generator = torch.Generator().manual_seed(derive(step, member.name))
-        starts = torch.randint(WARMUP, len(member.rows_TF) - job.lookback, (job.batch,), generator=generator)
+        starts = torch.randint(WARMUP, len(member.rows_TF) - job.model.lookback, (job.train.batch,), generator=generator)
         found.append(starts.to(member.rows_TF.device))
     return found
 
@@ -315,7 +317,7 @@ def ring_of_batches(members: Sequence[Member], job: Job) -> list[list[torch.Tens
 
 
 def _adamw(net: nn.Module, job: Job) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(net.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    return torch.optim.AdamW(net.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
 
 
 def _serve(pipe: Connection, windows_a_step: int, step: Step) -> None:

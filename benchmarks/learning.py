@@ -29,22 +29,22 @@ import torch
 
 from benchmarks.rounds import machine, write
 from trainer.artifacts.card import Card, read_card
-from trainer.config import Job
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY
-from trainer.targets import scores_of
+from trainer.job import Job, job_of, with_settings
+from trainer.targets import TARGETS, scores_of
 from trainer.targets.direction.scores import baselines, metrics
 from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
-from trainer.train.packs.strategy import form_pack, in_steps
+from trainer.train.packs.strategy import form_pack
 from trainer.train.prepare import SymbolData, prepare
 from trainer.train.task import reader_for, run_of
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
 FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1
-PLANTED = Job(
+PLANTED = job_of(
     hidden=16,
     layers=1,
     dropout=0.0,
@@ -58,7 +58,7 @@ PLANTED = Job(
     test_fraction=0.2,
     validation_fraction=0.1,
 )
-CHANCE = Job(
+CHANCE = job_of(
     hidden=4,
     layers=1,
     dropout=0.0,
@@ -93,7 +93,7 @@ CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target
         "width": 8,
         "dropout": 0.0,
         "chunk": 256,
-        "batch_chunks": 8,
+        "batch": 8,
         "epochs": 20,
         "patience": 20,
         "learning_rate": 1e-2,
@@ -108,14 +108,13 @@ NOTHING: dict[str, Any] = {
     "layers": 1,
     "dropout": 0.0,
     "lookback": 5,
-    "horizon": 1,
-    "horizon_sessions": 1,
     "epochs": 2,
     "batch": 128,
     "learning_rate": 3e-3,
     "test_fraction": 0.3,
     "validation_fraction": 0.1,
 }
+NEXT = {target: {"horizon_sessions" if target == "volatility" else "horizon": 1} for target in TARGETS}
 PROPER = {"direction": "log_loss", "volatility": "qlike", "return": "mse", "quantiles": "pinball", "barrier": "log_loss"}
 TEST_BARS = 10_000
 TOLERANCE = 0.01  # of the mean AUC of five seeds around a half: nearly four of its standard errors
@@ -163,7 +162,7 @@ def main() -> None:
     print(write("learning", found, options.out))
 
 
-def planted(seed: int, *, moves: int, epochs: int = PLANTED.epochs) -> dict[str, Any]:
+def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dict[str, Any]:
     """Train a small model on candles with a planted signal; return what it reached and what could be reached."""
     candles, features = planted_candles(seed, moves=moves)
     data = prepare(candles, PLANTED, features=features, warmup=0)
@@ -172,7 +171,7 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.epochs) -> dict[str,
     oracle = metrics(data.target, said, labels)
     simple = baselines(data.target, data.scored("test"))["logistic"]
     began = time.perf_counter()
-    scored = learn(data, replace(PLANTED, seed=seed, epochs=epochs))
+    scored = learn(data, with_settings(PLANTED, seed=seed, epochs=epochs))
     return {
         "seed": seed,
         "auc": scored["auc"],
@@ -235,10 +234,10 @@ def planted_volatility(seed: int, *, bars: int) -> tuple[Candles, torch.Tensor]:
 
 def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
     """Train a pair on what is planted for its target; return the headline metric on test, and what the best baseline has."""
-    job = in_steps(Job(**CROSSED[pair], seed=seed))
+    job = job_of(**CROSSED[pair], seed=seed)
     candles, features = (
         planted_volatility(seed, bars=6_000 if quick else 12_000)
-        if job.target_name == "volatility"
+        if job.target.name == "volatility"
         else planted_candles(seed, moves=4_000 if quick else 16_000)
     )
     data = prepare(candles, job, features=features, warmup=1)
@@ -277,7 +276,7 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
         close=close,
         volume=np.exp(random.standard_normal(bars)),
     )
-    job = Job(**NOTHING, target=target, seed=seed)
+    job = job_of(**NOTHING, **NEXT[target], target=target, seed=seed)
     data = prepare(candles, job)
     model = trained(data, job)
     outputs = {span: reader_for(data, job).outputs(model, data.bars(span)) for span in ("validation", "test")}
@@ -338,7 +337,7 @@ def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
         rows_TF = data.rows_TF.clone()
         rows_TF[:-1, 0] = data.rows_TF[1:, 0]  # the return of one bar
         data = replace(data, rows_TF=rows_TF)
-    scored = learn(data, replace(CHANCE, seed=seed))
+    scored = learn(data, with_settings(CHANCE, seed=seed))
     return {"seed": seed, "ahead": ahead, "auc": scored["auc"], "test windows": scored["n"]}
 
 
@@ -367,7 +366,7 @@ class _OneRun:
 
 def trained(data: SymbolData, job: Job) -> torch.nn.Module:
     """Train one model in this process, stopping early on validation, and return it with its best weights."""
-    roster = _OneRun(run_of(data, job, model=data.symbol, seed=job.seed))
+    roster = _OneRun(run_of(data, job, model=data.symbol, seed=job.train.seed))
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
     return roster.model

@@ -24,10 +24,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from benchmarks.rounds import half_precision, machine, write
-from trainer.config import Job, job_from
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.footprint import Footprint, footprint
-from trainer.train.packs.strategy import form_pack, in_steps
+from trainer.job import Job, job_of
+from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory, make_members, warm_up
 
 MIB = 2**20
@@ -88,26 +88,26 @@ def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
         for strategy in ("lanes", "streams", "fused")
     ]
     tcns = [
-        {"model": "tcn", "blocks": blocks, "width": width, "chunk": chunk, "batch_chunks": chunks}
+        {"model": "tcn", "blocks": blocks, "width": width, "chunk": chunk, "batch": chunks}
         for blocks, width, chunk, chunks in TCN[kind][: 1 if quick else None]
     ]
     ways: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": half}]
     again = [{**way, "activation_checkpointing": True} for way in ways]
     found = [{**shape, **way} for shape in lstms for way in ways[: 1 if quick else None]]
     found += [{**shape, **way} for shape in tcns for way in (*ways[: 1 if quick else None], *again[: 1 if quick else None])]
-    return [in_steps(job_from(one, {"micro_batch": one.get("batch_chunks") or one["batch"]})) for one in found]
+    return [job_of(**one, micro_batch=one["batch"]) for one in found]
 
 
 def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
     """Return one model's footprint, and how many models' steps lie side by side: lanes take theirs in turn."""
     bars = make_members(1, job, torch.device("cpu"))[0].rows_TF.shape[0]
-    part = footprint(job, features=len(FEATURES), bars=bars, windows=job.micro_batch, on_gpu=on_gpu)
-    return part, job.pack if job.strategy in ("streams", "fused") else 1
+    part = footprint(job, features=len(FEATURES), bars=bars, windows=job.train.micro_batch, on_gpu=on_gpu)
+    return part, job.train.pack if job.train.strategy in ("streams", "fused") else 1
 
 
 def counted(job: Job) -> Counted:
     """Count what one step of the job's pack takes on this CPU, rows and weights aside. The job's batch is one slice."""
-    members = make_members(job.pack or 1, job, torch.device("cpu"))
+    members = make_members(job.train.pack or 1, job, torch.device("cpu"))
     pack, starts, active = form_pack(members, job), batches(members, job, 0), [True] * len(members)
     pack.step(active, starts)  # what an optimizer makes at its first step stays
     saved: dict[int, tuple[StorageWeakRef, int, bool]] = {}
@@ -135,7 +135,7 @@ def counted(job: Job) -> Counted:
 
 def held(job: Job) -> int:
     """Count the bytes that a pack of the job has after its first step, rows aside: weights, gradients, moments, averages."""
-    members = make_members(job.pack or 1, job, torch.device("cpu"))
+    members = make_members(job.train.pack or 1, job, torch.device("cpu"))
     starts = batches(members, job, 0)
     gc.collect()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
@@ -180,7 +180,7 @@ def _flat(events: Iterable[Any]) -> Iterator[Any]:
 def _counted(job: Job) -> dict[str, Any]:
     part, models = predicted(job, on_gpu=False)
     found = counted(job)
-    plain = job.model == "lstm" and job.strategy != "fused"
+    plain = job.model.name == "lstm" and job.train.strategy != "fused"
     figures = {"kept": _figure(models * (part.kept - part.assumed), found.kept)}
     if not plain:
         figures["peak"] = _figure(models * (part.kept + part.workspace), found.peak)
@@ -191,7 +191,7 @@ def _measured(job: Job, device: torch.device) -> dict[str, Any]:
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
-    members = make_members(job.pack or 1, job, device)
+    members = make_members(job.train.pack or 1, job, device)
     pack = form_pack(members, job)
     torch.cuda.reset_peak_memory_stats(device)
     try:
@@ -224,10 +224,16 @@ def _cell(key: str, found: dict[str, float]) -> str:
 
 
 def _name(job: Job) -> str:
-    again = ", made again" if job.activation_checkpointing else ""
-    if job.model == "tcn":
-        return f"TCN {job.blocks} x {job.width}, {job.batch_chunks} of {job.chunk}, {job.precision}{again}"
-    return f"LSTM {job.strategy} x {job.pack}, {job.layers} x {job.hidden}, batch {job.batch}, {job.precision}{again}"
+    again = ", made again" if job.train.activation_checkpointing else ""
+    if job.model.name == "tcn":
+        return (
+            f"TCN {job.model.blocks} x {job.model.width}, {job.train.batch} of {job.model.chunk}, {job.train.precision}{again}"
+        )
+    train = job.train
+    return (
+        f"LSTM {train.strategy} x {train.pack}, {job.model.layers} x {job.model.hidden}, "
+        f"batch {train.batch}, {train.precision}{again}"
+    )
 
 
 if __name__ == "__main__":

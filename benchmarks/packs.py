@@ -41,10 +41,10 @@ import torch
 
 from benchmarks.contenders import Phases, Share, Team, batches, in_order, lightning, ours, plain, plain_as_ours
 from benchmarks.rounds import half_precision, interleave, machine, median, ratio, write
-from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.features import FEATURES, compute_features
 from trainer.errors import DataError
+from trainer.job import Job, job_of, with_settings
 from trainer.models.lstm import CPU_SLICE
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced
@@ -100,7 +100,7 @@ def main() -> None:
 def _table(
     rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, *, seconds: float, rounds: int, quick: bool
 ) -> dict[str, Any]:
-    job = Job(hidden=hidden, batch=batch, dropout=0.0, precision="fp32")
+    job = job_of(hidden=hidden, batch=batch, dropout=0.0, precision="fp32")
     rows = [rows[number % len(rows)] for number in range(models)]
     teams = _contenders(job, rows, quick=quick)
     try:
@@ -154,7 +154,7 @@ def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[
         found["plain, set up as ours"] = by_core(plain_as_ours, job)
         found[OURS] = by_core(ours, job)
         found[TUNED] = by_core(ours, tuned)
-        found["ours, bf16"] = by_core(ours, replace(job, precision="bf16"))
+        found["ours, bf16"] = by_core(ours, with_settings(job, precision="bf16"))
         return found
     for name, way in ways_on_gpu(job).items():
         found[name] = Team(ours, way, whole, 1)
@@ -165,7 +165,7 @@ def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[
 def ways_on_gpu(job: Job) -> dict[str, Job]:
     """Return the job in every strategy, in full precision and in the half that this chip has."""
     return {
-        f"ours, {strategy}, {precision}": replace(job, strategy=strategy, precision=precision)
+        f"ours, {strategy}, {precision}": with_settings(job, strategy=strategy, precision=precision)
         for precision in ("fp32", half_precision("cuda"))
         for strategy in ("lanes", "streams", "fused")
     }
@@ -216,9 +216,11 @@ def _rows(folder: Path) -> tuple[list[torch.Tensor], str]:
 
 def _flops_per_window(job: Job) -> float:
     """Count forward, weight gradients and input gradients (none for the first layer's input), two operations a multiply-add."""
-    features, hidden = len(FEATURES), job.hidden
-    forward = sum(2 * 4 * hidden * ((hidden if layer else features) + hidden) * job.lookback for layer in range(job.layers))
-    return 3 * forward - 2 * 4 * hidden * features * job.lookback
+    features, hidden = len(FEATURES), job.model.hidden
+    forward = sum(
+        2 * 4 * hidden * ((hidden if layer else features) + hidden) * job.model.lookback for layer in range(job.model.layers)
+    )
+    return 3 * forward - 2 * 4 * hidden * features * job.model.lookback
 
 
 def _peak_of_gpu(dtype: torch.dtype) -> float:
@@ -257,21 +259,21 @@ def _outside_share(rows: Sequence[torch.Tensor]) -> float:
     """Time what a step of `Lanes` does besides forward, backward and optimizer: order, keys, gather and scaling."""
     use_one_thread()
     keep_freed_memory()
-    job = Job(hidden=64, batch=256)
+    job = job_of(hidden=64, batch=256)
     members = [replace(member, rows_TF=member.rows_TF.cpu()) for member in Share(rows=rows[:1], first=0).members()]
     pack = form_pack(members, job)
-    steps_T1 = torch.arange(job.lookback)[:, None]
+    steps_T1 = torch.arange(job.model.lookback)[:, None]
     whole = outside = 0.0
     for step in range(24):
         starts = batches(members, job, step)
         began = time.perf_counter()
         pack.step([True], starts)
         middle = time.perf_counter()
-        dropout_keys(seed=0, model="m0", step=step, layers=job.layers)
-        for first in range(0, job.batch, CPU_SLICE):
+        dropout_keys(seed=0, model="m0", step=step, layers=job.model.layers)
+        for first in range(0, job.train.batch, CPU_SLICE):
             part = starts[0][first : first + CPU_SLICE]
             gather(members[0].rows_TF, part, steps_T1, members[0].mean_F, members[0].std_F)
-            members[0].labels_TK[part + job.lookback - 1]
+            members[0].labels_TK[part + job.model.lookback - 1]
         if step >= 4:
             whole += middle - began
             outside += time.perf_counter() - middle

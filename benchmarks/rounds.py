@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.train.precision import matmul_dtype
 
 RESULTS = Path(__file__).parent / "results"

@@ -26,7 +26,6 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,7 +37,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.config import Job
+from trainer.job import Job, job_of, with_settings
 from trainer.models.tcn.network import Block, Tcn
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.packs.chunks import Chunks
@@ -52,9 +51,9 @@ PLAIN, SET_UP, OURS, ONE = "plain loop", "plain, our set-up", "ours", "ours, one
 EACH, RECOMPUTED = "ours, a core each", "ours, recomputed"
 # In fp32 on a GPU, too: the plain loop knows nothing else.
 SIZES = {
-    "small": Job(model="tcn", blocks=4, width=32, chunk=256, batch_chunks=8, batch=8, dropout=0.0, precision="fp32"),
-    "middle": Job(model="tcn", blocks=8, width=128, chunk=512, batch_chunks=4, batch=4, dropout=0.0, precision="fp32"),
-    "full": Job(model="tcn", chunk=1024, batch_chunks=2, batch=2, dropout=0.0, precision="fp32"),
+    "small": job_of(model="tcn", blocks=4, width=32, chunk=256, batch=8, dropout=0.0, precision="fp32"),
+    "middle": job_of(model="tcn", blocks=8, width=128, chunk=512, batch=4, dropout=0.0, precision="fp32"),
+    "full": job_of(model="tcn", chunk=1024, batch=2, dropout=0.0, precision="fp32"),
 }
 STEPS = {"small": 20, "middle": 4, "full": 1}
 CHUNKS = 64  # in the data
@@ -103,7 +102,7 @@ def _table(size: str, *, rounds: int) -> dict[str, Any]:
     if DEVICE == "cpu":
         teams[ONE] = _Team(_ours, job, 1)
         teams[EACH] = _Team(_ours, job, num_cores())
-    teams[RECOMPUTED] = _Team(_ours, replace(job, activation_checkpointing=True), 1)
+    teams[RECOMPUTED] = _Team(_ours, with_settings(job, activation_checkpointing=True), 1)
     try:
         losses = {name: team.first_loss() for name, team in teams.items()}
         rates = interleave({name: partial(team.rate, steps) for name, team in teams.items()}, rounds=rounds)
@@ -113,7 +112,10 @@ def _table(size: str, *, rounds: int) -> dict[str, Any]:
     apart = max(abs(loss / losses[PLAIN] - 1) for loss in losses.values())
     assert apart < 1e-3, f"not the same work: first losses {losses}"
     parameters = sum(parameter.numel() for parameter in new_model(_member(job), job).parameters())
-    print(f"\n{size}: {job.blocks} x {job.width}, {parameters:,} parameters, sees {job.bars_seen} bars; chunk {job.chunk}")
+    print(
+        f"\n{size}: {job.model.blocks} x {job.model.width}, {parameters:,} parameters, "
+        f"sees {job.model.bars_seen} bars; chunk {job.model.chunk}"
+    )
     found = {
         name: {
             "chunks_per_second": round(median(rates, name), 2),
@@ -128,8 +130,8 @@ def _table(size: str, *, rounds: int) -> dict[str, Any]:
     return {
         "size": size,
         "parameters": parameters,
-        "bars_seen": job.bars_seen,
-        "chunk": job.chunk,
+        "bars_seen": job.model.bars_seen,
+        "chunk": job.model.chunk,
         "rows": found,
         "rates": rates,
     }
@@ -140,7 +142,7 @@ def _by_batch(batches: tuple[int, ...]) -> list[dict[str, float]]:
     print("\nours, small, by batch:        it/s    chunks/s")
     rows = []
     for batch in batches:
-        team = _Team(_ours, replace(SIZES["small"], batch_chunks=batch, batch=batch), 1)
+        team = _Team(_ours, with_settings(SIZES["small"], batch=batch), 1)
         team.first_loss()
         chunks = max(team.rate(max(1, 64 // batch)) for _ in range(3))
         team.end()
@@ -172,7 +174,7 @@ class _Team:
         """Return chunks a second of all processes together."""
         began = time.perf_counter()
         self._ask(steps)
-        return steps * self._job.batch_chunks * len(self._ends) / (time.perf_counter() - began)
+        return steps * self._job.train.batch * len(self._ends) / (time.perf_counter() - began)
 
     def _ask(self, steps: int) -> float:
         """Let every process take so many steps; return the loss that one of them ended with."""
@@ -196,7 +198,7 @@ def _serve(begin: Callable[[Job], Iterator[float]], job: Job, connection: Connec
 
 def _member(job: Job) -> Member:
     generator = torch.Generator().manual_seed(0)
-    num_rows = CHUNKS * job.chunk + job.bars_seen - 1
+    num_rows = CHUNKS * job.model.chunk + job.model.bars_seen - 1
     rows_TF = torch.randn(num_rows, FEATURES, generator=generator)
     labels_T = rows_TF[:, 0].roll(3) + 0.1 * torch.randn(num_rows, generator=generator)
     return Member(
@@ -209,7 +211,7 @@ def _member(job: Job) -> Member:
 
 
 def _starts(job: Job) -> torch.Tensor:
-    return torch.arange(CHUNKS) * job.chunk
+    return torch.arange(CHUNKS) * job.model.chunk
 
 
 def _ours_alone(job: Job) -> Iterator[float]:
@@ -220,14 +222,14 @@ def _ours_alone(job: Job) -> Iterator[float]:
 def _ours(job: Job, threads: int = 1) -> Iterator[float]:
     torch.set_num_threads(threads)
     keep_freed_memory()
-    micro_batch = job.model_settings.cpu_slice if DEVICE == "cpu" else job.batch_chunks
+    micro_batch = job.model.cpu_slice if DEVICE == "cpu" else job.train.batch
     pack = Chunks([_member(job)], job, micro_batch=micro_batch)
-    first = _starts(job)[: job.batch_chunks].to(DEVICE)
+    first = _starts(job)[: job.train.batch].to(DEVICE)
     yield float(pack.step([True], [first]))
     generator = torch.Generator().manual_seed(0)
     while True:
         order = torch.randperm(CHUNKS, generator=generator)
-        for batch in torch.split(_starts(job)[order].to(DEVICE), job.batch_chunks):
+        for batch in torch.split(_starts(job)[order].to(DEVICE), job.train.batch):
             yield float(pack.step([True], [batch]))
 
 
@@ -241,27 +243,27 @@ def _plain(job: Job) -> Iterator[float]:
     member = _member(job)
     settle_precision(job, member.rows_TF.device)  # else a convolution's fp32 is TF32 on a GPU, and ours is not
     model = PaddedTcn(new_model(member, job))  # type: ignore[arg-type]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
     scaled = ((member.rows_TF - member.mean_F) / member.std_F).cpu()
-    read = job.chunk + job.bars_seen - 1
+    read = job.model.chunk + job.model.bars_seen - 1
     chunks = torch.stack([scaled[start : start + read].T for start in _starts(job).tolist()])
     labels = torch.stack(
-        [member.labels_TK[start + job.bars_seen - 1 : start + read, 0].cpu() for start in _starts(job).tolist()]
+        [member.labels_TK[start + job.model.bars_seen - 1 : start + read, 0].cpu() for start in _starts(job).tolist()]
     )
     dataset = TensorDataset(chunks.contiguous(), labels)
 
     def step(x_BFX: torch.Tensor, labels_BT: torch.Tensor) -> float:
-        outputs = model(x_BFX.to(DEVICE))[:, -job.chunk :]
+        outputs = model(x_BFX.to(DEVICE))[:, -job.model.chunk :]
         loss = nn.functional.mse_loss(outputs, labels_BT.to(DEVICE))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
         optimizer.step()
         return loss.item()
 
-    yield step(*dataset[: job.batch_chunks])
+    yield step(*dataset[: job.train.batch])
     while True:
-        for batch in DataLoader(dataset, batch_size=job.batch_chunks, shuffle=True):
+        for batch in DataLoader(dataset, batch_size=job.train.batch, shuffle=True):
             yield step(*batch)
 
 

@@ -15,7 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.config import Job
+from trainer.job import Job, job_of, with_settings
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
@@ -47,7 +47,7 @@ def main() -> int:
         use_one_thread()
         keep_freed_memory()
     shapes = [(16, 128)] if options.quick else [(hidden, batch) for hidden in (64, 128) for batch in (256, 1024)]
-    jobs = [Job(hidden=hidden, batch=batch, lookback=20 if options.quick else 60) for hidden, batch in shapes]
+    jobs = [job_of(hidden=hidden, batch=batch, lookback=20 if options.quick else 60) for hidden, batch in shapes]
     seconds = options.seconds or (3.0 if options.quick else 20.0)
     tables = [_table(job, seconds=seconds, rounds=3 if options.quick else 5) for job in jobs]
     print("wrote", write("tuner", {"machine": machine(), "tables": tables}, options.out))
@@ -60,14 +60,14 @@ def grid(job: Job) -> list[Candidate]:
     """Return every way to train that the choice is compared with: the tuner's candidates, and more."""
     tried = candidates(job, DEVICE.type)
     if DEVICE.type == "cpu":
-        more = [Candidate(strategy="lanes", pack=1, micro_batch=size) for size in FINE_SLICES if size <= job.batch]
-        more += [Candidate(strategy="fused", pack=pack, micro_batch=min(128, job.batch)) for pack in CPU_PACKS]
+        more = [Candidate(strategy="lanes", pack=1, micro_batch=size) for size in FINE_SLICES if size <= job.train.batch]
+        more += [Candidate(strategy="fused", pack=pack, micro_batch=min(128, job.train.batch)) for pack in CPU_PACKS]
     else:
         more = [
             Candidate(strategy=strategy, pack=pack, micro_batch=size)
             for strategy in ("lanes", "streams", "fused")
             for pack in GPU_PACKS
-            for size in (job.batch, job.batch // 2)
+            for size in (job.train.batch, job.train.batch // 2)
         ]
     return sorted({*tried, *more}, key=lambda option: (option.strategy, option.pack, option.micro_batch))
 
@@ -89,13 +89,13 @@ def _table(job: Job, *, seconds: float, rounds: int) -> dict[str, Any]:
     rates = interleave({name: partial(one.rate, 0.05 * seconds) for name, one in contenders.items()}, rounds=rounds)
     best = max(rates, key=lambda name: median(rates, name))
     reached = ratio(rates, _name(choice), best)
-    print(f"\nhidden {job.hidden}, batch {job.batch}: tuned in {tuning_seconds:.0f} s")
+    print(f"\nhidden {job.model.hidden}, batch {job.train.batch}: tuned in {tuning_seconds:.0f} s")
     for name in sorted(rates, key=lambda name: -median(rates, name)):
         mark = "  <- the tuner's choice" if name == _name(choice) else ""
         print(f"  {name:32} {median(rates, name):10,.0f} windows/s  {ratio(rates, name, best):.2f} x{mark}")
     return {
-        "hidden": job.hidden,
-        "batch": job.batch,
+        "hidden": job.model.hidden,
+        "batch": job.train.batch,
         "tuning_seconds": round(tuning_seconds, 1),
         "choice": asdict(choice),
         "best": best,
@@ -111,7 +111,7 @@ class _Contender:
     def __init__(self, option: Candidate, members: Sequence[Member], job: Job) -> None:
         self._members, self._job, self._taken = members, job, 0
         settings = {"strategy": option.strategy, "micro_batch": option.micro_batch, "pack": option.pack}
-        self._pack = form_pack(members, replace(job, **settings))  # type: ignore[arg-type]
+        self._pack = form_pack(members, with_settings(job, **settings))  # type: ignore[arg-type]
         for _ in range(2):
             self._step()
 
@@ -120,7 +120,7 @@ class _Contender:
         began, first = time.perf_counter(), self._taken
         while self._taken < first + 2 or time.perf_counter() - began < seconds:
             self._step()
-        return (self._taken - first) * self._job.batch * len(self._members) / (time.perf_counter() - began)
+        return (self._taken - first) * self._job.train.batch * len(self._members) / (time.perf_counter() - began)
 
     def _step(self) -> None:
         starts = batches(self._members, self._job, self._taken)

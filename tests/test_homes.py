@@ -70,7 +70,8 @@ def test_nobody_but_its_home_and_the_table_knows_a_member_or_a_metric_by_name(pa
 
 def test_the_rule_finds_what_it_is_for():
     source = (
-        'from trainer.models.lstm import x\nif job.model == "tcn" or "qlike" in test or target == "direction":\n    TcnData()\n'
+        "from trainer.models.lstm import x\n"
+        'if job.model.name == "tcn" or "qlike" in test or target == "direction":\n    TcnData()\n'
     )
     found = [word for _, word, is_text in words(ast.parse(source)) if member_named(word, is_text)]
     assert sorted(found) == ["TcnData", "direction", "qlike", "tcn", "trainer.models.lstm"]
@@ -103,8 +104,8 @@ def test_every_settings_file_and_the_job_load_with_heavy_libraries_blocked():
     script = (
         f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\n"
         f"import importlib\nfor name in {modules}: importlib.import_module(name)\n"
-        "from trainer.config import Job\nfrom trainer.models import MODELS\nfrom trainer.targets import TARGETS\n"
-        "for model in MODELS:\n    for target in TARGETS:\n        job = Job(model=model, target=target)\n"
-        "        assert job.bars_seen > 1 and job.target_settings.outputs >= 1 and min(job.model_settings.costs) > 0\n"
+        "from trainer.job import job_of\nfrom trainer.models import MODELS\nfrom trainer.targets import TARGETS\n"
+        "for model in MODELS:\n    for target in TARGETS:\n        job = job_of(model=model, target=target)\n"
+        "        assert job.model.bars_seen > 1 and job.target.outputs >= 1 and min(job.model.costs) > 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, timeout=60)

@@ -1,13 +1,14 @@
-"""What a model and a target say of themselves, as data: the classes that the settings in their homes extend.
+"""Declare the keys of a job's tables, read and check their values; the classes that settings of models and targets extend.
 
 Standard library only: the control plane reads and prices a job by these. A home is described in docs/models-and-targets.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import Field, dataclass, field, fields
 from operator import ge, gt, le, lt
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from trainer.errors import UsageError
 
@@ -22,26 +23,62 @@ _LIMITS = {
 }
 
 
-def setting(default: Any, help: str, **limits: float) -> Any:
-    """Declare a key: its default, the sentence that the docs show, and its limits: `least`, `above`, `most`, `below`."""
-    return field(default=default, metadata={"help": help, "limits": limits})
+_EXPECTED = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def setting(default: Any, help: str, *, choices: Iterable[str] = (), **limits: float) -> Any:
+    """Declare a key: its default, the sentence that the docs show, its choices or its limits.
+
+    Limits are `least`, `above`, `most` and `below`.
+    """
+    return field(default=default, metadata={"help": help, "choices": tuple(choices), "limits": limits})
+
+
+def keys_of(settings: Any) -> dict[str, Field[Any]]:
+    """Return the keys of a table's dataclass, or of one's instance, in order."""
+    return {item.name: item for item in fields(settings)}
 
 
 def horizon_setting() -> Any:
     """Declare `horizon`, which several targets have in common."""
-    return setting(5, "Bars ahead that the label looks, where it looks so many bars and not sessions ahead.", least=1)
+    return setting(5, "Bars from a bar to the end of its label.", least=1)
 
 
 def volatility_bars_setting() -> Any:
     """Declare `volatility_bars`, which several targets have in common."""
-    return setting(60, "Bars of the trailing volatility that some targets have their labels in.", least=2)
+    return setting(60, "Bars of the trailing volatility, which is the unit of the label.", least=2)
 
 
-def check_limits(key: str, value: Any, limits: dict[str, float]) -> None:
-    """Raise UsageError where a value lies outside the limits that `setting` declared."""
-    if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()):
-        expected = " and ".join(_LIMITS[name][1].format(limit) for name, limit in limits.items())
-        raise UsageError(f"job key '{key}' is {value!r}", why=f"it must be {expected}", do=f"Set {key} to {expected}.")
+def bad_value(key: str, value: Any, expected: str) -> UsageError:
+    """Return the error for a value that makes no sense. `key` has its table: train.epochs."""
+    return UsageError(f"job key '{key}' is {value!r}", why=f"it must be {expected}", do=f"Set {key} to {expected}.")
+
+
+def check_values(table: str, settings: Any) -> None:
+    """Raise UsageError for the first value outside the choices or limits that `setting` declared, and for infinity."""
+    for item in fields(settings):
+        value, choices, limits = getattr(settings, item.name), item.metadata["choices"], item.metadata["limits"]
+        if choices and value not in choices:
+            raise bad_value(f"{table}.{item.name}", value, "one of " + ", ".join(choices))
+        if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()) or value == float("inf"):
+            expected = " and ".join(_LIMITS[name][1].format(limit) for name, limit in limits.items())
+            raise bad_value(f"{table}.{item.name}", value, expected or "a number")
+
+
+def typed(key: str, value: Any, hint: Any) -> Any:
+    """Return a TOML value as its key's type. Raises UsageError for another type. `key` has its table."""
+    if get_args(hint):  # tuple[str, ...]
+        items = value.split(",") if isinstance(value, str) else value
+        if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
+            return tuple(item.strip() for item in items if item.strip())
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    elif type(value) is hint:
+        return value
+    expected = "a list of texts" if get_args(hint) else _EXPECTED[hint]
+    raise UsageError(f"job key '{key}' is {value!r}", why=f"it takes {expected}", do=f"Set {key} to {expected}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +104,19 @@ class Activations:
 class ModelSettings:
     """A model's settings, and what follows from them without torch. `network.py` beside them builds it."""
 
+    name: ClassVar[str]
     reads: ClassVar[str] = WINDOWS
-    batch_key: ClassVar[str] = "batch"  # the job key that says how many windows, or chunks, are in one optimizer step
-    shape: ClassVar[tuple[str, ...]] = ()  # keys that its speed depends on: what was tuned is kept by them
+    default_batch: ClassVar[int] = 256  # windows, or chunks, in one optimizer step where the job names no batch
+    shape: ClassVar[tuple[str, ...]] = ()  # keys that its speed depends on, with the batch: what was tuned is kept by them
     shorter: ClassVar[str] = "lookback"  # the keys that lower `bars_seen`, for messages
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
     is_recurrent: ClassVar[bool] = False  # runs the recurrent kernels of a GPU's library, whose precision has rules of its own
     counts_gradients: ClassVar[bool] = False  # `activations` includes the gradients of the weights
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
+
+    def __post_init__(self) -> None:
+        check_values("model", self)
 
     @property
     def bars_seen(self) -> int:
@@ -148,11 +189,15 @@ class Column:
 class TargetSettings:
     """A target's settings, and what follows from them without numpy. `labels.py`, `loss.py` and `scores.py` do the rest."""
 
+    name: ClassVar[str]
     label_columns: ClassVar[int] = 1
     metrics: ClassVar[tuple[Metric, ...]] = ()  # the first is the headline
     gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
     table: ClassVar[tuple[Column, ...]] = ()
     farther: ClassVar[str] = "horizon"  # the keys that change how far a label looks ahead, for messages
+
+    def __post_init__(self) -> None:
+        check_values("target", self)
 
     @property
     def outputs(self) -> int:

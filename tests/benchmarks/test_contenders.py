@@ -9,25 +9,25 @@ import torch
 
 from benchmarks import packs
 from benchmarks.contenders import Draws, PlainNet, Share, Team, Windows, batches, in_order
-from trainer.config import Job
 from trainer.data.features import WARMUP
+from trainer.job import Job, job_of
 from trainer.train.packs.pack import new_model
 from trainer.train.readers import gather
 
-JOB = Job(hidden=8, batch=16, lookback=10, dropout=0.0)
+JOB = job_of(hidden=8, batch=16, lookback=10, dropout=0.0)
 ROWS = [torch.randn(WARMUP + 300, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
 
 
 def test_a_data_loader_of_windows_gives_the_batches_that_are_gathered_inside_our_step():
     member = Share(rows=ROWS[:1], first=0).members()[0]
     draws = iter(Draws(member, JOB))
-    steps_T1 = torch.arange(JOB.lookback)[:, None]
+    steps_T1 = torch.arange(JOB.model.lookback)[:, None]
     for step in range(3):
         (starts,) = batches([member], JOB, step)
-        assert list(islice(draws, JOB.batch)) == starts.tolist()
+        assert list(islice(draws, JOB.train.batch)) == starts.tolist()
         x_BTF, labels_B = torch.utils.data.default_collate([Windows(member, JOB)[int(start)] for start in starts])
         assert torch.equal(x_BTF.transpose(0, 1), gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F))
-        assert torch.equal(labels_B, member.labels_TK[starts + JOB.lookback - 1])
+        assert torch.equal(labels_B, member.labels_TK[starts + JOB.model.lookback - 1])
 
 
 def _with_a_loaders_worker(pipe: Connection, job: Job, share: Share) -> None:
@@ -45,7 +45,7 @@ def test_a_contender_may_have_a_data_loader_with_workers_as_lightning_has_on_a_g
 
 def test_the_model_that_a_user_would_write_starts_as_ours_and_computes_the_same():
     member = Share(rows=ROWS[:1], first=0).members()[0]
-    x_TBF = torch.randn(JOB.lookback, 4, 5, generator=torch.Generator().manual_seed(9))
+    x_TBF = torch.randn(JOB.model.lookback, 4, 5, generator=torch.Generator().manual_seed(9))
     expected = new_model(member, JOB)(x_TBF)
     torch.testing.assert_close(PlainNet(member, JOB)(x_TBF), expected)
 

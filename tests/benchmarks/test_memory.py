@@ -8,18 +8,17 @@ import pytest
 import torch
 
 from benchmarks.memory import ALLOWED, counted, held, predicted
-from trainer.config import Job, job_from
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.footprint import FLOAT, num_weights
-from trainer.train.packs.strategy import in_steps
+from trainer.job import Job, job_of, with_settings
 
 LSTMS = [
     {"layers": 1, "hidden": 32, "lookback": 20, "batch": 64},
     {"layers": 3, "hidden": 48, "lookback": 12, "batch": 48, "dropout": 0.0},
 ]
 TCNS = [
-    {"blocks": 4, "width": 64, "chunk": 128, "batch_chunks": 4},
-    {"blocks": 6, "width": 32, "chunk": 64, "batch_chunks": 4, "dropout": 0.0},
+    {"blocks": 4, "width": 64, "chunk": 128, "batch": 4},
+    {"blocks": 6, "width": 32, "chunk": 64, "batch": 4, "dropout": 0.0},
 ]
 AGAIN = {"activation_checkpointing": True}
 
@@ -34,8 +33,8 @@ def one_thread() -> Iterator[None]:
 
 
 def one_slice(**settings: object) -> Job:
-    job = in_steps(job_from(settings))
-    return in_steps(job_from(settings, {"micro_batch": job.batch}))
+    job = job_of(**settings)
+    return with_settings(job, micro_batch=job.train.batch)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -87,5 +86,5 @@ def test_the_peak_of_a_tcns_step_is_foretold(shape, precision, again):
 def test_what_stays_after_a_step_is_foretold_with_an_average_of_the_weights_and_without(shape, ema):
     job = one_slice(**shape, ema=ema)
     part, _ = predicted(job, on_gpu=False)
-    gradients = FLOAT * num_weights(job, features=len(FEATURES)) if job.model == "tcn" else 0  # there, of the workspace
+    gradients = FLOAT * num_weights(job, features=len(FEATURES)) if job.model.name == "tcn" else 0  # there, of the workspace
     assert held(job) == pytest.approx(part.weights + gradients, rel=ALLOWED)

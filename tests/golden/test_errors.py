@@ -28,7 +28,6 @@ from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.weights import load
 from trainer.aws_errors import ROWS
 from trainer.cli.main import main
-from trainer.config import Job, check, job_from, load_job, parse_assignments, parse_duration
 from trainer.control.progress import Step, detached, unconfirmed_receipt
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
@@ -38,10 +37,12 @@ from trainer.errors import DataError, TrainerError
 from trainer.gpu_profiles.chips import named_profile, profiles, read_measured
 from trainer.gpu_profiles.choice import check_fits, choose
 from trainer.gpu_profiles.memory import fit
+from trainer.job import Job, job_from, job_of, load_job, parse_assignments
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.plan import machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
+from trainer.launch.settings import parse_duration
 from trainer.plan.check import check_data
 from trainer.plan.check import main as check_main
 from trainer.registry.store import find_model
@@ -88,9 +89,9 @@ def client_error(code: str, message: str, status: int = 400) -> aws.ClientError:
 
 
 def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=12)) -> Any:
-    zones = dict.fromkeys(job.instance, ("us-east-1a",)) if offered else {}
+    zones = dict.fromkeys(job.machine.instance, ("us-east-1a",)) if offered else {}
     offers = Offers(image_line="l", image_id="ami-1", launch_template_id="lt-1", zones=zones, spot_usd_per_hour={})
-    machines = [instance_type(name) for name in job.instance]
+    machines = [instance_type(name) for name in job.machine.instance]
     known: dict[str, Any] = {"subnets": {"us-east-1a": "subnet-a"}, "region": "us-east-1", "rehearsal": False, "cap": cap}
     return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), machines, offers, **known)
 
@@ -183,11 +184,21 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: parse_duration("0m"),
         lambda _: load_job(Path("nowhere.toml")),
         lambda _: load_job(write("broken.toml", "epochs = = 2")),
-        lambda _: load_job(write("table.toml", "[model]\nhidden = 3\n")),
-        lambda _: job_from({"hiden": 4}),
-        lambda _: job_from({"epochs": "many"}),
-        lambda _: check(job_from({"epochs": -1})),
-        lambda _: check(job_from({"model": "tcn", "batch": "auto"})),
+        lambda _: load_job(write("flat.toml", 'model = "lstm"\nhidden = 3\nepochs = 3\nbars = 9\n')),
+        lambda _: load_job(write("table.toml", "[modle]\nhidden = 3\n")),
+        lambda _: job_from({"train": {"epoch": 4}}),
+        lambda _: job_from({"model": {"name": "tcn", "hidden": 4}}),
+        lambda _: job_of(hiden=4),
+        lambda _: job_of(batch_chunks=4),
+        lambda _: job_of(**{"trian.epochs": 4}),
+        lambda _: job_of(epochs="many"),
+        lambda _: job_of(epochs=-1),
+        lambda _: job_of(model="gru"),
+        lambda _: job_of(nodes=2),
+        lambda _: job_of(test_fraction=0.8),
+        lambda _: job_of(name="No Name"),
+        lambda _: job_of(batch=-2),
+        lambda _: job_of(model="tcn", batch="auto"),
         lambda _: parse_assignments(["hidden"]),
         lambda _: check_main(["--data", "nowhere", "--job", str(write("job.json", "no json"))]),
     ],
@@ -216,12 +227,12 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
     ],
     "machines and prices": [
         lambda _: instance_type("p3.8xlage"),
-        lambda _: machines_of(Job(gpu_profile="cpu")),
-        lambda _: machines_of(Job(gpu_profile="h200", instance=("g6.xlarge",))),
+        lambda _: machines_of(job_of(gpu_profile="cpu")),
+        lambda _: machines_of(job_of(gpu_profile="h200", instance=("g6.xlarge",))),
         lambda _: refuse_retired([instance_type("p3.8xlarge")], workload(Job(), {"BTC-USD": 3_700_000})),
-        lambda _: planned(Job(instance=("g6.xlarge",)), offered=False),
-        lambda _: planned(Job(instance=("g6.xlarge",), budget=0.001)),
-        lambda _: planned(Job(instance=("g6.xlarge",), max_duration="13h")),
+        lambda _: planned(job_of(instance=("g6.xlarge",)), offered=False),
+        lambda _: planned(job_of(instance=("g6.xlarge",), budget=0.001)),
+        lambda _: planned(job_of(instance=("g6.xlarge",), max_duration="13h")),
     ],
     "GPU profiles": [
         lambda _: named_profile("h2000"),
@@ -233,7 +244,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: check_fits(named_profile("h200"), chip="NVIDIA L4", memory_gib=22.0),
         lambda _: choose("h200", None),
         lambda _: fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000),
-        lambda _: matmul_dtype(Job(precision="fp16"), torch.device("cpu")),
+        lambda _: matmul_dtype(job_of(precision="fp16"), torch.device("cpu")),
         lambda _: None if torch.cuda.is_available() else device_kind("cuda"),
     ],
     "candles": [
@@ -251,11 +262,11 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: check_data(bars("AAA_1m.parquet", volume=np.array(["x"] * 3000)), Job()),
         lambda _: check_data(bars("AAA_1m.parquet", timestamp=np.array(["noon"] * 3000)), Job()),
         lambda _: check_data(bars("AAA_1m.parquet", volume=-np.ones(3000)), Job()),
-        lambda _: check_data(bars("AAA_1m.parquet"), Job(symbols=("AAB",))),
-        lambda _: check_data(bars("AAA_1m.parquet"), Job(timeframe="1h")),
-        lambda _: check_data(bars("AAA_1m.parquet"), Job(batch=5000)),
-        lambda _: check_data(bars("AAA_1m.parquet"), Job(folds=50)),
-        lambda _: check_data(bars("AAA_1m.parquet"), Job(model="tcn")),
+        lambda _: check_data(bars("AAA_1m.parquet"), job_of(symbols=("AAB",))),
+        lambda _: check_data(bars("AAA_1m.parquet"), job_of(timeframe="1h")),
+        lambda _: check_data(bars("AAA_1m.parquet"), job_of(batch=5000)),
+        lambda _: check_data(bars("AAA_1m.parquet"), job_of(folds=50)),
+        lambda _: check_data(bars("AAA_1m.parquet"), job_of(model="tcn")),
         lambda _: read_candles(two_timeframes(), symbols=(), timeframe=""),
         lambda _: step_of("1x"),
         lambda _: choose_inputs(

@@ -14,9 +14,9 @@ import pytest
 from trainer.cli import launch as launch_verb
 from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
-from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
+from trainer.job import job_of
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
@@ -30,10 +30,10 @@ Golden = Callable[[str, str], None]
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000, "ETH-USD": 3_200_000}, synthetic=False)
 JOBS = {
-    "on-demand": Job(symbols=("BTC-USD", "ETH-USD"), instance=("g5.12xlarge", "g6.xlarge", "p5.4xlarge"), budget=40.0),
-    "spot": Job(symbols=("BTC-USD", "ETH-USD"), instance=("g6.xlarge",), market="spot", max_duration="2h"),
-    "rehearsal": Job(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
-    "tcn": Job(symbols=("BTC-USD", "ETH-USD"), model="tcn", instance=("g6.12xlarge",)),
+    "on-demand": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("g5.12xlarge", "g6.xlarge", "p5.4xlarge"), budget=40.0),
+    "spot": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("g6.xlarge",), market="spot", max_duration="2h"),
+    "rehearsal": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
+    "tcn": job_of(symbols=("BTC-USD", "ETH-USD"), model="tcn", instance=("g6.12xlarge",)),
 }
 
 
@@ -43,13 +43,13 @@ def plan(name: str) -> LaunchPlan:
         image_line="line",
         image_id="ami-1",
         launch_template_id="lt-1",
-        zones={machine: zones for machine in job.instance if machine != "p5.4xlarge"},
+        zones={machine: zones for machine in job.machine.instance if machine != "p5.4xlarge"},
         spot_usd_per_hour={("g6.xlarge", zone): 0.31 for zone in zones} if name == "spot" else {},
     )
     return make_plan(
         job,
         workload(job, CANDLES.bars),
-        [instance_type(machine) for machine in job.instance],
+        [instance_type(machine) for machine in job.machine.instance],
         offers,
         subnets={zone: f"subnet-{zone}" for zone in zones},
         region="us-east-1",

@@ -66,7 +66,7 @@ def make_record() -> Callable[..., RunRecord]:
             "owner": "someone",
             "rehearsal": False,
             "bucket": "mayfly-bucket",
-            "job": {"name": "crypto", "symbols": ["BTC-USD", "ETH-USD"], "timeframe": "1m"},
+            "job": {"name": "crypto", "data": {"symbols": ["BTC-USD", "ETH-USD"], "timeframe": "1m"}},
             "ladder": (rung(zone="us-east-1a"), rung(zone="us-east-1b")),
             "bundle_key": "code/abc.whl",
             "bundle_sha256": "abc",

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.output import duration, money, table
-from trainer.config import job_from, parse_assignments
 from trainer.cost.instances import InstanceType, catalogue
 from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.job import job_from, parse_assignments, with_keys
 from trainer.models import chunk_models
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     from trainer.train.tuning.bench import bench, bench_job, epoch_seconds, num_chunks, num_parameters
     from trainer.train.tuning.placement import choose_device
 
-    kind, choice = choose_device(job_from(settings), arguments.device)
+    kind, choice = choose_device(bench_job("cuda", settings), arguments.device)
     job = bench_job(kind, settings)
     price, price_of = _price(arguments.price, choice.profile.name, kind)
     rows = bench(job, torch.device(kind), quick=arguments.quick, say=lambda line: print(line, file=sys.stderr))
     costs = [_costs(epoch_seconds(job, row, bars=arguments.bars), price) if not row.excluded else None for row in rows]
     model = (
-        f"{job.model_settings.words}, {num_parameters(job):,} weights, chunks of {job.model_settings.bars_out} bars; "
+        f"{job.model.words}, {num_parameters(job):,} weights, chunks of {job.model.bars_out} bars; "
         f"an epoch is {num_chunks(job, bars=arguments.bars):,} chunks, validation aside"
     )
     if arguments.json:
@@ -62,11 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     """Raise UsageError for what can't be measured."""
     model = chunk_models()[0]
-    job = job_from({"model": model}, settings)
-    for key in ("batch", job.model_settings.batch_key, "activation_checkpointing"):
-        if key in settings:
+    job = job_from(with_keys({}, {"model": model, **settings}))
+    for key in settings:
+        if key.removeprefix("train.") in ("batch", "activation_checkpointing"):
             raise UsageError(f"--set {key}", why="the table has several", do=f"Leave {key} out.")
-    if job.model != model:
+    if job.model.name != model:
         raise UsageError(f"bench measures a {model}", do="`mayfly tune` is for models that read windows.")
     if arguments.price is not None and not 0 <= arguments.price < math.inf:
         raise UsageError(f"--price {arguments.price:g}", do="Give dollars an hour, 0 or more.")

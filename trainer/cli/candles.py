@@ -16,9 +16,9 @@ from typing import Any
 
 from trainer import environment
 from trainer.access import Access
-from trainer.config import Job, job_from
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError, UsageError
+from trainer.job import Job, job_from, with_keys
 from trainer.launch.inputs import ChosenCandles, Input, choose, list_inputs
 from trainer.runs.store import Objects
 
@@ -27,10 +27,8 @@ DEMO_BARS = 20_000
 # What the demo's job sets where the user does not: small enough for two minutes on two cores.
 DEMO_JOB: dict[str, Any] = {
     "name": "crypto-lstm",
-    "symbols": list(DEMO_SYMBOLS),
-    "timeframe": "1m",
-    "bars": DEMO_BARS,
-    "epochs": 3,
+    "data": {"symbols": list(DEMO_SYMBOLS), "timeframe": "1m", "bars": DEMO_BARS},
+    "train": {"epochs": 3},
 }
 
 
@@ -38,11 +36,11 @@ class DataCheck:
     """`python -m trainer.plan.check`, running beside the launcher until somebody asks what it found."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self._data = job, Path(job.data)
+        self.job, self._data = job, Path(job.data.path)
         self._folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
         job_file = Path(self._folder.name) / "job.json"
         job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
-        command = [sys.executable, "-m", "trainer.plan.check", "--job", str(job_file), "--data", job.data]
+        command = [sys.executable, "-m", "trainer.plan.check", "--job", str(job_file), "--data", job.data.path]
         self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
@@ -96,7 +94,10 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
         return Found(job=job, candles=candles, files=files)
     if inputs := list_inputs(objects):
         candles = choose(
-            inputs, symbols=job.symbols, timeframe=job.timeframe, fewest_bars=job.bars_seen + job.target_settings.bars_ahead
+            inputs,
+            symbols=job.data.symbols,
+            timeframe=job.data.timeframe,
+            fewest_bars=job.model.bars_seen + job.target.bars_ahead,
         )
         notes = [f"left out: {key} (no launch put it there; name it with --data once)" for key in candles.left_out]
         return Found(job=job, candles=candles, notes=notes)
@@ -105,7 +106,8 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
     from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
 
     folder, sentence = demo_data(default_root())
-    demo = job_from(DEMO_JOB, dict(settings), {"data": str(folder)})
+    theirs = {table: {**DEMO_JOB[table], **settings.get(table, {})} for table in ("data", "train")}
+    demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder)}))
     candles, files = DataCheck(demo).result()
     note = f"no --data and an empty raw/, so this is the demo's job: {sentence}"
     return Found(job=demo, candles=candles, files=files, notes=[note])

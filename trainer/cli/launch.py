@@ -25,13 +25,13 @@ from trainer.cli.output import Console, mayfly
 from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
-from trainer.config import Job, job_from, load_job, parse_assignments, with_settings
 from trainer.control.drive import drive, start
 from trainer.control.settle import settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.errors import Stopped, TrainerError, UsageError
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
     with ExitStack() as ends:
         ends.callback(console.close)
-        check = DataCheck(job) if job.data else None  # started first: it runs beside everything else
+        check = DataCheck(job) if job.data.path else None  # started first: it runs beside everything else
         if check:
             ends.callback(check.close)
         if arguments.rehearse:
@@ -100,10 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Merge what the user gave, the later winning: job file, flags, --set."""
-    settings = load_job(Path(arguments.job)) if arguments.job else {}
+    file = load_job(Path(arguments.job)) if arguments.job else {}
     flags = {name: value for name in FLAGS_OF_THE_JOB if (value := getattr(arguments, name)) is not None}
     numbers = [f"{name}={value}" for name in NUMBERS_OF_THE_JOB if (value := getattr(arguments, name)) is not None]
-    return {**settings, **flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)}
+    return with_keys(file, {**flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)})
 
 
 def _preflight(
@@ -119,7 +119,7 @@ def _preflight(
     outputs = read_stack(access, stack=arguments.stack)
     objects = open_objects(access, outputs.bucket)
     with ThreadPoolExecutor(max_workers=4) as pool:
-        offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.market == "spot")
+        offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle)
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
@@ -128,7 +128,9 @@ def _preflight(
         console.line(note)
     _report_settled(settled, console)
     if not access.rehearsal:
-        refuse_retired(machines if job.instance else (), workload(found.job, found.candles.bars) if found.candles else None)
+        refuse_retired(
+            machines if job.machine.instance else (), workload(found.job, found.candles.bars) if found.candles else None
+        )
     if found.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)

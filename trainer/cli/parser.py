@@ -12,7 +12,8 @@ from trainer import __version__
 
 LAUNCH_EPILOG = """\
 Settings are taken from the defaults, then the job file, then these flags, then --set, the later winning.
-examples/crypto-lstm.toml shows every key of a job. Region and credentials come from AWS's own variables
+examples/crypto-lstm.toml shows the tables of a job and their keys; --set takes train.epochs=3, or epochs=3 where one
+table has such a key. Region and credentials come from AWS's own variables
 (AWS_REGION, AWS_PROFILE, ...); --rehearse needs neither: it runs the same on an embedded AWS of this machine.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.cli.output import duration, money, table
-from trainer.config import Job
+from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LIST_PRICE_REGION, LaunchPlan, PlanCandidate
 from trainer.runs.deadline import CAUSES
@@ -14,16 +14,16 @@ HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough
 
 def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
     """Return the plan as lines of text: the work, the candidates, and the hard stop."""
-    bars = sum(min(count, job.bars) if job.bars else count for count in candles.bars.values())
+    bars = sum(min(count, job.data.bars) if job.data.bars else count for count in candles.bars.values())
     kind = "SYNTHETIC bars" if candles.synthetic else "bars"
-    last = f" (the last {job.bars:,} of each)" if job.bars else ""
+    last = f" (the last {job.data.bars:,} of each)" if job.data.bars else ""
     names = ", ".join(candles.bars) if len(candles.bars) <= 6 else f"{len(candles.bars)} symbols"
-    count = len(candles.bars) * job.folds * job.seeds
+    count = len(candles.bars) * job.data.folds * job.train.seeds
     models = "1 model" if count == 1 else f"{count} models"
     if count > len(candles.bars):
-        models += f" = {len(candles.bars)} symbols x {job.folds} folds x {job.seeds} seeds"
-    what = f"{job.name}: {models} ({job.model}: {names})"
-    lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.epochs}"]
+        models += f" = {len(candles.bars)} symbols x {job.data.folds} folds x {job.train.seeds} seeds"
+    what = f"{job.name}: {models} ({job.model.name}: {names})"
+    lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.train.epochs}"]
     rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
     lines += table(rows, right=(0, 3, 5))
     dates = sorted({candidate.machine.price_date for candidate in plan.candidates if candidate.machine.price_date})

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.output import table
-from trainer.config import Job
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import MEASURED, GpuProfile, profiles, user_file
 from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here
 from trainer.gpu_profiles.memory import CPU, REFERENCE, Figure, chunk_slices, figures
 from trainer.gpu_profiles.tuned import TUNED
-from trainer.models import chunk_models
+from trainer.models import MODELS, chunk_models
 
 HEADER = [
     "",
@@ -60,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(listed: dict[str, GpuProfile], *, holds: str) -> list[str]:
-    large = Job(model=LARGE).model_settings
+    large = MODELS[LARGE]()
     rows = [_row(profile, figures(profile), holds=name == holds) for name, profile in listed.items()]
     return [
         *table([HEADER, *rows], right=(2, 5, 6, 7, 8, 9, 10, 11, 12)),
-        f"models: {REFERENCE.model_settings.words} on 7 years of 1m bars that a GPU trains at a time; batch: the largest then",
+        f"models: {REFERENCE.model.words} on 7 years of 1m bars that a GPU trains at a time; batch: the largest then",
         f"chunks: of {large.bars_out:,} bars of a {large.words} in one slice, activations kept; always the formula's",
         "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory formula's, until measured",
     ]

@@ -8,6 +8,7 @@ from trainer.artifacts.metrics import cells, titles
 from trainer.artifacts.names import label
 from trainer.cli.output import duration, money, table
 from trainer.runs.deadline import CAUSES
+from trainer.runs.record import job_setting
 
 
 def receipt_lines(receipt: dict[str, Any]) -> list[str]:
@@ -31,7 +32,8 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
             f"instance   {instance['instance_id']} {instance['instance_type']} {instance['market'].replace('_', '-')} "
             f"{instance['availability_zone']}: {instance['state']} ({instance['proof'] or 'no proof'})"
         )
-    several = int(receipt["job"].get("folds", 1)) * int(receipt["job"].get("seeds", 1))
+    job = receipt["job"]
+    several = int(job_setting(job, "data.folds", 1)) * int(job_setting(job, "train.seeds", 1))
     lines += _models(receipt["models"], several)
     for failure in receipt["failed"]:
         lines.append(f"failed     {_called(failure, several)}: {failure['reason']}")

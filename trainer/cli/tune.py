@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.output import duration
-from trainer.config import Job, job_from, load_job, parse_assignments, with_settings
 from trainer.errors import UsageError
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 
 DEFAULT_SECONDS = 20.0  # without candles to estimate the run by
 MOST_SECONDS = 60.0
@@ -49,8 +49,8 @@ def _job(arguments: argparse.Namespace) -> Job:
     flags = {"data": arguments.data, "gpu_profile": arguments.gpu_profile}
     present: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     settings = load_job(Path(arguments.job)) if arguments.job else {}
-    job = job_from(settings, present, parse_assignments(arguments.settings))
-    if not job.batch and not job.data:
+    job = job_from(with_keys(settings, {**present, **parse_assignments(arguments.settings)}))
+    if not job.train.batch and not job.data.path:
         raise UsageError("batch = auto, but no candles", why="they decide how large it may become", do="Name them with --data.")
     return job
 
@@ -60,7 +60,7 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
 
     Raises UsageError where 2 % of the run that the candles make are too little to measure anything in.
     """
-    if not job.data:
+    if not job.data.path:
         seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
         return seconds, 0, "--seconds" if arguments.seconds else "without --data the run's length is not known"
     from trainer.train.survey import survey
@@ -69,7 +69,7 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     from trainer.train.workers.devices import default_workers
 
     kind, choice = choose_device(job, arguments.device)
-    found = survey(with_settings(job, data=""), Path(job.data))
+    found = survey(with_settings(job, path=""), Path(job.data.path))
     workers = min(default_workers(kind), len(found.tasks))
     ahead = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
     run = f"a run of about {duration(ahead.run_seconds)} ({len(found.tasks)} models, {found.data['bars']:,} bars)"

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from trainer.artifacts.names import label
-from trainer.config import Job
 from trainer.cost.instances import InstanceType
 from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
 from trainer.gpu_profiles.memory import figures
 from trainer.gpu_profiles.rates import Rate
+from trainer.job import Job
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
@@ -50,21 +50,21 @@ class Estimate:
 
 def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     """Return the work in a job over so many bars a symbol: a model for each fold and seed, the older folds on fewer bars."""
-    used = {symbol: min(count, job.bars) if job.bars else count for symbol, count in bars.items()}
+    used = {symbol: min(count, job.data.bars) if job.data.bars else count for symbol, count in bars.items()}
     windows, scored = {}, {}
     for symbol, count in used.items():
-        for fold in range(1, job.folds + 1):
-            tests = 1 + job.folds - fold  # its own, and those of the later folds
-            training_share = 1.0 - job.validation_fraction - tests * job.test_fraction
-            for seed in range(job.seed, job.seed + job.seeds):
-                name = label(symbol, fold=fold, seed=seed, models_per_symbol=job.folds * job.seeds)
-                windows[name] = max(0, int(count * training_share) - job.bars_seen)
-                scored[name] = int(count * job.validation_fraction)
-    cost_cpu, cost_gpu = job.model_settings.costs
+        for fold in range(1, job.data.folds + 1):
+            tests = 1 + job.data.folds - fold  # its own, and those of the later folds
+            training_share = 1.0 - job.data.validation_fraction - tests * job.data.test_fraction
+            for seed in range(job.train.seed, job.train.seed + job.train.seeds):
+                name = label(symbol, fold=fold, seed=seed, models_per_symbol=job.data.folds * job.train.seeds)
+                windows[name] = max(0, int(count * training_share) - job.model.bars_seen)
+                scored[name] = int(count * job.data.validation_fraction)
+    cost_cpu, cost_gpu = job.model.costs
     return Workload(
         windows=windows,
         scored=scored,
-        epochs=job.epochs,
+        epochs=job.train.epochs,
         window_cost_gpu=cost_gpu,
         window_cost_cpu=cost_cpu,
     )

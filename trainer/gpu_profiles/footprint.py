@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.settings import FLOAT, Training
 
 LANE_COPIES = 4  # weights, gradients, two moments
@@ -46,7 +46,7 @@ class Footprint:
 
 def is_half(job: Job, *, on_gpu: bool) -> bool:
     """Say whether matrix products run in bf16 or fp16: what a job that says `auto` does on a GPU."""
-    return on_gpu if job.precision == "auto" else job.precision != "fp32"
+    return on_gpu if job.train.precision == "auto" else job.train.precision != "fp32"
 
 
 def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool = True) -> Footprint:
@@ -54,28 +54,28 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
 
     Where the job leaves its strategy open it is the dearer of both kinds.
     """
-    stacks = job.model_settings.has_stacked_form
-    kinds = {"auto": (False, True), "fused": (True,)}.get(job.strategy, (False,)) if stacks else (False,)
+    stacks = job.model.has_stacked_form
+    kinds = {"auto": (False, True), "fused": (True,)}.get(job.train.strategy, (False,)) if stacks else (False,)
     found = [_footprint(job, features=features, bars=bars, reads=windows, on_gpu=on_gpu, fused=fused) for fused in kinds]
     return max(found, key=lambda one: one.total)
 
 
 def num_weights(job: Job, *, features: int) -> int:
     """Return how many weights a model of the job has."""
-    return job.model_settings.num_weights(features=features, outputs=job.target_settings.outputs)
+    return job.model.num_weights(features=features, outputs=job.target.outputs)
 
 
 def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, fused: bool) -> Footprint:
-    model, target = job.model_settings, job.target_settings
-    stacked = model.has_stacked_form and job.strategy != "lanes"
+    model, target = job.model, job.target
+    stacked = model.has_stacked_form and job.train.strategy != "lanes"
     training = Training(
         half=is_half(job, on_gpu=on_gpu),
         fused=fused,
-        recompute=job.activation_checkpointing,
-        accumulates=reads < getattr(job, model.batch_key),
+        recompute=job.train.activation_checkpointing,
+        accumulates=reads < job.train.batch,
     )
     part = model.activations(training, features=features, outputs=target.outputs, reads=reads)
-    streams = stacked and not fused and on_gpu and job.strategy in ("auto", "streams")  # a stream a model
+    streams = stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")  # a stream a model
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if model.counts_gradients else 0)
     numbers = (features + target.label_columns) * FLOAT * (2 if stacked else 1)  # stacked ones are joined
     return Footprint(
@@ -89,6 +89,6 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
 
 def _weights(job: Job, features: int, *, copies: int) -> dict[str, float]:
     one = FLOAT * num_weights(job, features=features)
-    averages = 1 if job.ema else 0
-    saved = 3 + averages if job.checkpoint_seconds else 0
+    averages = 1 if job.train.ema else 0
+    saved = 3 + averages if job.train.checkpoint_seconds else 0
     return {"weights": (copies + averages) * one, "copies": (1 + saved) * one}

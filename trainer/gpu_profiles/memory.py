@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainer.config import Job, with_settings
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import GpuProfile
 from trainer.gpu_profiles.footprint import Footprint, footprint
-from trainer.models import MODELS
+from trainer.job import Job, job_of, with_settings
 from trainer.settings import CHUNKS
 
 GIB = 2**30
@@ -79,7 +78,7 @@ def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
     By the formula, on seven years of minutes; 0 where not even one fits.
     """
     room = room_gib(profile.memory_gib) * GIB
-    plain = with_settings(Job(model=model), **{MODELS[model].batch_key: 1 << 20})
+    plain = job_of(model=model, batch=1 << 20)
     found = []
     for job in (plain, with_settings(plain, activation_checkpointing=True)):
         sizes = (
@@ -140,7 +139,7 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
 
 def is_reference(job: Job) -> bool:
     """Say whether a job's models are of the size that figures are for: only what was measured of those is a figure."""
-    return (job.model, job.model_settings, job.batch) == (REFERENCE.model, REFERENCE.model_settings, REFERENCE_BATCH)
+    return (job.model, job.train.batch) == (REFERENCE.model, REFERENCE_BATCH)
 
 
 def with_rows_of_seven_years(measured_gib: float, *, rows: int) -> float:
@@ -182,26 +181,28 @@ def fit(
             do="Set bars lower, or take a larger GPU.",
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
-    filling = 1 if job.unit == CHUNKS else filling_models(profile) if known.basis == "estimate" else int(known.value)
+    filling = 1 if job.model.reads == CHUNKS else filling_models(profile) if known.basis == "estimate" else int(known.value)
     # Models that train in turn, as lanes do, share the room for what a step keeps.
-    shared = (part.kept + part.workspace) / GIB if way.strategy == "lanes" else 0.0
-    models = job.pack or max(1, min(best.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB))))
+    shared = (part.kept + part.workspace) / GIB if way.train.strategy == "lanes" else 0.0
+    models = job.train.pack or max(
+        1, min(best.train.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB)))
+    )
     return Fit(
         models=models,
         micro_batch=windows,
         memory_per_model_gib=needed,
-        activation_checkpointing=way.activation_checkpointing,
+        activation_checkpointing=way.train.activation_checkpointing,
     )
 
 
 def _ways(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
     """Yield ways to try: the tuned slice, then halved; where it pays, the same with activation checkpointing."""
-    batch = getattr(best, best.model_settings.batch_key) or REFERENCE_BATCH
+    batch = best.train.batch or REFERENCE_BATCH
     again = with_settings(best, activation_checkpointing=True)
-    for way in dict.fromkeys((best, again) if best.model_settings.recompute_pays else (best,)):
-        windows = min(best.micro_batch or batch, batch)
+    for way in dict.fromkeys((best, again) if best.model.recompute_pays else (best,)):
+        windows = min(best.train.micro_batch or batch, batch)
         yield way, windows
-        while not job.micro_batch and windows > 1:
+        while not job.train.micro_batch and windows > 1:
             windows = (windows + 1) // 2
             yield way, windows
 

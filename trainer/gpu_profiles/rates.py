@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from trainer.config import Job
 from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.memory import figures
+from trainer.job import Job
 
 TORCH = "2.13"  # that instances train with, up to its minor; a test holds it to the node's
 # An estimate is not off by more: what was "measured" a hundred times beside it is an error, or somebody's joke.
@@ -52,7 +52,7 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
     estimate = visits_per_second(profile, job)
     basis = figures(profile)["windows_per_second"].basis
     if entry is not None and basis != "yours" and _same_torch(str(entry["torch"]), torch) and _is_date(str(entry["date"])):
-        measured = entry["windows_per_second"] * job.model_settings.bars_out
+        measured = entry["windows_per_second"] * job.model.bars_out
         models = 1 if entry["strategy"] == "lanes" else entry["pack"]
         if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
             return Rate(per_second=measured, basis=f"measured on {entry['date']}", models=models)
@@ -62,7 +62,7 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
 def visits_per_second(profile: GpuProfile, job: Job) -> float:
     """Return how many windows (or bars of chunks) of the job's models one device trains in a second."""
     rate = figures(profile)["windows_per_second"].value or figures(named_profile("t4"))["windows_per_second"].value
-    cpu, gpu = job.model_settings.costs
+    cpu, gpu = job.model.costs
     return float(rate) / (cpu if profile.name == "cpu" else gpu)
 
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.config import STRATEGIES, Job, with_settings
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import GpuProfile, user_file
+from trainer.job import Job, with_settings
+from trainer.train.settings import STRATEGIES
 
 TUNED = "tuned.json"  # beside the user's profiles
 MEMORY = "memory/tuned/"  # in the bucket
@@ -38,19 +39,21 @@ def key_of(profile: GpuProfile) -> str:
 
 def shape_of(job: Job) -> str:
     """Return what a finding is about: the model's shape, and what the job would not let the tuner choose."""
-    named = [name for name in OPEN if getattr(job, name) not in ("auto", 0, False)]
-    return " ".join(f"{name}={getattr(job, name)}" for name in ("model", *job.model_settings.shape, "precision", *named))
+    named = [name for name in OPEN if getattr(job.train, name) not in ("auto", 0, False)]
+    sizes = [f"{name}={getattr(job.model, name)}" for name in job.model.shape]
+    how = [f"{name}={getattr(job.train, name)}" for name in ("batch", "precision", *named)]
+    return " ".join([f"model={job.model.name}", *sizes, *how])
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:
     """Return the job as a tuner found it fastest, where it leaves the choice open."""
     return with_settings(
         job,
-        strategy=entry["strategy"] if job.strategy == "auto" else job.strategy,
-        pack=job.pack or entry["pack"],
-        micro_batch=job.micro_batch or entry["micro_batch"],
-        activation_checkpointing=job.activation_checkpointing or entry["activation_checkpointing"],
-        batch=job.batch or entry["batch"],
+        strategy=entry["strategy"] if job.train.strategy == "auto" else job.train.strategy,
+        pack=job.train.pack or entry["pack"],
+        micro_batch=job.train.micro_batch or entry["micro_batch"],
+        activation_checkpointing=job.train.activation_checkpointing or entry["activation_checkpointing"],
+        batch=job.train.batch or entry["batch"],
     )
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainer.config import Job
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import profile_on
 from trainer.errors import TrainerError
 from trainer.gpu_profiles.chips import GpuProfile, named_profile, user_tables
 from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.gpu_profiles.tuned import Entry, from_memory, key_of, memory_key, shape_of
+from trainer.job import Job
 from trainer.runs.store import Objects
 
 _PARALLEL = 5
@@ -26,8 +26,8 @@ def profiles_of(job: Job, machines: Iterable[InstanceType], *, rehearsal: bool) 
     """Return the profile that will hold on each machine: in a rehearsal the CPU's, whatever GPUs the machine would have."""
     if rehearsal:
         return (named_profile("cpu"),)
-    if job.gpu_profile:
-        return (named_profile(job.gpu_profile),)
+    if job.machine.gpu_profile:
+        return (named_profile(job.machine.gpu_profile),)
     found = (profile_on(machine, rehearsal=False) for machine in machines)
     return tuple({key_of(profile): profile for profile in found}.values())
 
@@ -55,7 +55,7 @@ def known_rates(job: Job, machines: Iterable[InstanceType], objects: Objects, *,
 def own_profiles(job: Job, profiles: Sequence[GpuProfile]) -> dict[str, dict[str, Any]]:
     """Return what the user's file says of the profiles that this launch may need, in the file's own form."""
     tables = user_tables()
-    needed = {profile.name for profile in profiles} | {job.gpu_profile}
+    needed = {profile.name for profile in profiles} | {job.machine.gpu_profile}
     return {name: table for name, table in tables.items() if name in needed}
 
 

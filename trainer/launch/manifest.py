@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from trainer.config import Job
 from trainer.cost.instances import InstanceType
+from trainer.job import Job, with_settings
 from trainer.launch.bundle import Bundle
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, manifest_key
 
-FORMAT = 1
+FORMAT = 2  # 1, before jobs had tables: `job` was flat
 
 
 def build_manifest(
@@ -34,17 +34,17 @@ def build_manifest(
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the manifest. `job` has its symbols and timeframe filled in; its `data` is a path of the desk and left out."""
+    """Return the manifest. `job` has its symbols and timeframe; its `data.path` is one of the desk and left out."""
     return {
         "format": FORMAT,
         "run_id": run_id,
         "created_at": iso(created_at),
         "rehearsal": rehearsal,
-        "job": {**job.to_dict(), "data": ""},
+        "job": with_settings(job, path="").to_dict(),
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,
         "image": {"line": image_line, "id": image_id},
-        "seeds": list(range(job.seed, job.seed + job.seeds)),
+        "seeds": list(range(job.train.seed, job.train.seed + job.train.seeds)),
         "inputs": [
             {name: entry[name] for name in ("key", "version_id", "sha256", "bytes")}
             for entry in sorted(inputs, key=lambda entry: str(entry["key"]))

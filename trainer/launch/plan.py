@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from trainer.config import Job
 from trainer.cost.instances import InstanceType, instance_type, replacements
 from trainer.cost.planner import Workload, default_max_duration, dollars, estimate, profile_on
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import check_fits
 from trainer.gpu_profiles.rates import Rate, rate_of
+from trainer.job import Job
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
 from trainer.runs.deadline import TimeLimit, time_limit
@@ -116,13 +116,13 @@ def make_plan(
     """
     known = rates or {}
     weighed = [weigh(job, work, machine, offers, rehearsal=rehearsal, rate=known.get(machine.name)) for machine in machines]
-    if not job.instance:
+    if not job.machine.instance:
         weighed.sort(key=lambda candidate: (bool(candidate.refused), candidate.dollars_p50))
     offered = [candidate for candidate in weighed if not candidate.refused]
     if not offered:
         reasons = "; ".join(f"{candidate.machine.name}: {candidate.refused}" for candidate in weighed)
         raise ConfigError(f"nothing to launch on in {region}", why=reasons, do="Choose another --instance, or another region.")
-    candidates = _within_budget(weighed, job.budget)
+    candidates = _within_budget(weighed, job.machine.budget)
     usable = [candidate for candidate in candidates if not candidate.refused]
     run_limit = _run_limit(job, max(candidate.seconds_p90 for candidate in usable), cap)
     ladder = build_ladder(
@@ -131,7 +131,7 @@ def make_plan(
         launch_template_id=offers.launch_template_id,
         image_id=offers.image_id,
     )
-    limits = [rung_limit(rung, run=run_limit, budget_usd=job.budget) for rung in ladder]
+    limits = [rung_limit(rung, run=run_limit, budget_usd=job.machine.budget) for rung in ladder]
     return LaunchPlan(
         candidates=tuple(candidates),
         ladder=ladder,
@@ -141,7 +141,7 @@ def make_plan(
             dollars(limit.duration.total_seconds(), rung.on_demand_usd_per_hour)
             for limit, rung in zip(limits, ladder, strict=True)
         ),
-        budget_usd=job.budget,
+        budget_usd=job.machine.budget,
         rehearsal=rehearsal,
         region=region,
     )
@@ -163,10 +163,10 @@ def machines_of(job: Job) -> list[InstanceType]:
     A profile of the user's own goes along in the manifest. Raises UsageError for an unknown type or profile, for the
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
-    machines = [instance_type(name) for name in job.instance or DEFAULT_TYPES]
-    if not job.gpu_profile:
+    machines = [instance_type(name) for name in job.machine.instance or DEFAULT_TYPES]
+    if not job.machine.gpu_profile:
         return machines
-    profile = named_profile(job.gpu_profile)
+    profile = named_profile(job.machine.gpu_profile)
     if profile.name == "cpu":
         raise UsageError(
             "GPU profile cpu holds at a desk only",
@@ -180,7 +180,7 @@ def machines_of(job: Job) -> list[InstanceType]:
             fitting.append(machine)
         except UsageError as error:
             refusal = error
-    if refusal is not None and (job.instance or not fitting):
+    if refusal is not None and (job.machine.instance or not fitting):
         raise refusal
     return fitting
 
@@ -224,11 +224,11 @@ def weigh(
         refused = "no list price known, so no deadline can be made"
     elif rehearsal and not machine.launchable:
         note = "retired by AWS in 2026: a rehearsal only"
-    elif job.market == "spot" and not spot:
+    elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
     return PlanCandidate(
         machine=machine,
-        market=job.market,
+        market=job.machine.market,
         zones=zones,
         price_usd_per_hour=price,
         seconds_p50=time.seconds_p50,
@@ -272,13 +272,13 @@ def _cents_up(amount: float) -> str:
 
 def _run_limit(job: Job, seconds_p90: float, cap: timedelta) -> TimeLimit:
     """Return the run's limit: the job's max_duration, else three times the estimate; never more than the template's own."""
-    if not job.max_duration:
+    if not job.machine.max_duration:
         default = TimeLimit(duration=default_max_duration(seconds_p90), cause="default_duration")
         return min(default, TimeLimit(duration=cap, cause="cap"), key=lambda limit: limit.duration)
-    wanted = job.max_duration_or(cap)
+    wanted = job.machine.max_duration_or(cap)
     if wanted > cap:
         raise UsageError(
-            f"max_duration {job.max_duration} is longer than this stack lets an instance live",
+            f"max_duration {job.machine.max_duration} is longer than this stack lets an instance live",
             why=f"its launch template ends every instance after {int(cap.total_seconds() // 60)} minutes",
             do="Shorten it, or raise the stack's max lifetime and run pulumi up.",
         )
@@ -293,7 +293,7 @@ def _pools(candidate: PlanCandidate, offers: Offers, job: Job) -> Pools:
         market=candidate.market,
         on_demand_usd_per_hour=on_demand,
         price_by_zone=prices,
-        default_seconds=0.0 if job.max_duration else default_max_duration(candidate.seconds_p90).total_seconds(),
+        default_seconds=0.0 if job.machine.max_duration else default_max_duration(candidate.seconds_p90).total_seconds(),
     )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainer.config import Job
 from trainer.cost.instances import instance_type
+from trainer.job import Job
 from trainer.launch.bundle import Bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_ways, own_profiles, profiles_of

@@ -5,20 +5,14 @@ A home's `__init__.py` holds its settings (standard library only), its `network.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from trainer.models import lstm, tcn
 from trainer.settings import CHUNKS, ModelSettings
 
-MODELS: dict[str, type[ModelSettings]] = {"lstm": lstm.LstmSettings, "tcn": tcn.TcnSettings}
+MODELS: dict[str, type[ModelSettings]] = {home.name: home for home in (lstm.LstmSettings, tcn.TcnSettings)}
 DEFAULT = "lstm"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelKeys(tcn.TcnKeys, lstm.LstmKeys):
-    """The keys of all models, side by side as a flat job has them."""
 
 
 def chunk_models() -> list[str]:

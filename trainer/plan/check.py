@@ -17,16 +17,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.config import Job, job_from_json
 from trainer.data.candles import Candles, CandleSet, read_candles, time_text
 from trainer.data.feature_names import FEATURES
 from trainer.errors import TrainerError, UsageError
+from trainer.job import Job, job_from_json
 from trainer.plan.plans import plan_folds
 
 
 def check_data(path: Path, job: Job) -> dict[str, Any]:
     """Read the job's candles at `path` and describe them as JSON values. Raises DataError for what a run could not use."""
-    candles = read_candles(path, symbols=job.symbols, timeframe=job.timeframe, bars=job.bars)
+    candles = read_candles(path, symbols=job.data.symbols, timeframe=job.data.timeframe, bars=job.data.bars)
     return {
         "files": _files(path, candles),
         "timeframe": candles.timeframe,

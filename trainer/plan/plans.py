@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from trainer.config import Job
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.candles import Candles
 from trainer.data.feature_names import WARMUP
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.errors import DataError
+from trainer.job import Job
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
@@ -79,17 +79,17 @@ class _Labelled:
 def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
     """Plan a symbol for each fold of the job, oldest first. Raises DataError when a span is left without bars, or no batch."""
     plans: tuple[Plan, ...]
-    if job.folds == 1:
+    if job.data.folds == 1:
         plans = (plan_symbol(candles, job),)
     else:
-        _fold_spans(candles, job, embargo=max(job.embargo, job.target_settings.bars_ahead))  # too few bars for so many folds
+        _fold_spans(candles, job, embargo=max(job.data.embargo, job.target.bars_ahead))  # too few bars for so many folds
         # What the last fold chooses holds for all: what is averaged over folds must be one thing.
         last = plan_symbol(candles, job)
-        folded = _fold_spans(candles, job, embargo=max(job.embargo, last.horizon_bars))
+        folded = _fold_spans(candles, job, embargo=max(job.data.embargo, last.horizon_bars))
         plans = tuple(plan_symbol(candles, job, spans=spans, target=last.target) for spans in folded)
     for fold, plan in enumerate(plans, 1):
-        where = f"fold {fold} of {candles.symbol}" if job.folds > 1 else candles.symbol
-        _refuse_large_batch(where, job, len(plan.chunks) if job.unit == CHUNKS else len(plan.bars["train"]))
+        where = f"fold {fold} of {candles.symbol}" if job.data.folds > 1 else candles.symbol
+        _refuse_large_batch(where, job, len(plan.chunks) if job.model.reads == CHUNKS else len(plan.bars["train"]))
     return plans
 
 
@@ -101,19 +101,19 @@ def plan_symbol(
     The embargo between spans is the larger of the job's and the longest label. `spans` replaces the job's split: a fold;
     `target` the job's target.
     """
-    seen, target = job.bars_seen, target or job.target_settings
+    seen, target = job.model.bars_seen, target or job.target
     first = max(warmup + seen - 1, target.reach)
     if len(candles) <= first + target.bars_ahead:
         raise _too_short(candles, job, target, warmup=warmup, needed=first + 1 + target.bars_ahead)
-    calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.calendar == "auto" else job.calendar
+    calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.data.calendar == "auto" else job.data.calendar
     hole = holes(candles.timestamp, candles.timeframe, calendar)
     clock = session_clock(candles.timestamp, candles.timeframe, calendar)
-    shares = {"validation_fraction": job.validation_fraction, "test_fraction": job.test_fraction}
+    shares = {"validation_fraction": job.data.validation_fraction, "test_fraction": job.data.test_fraction}
     test = spans.test if spans else split(len(candles), **shares, embargo=0, first=warmup).test
     chosen = _choose(candles, job, target, hole, clock, first=first, test=test)
     horizon_bars = int((chosen.ends[chosen.bars] - chosen.bars).max(initial=target.bars_ahead))
     if spans is None:
-        spans = split(len(candles), **shares, embargo=max(job.embargo, horizon_bars), first=warmup)
+        spans = split(len(candles), **shares, embargo=max(job.data.embargo, horizon_bars), first=warmup)
     bars, ties = {}, 0
     for name, span in spans.items():
         inside = chosen.within(span)
@@ -127,7 +127,7 @@ def plan_symbol(
         raise DataError(f"{candles.symbol} has {what}", why=why, do=f"Give more bars, or another {target.farther}.")
     labels_TK = np.full_like(chosen.labels_TK, np.nan)
     labels_TK[chosen.bars] = chosen.labels_TK[chosen.bars]
-    chunk = job.model_settings.bars_out
+    chunk = job.model.bars_out
     return Plan(
         calendar=calendar,
         holes=hole,
@@ -140,7 +140,9 @@ def plan_symbol(
         bars_seen=seen,
         ties=ties,
         horizon_bars=horizon_bars,
-        chunks=chunk_grid(bars["train"], first=first, chunk=chunk) if job.unit == CHUNKS else np.empty(0, dtype=np.int64),
+        chunks=chunk_grid(bars["train"], first=first, chunk=chunk)
+        if job.model.reads == CHUNKS
+        else np.empty(0, dtype=np.int64),
     )
 
 
@@ -155,7 +157,7 @@ def _choose(
         bars = np.arange(first, len(candles), dtype=np.int64)
         bars = bars[ends[bars] >= 0]
         unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
-        back = max(job.bars_seen - 1, option.reach)
+        back = max(job.model.bars_seen - 1, option.reach)
         bars = bars[clear_of_holes(hole, bars - back, unbroken[bars])]
         found = _Labelled(target=option, labels_TK=labels.values_TK, ends=ends, bars=bars)
         if len(options) == 1:
@@ -166,7 +168,7 @@ def _choose(
     raise DataError(
         f"{candles.symbol} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
         why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least; the series has {int(hole.sum())} holes",
-        do=f"Give more bars, raise test_fraction, lower {job.model_settings.shorter}, or accept these: {target.farther} = 1.",
+        do=f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these: {target.farther} = 1.",
     )
 
 
@@ -199,9 +201,9 @@ def longest_stretch(hole: np.ndarray) -> int:
 def _too_short(candles: Candles, job: Job, target: TargetSettings, *, warmup: int, needed: int) -> DataError:
     return DataError(
         f"{candles.symbol} has {len(candles)} bars",
-        why=f"one label needs {needed}: {warmup} for the features, {job.bars_seen} that the model sees, "
+        why=f"one label needs {needed}: {warmup} for the features, {job.model.bars_seen} that the model sees, "
         f"{target.bars_ahead} or more ahead",
-        do=f"Give more bars, lower {job.model_settings.shorter}, or leave the symbol out of --symbols.",
+        do=f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols.",
     )
 
 
@@ -222,12 +224,12 @@ def _no_bar(
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
     why = (
         f"calendar {calendar} sees {int(hole.sum())} holes, the longest unbroken stretch is {longest_stretch(hole)} bars, "
-        f"and a forecast with its label takes {job.bars_seen + horizon_bars + 1}"
+        f"and a forecast with its label takes {job.model.bars_seen + horizon_bars + 1}"
     )
     return DataError(
         f"{candles.symbol} has no bar left in {name}",
         why=why,
-        do=f"Lower {job.model_settings.shorter}, give more bars, or set calendar (24x7, sessions or events).",
+        do=f"Lower {job.model.shorter}, give more bars, or set calendar (24x7, sessions or events).",
     )
 
 
@@ -235,9 +237,9 @@ def _fold_spans(candles: Candles, job: Job, *, embargo: int) -> tuple[Spans, ...
     try:
         return walk_forward(
             len(candles),
-            folds=job.folds,
-            validation_fraction=job.validation_fraction,
-            test_fraction=job.test_fraction,
+            folds=job.data.folds,
+            validation_fraction=job.data.validation_fraction,
+            test_fraction=job.data.test_fraction,
             embargo=embargo,
             first=WARMUP,
         )
@@ -246,9 +248,9 @@ def _fold_spans(candles: Candles, job: Job, *, embargo: int) -> tuple[Spans, ...
 
 
 def _refuse_large_batch(where: str, job: Job, available: int) -> None:
-    key, kind = job.model_settings.batch_key, job.unit
-    if getattr(job, key) > available:
+    kind = job.model.reads
+    if job.train.batch > available:
         raise DataError(
-            f"{key} {getattr(job, key)} is larger than the {available} training {kind} of {where}",
-            do=f"Set {key} to fewer{', lower chunk' if kind == CHUNKS else ''}, or give more bars.",
+            f"batch {job.train.batch} is larger than the {available} training {kind} of {where}",
+            do=f"Set batch to fewer{', lower chunk' if kind == CHUNKS else ''}, or give more bars.",
         )

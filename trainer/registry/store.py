@@ -18,7 +18,7 @@ from trainer.access import Access
 from trainer.artifacts.names import read_name
 from trainer.errors import ConfigError, UsageError, nearest
 from trainer.registry.cards import card_of
-from trainer.runs.record import from_iso
+from trainer.runs.record import from_iso, job_setting
 from trainer.runs.store import Objects, Stored, models_prefix, open_objects, read_record, receipt_key
 from trainer.stack_outputs import StackOutputs
 
@@ -151,7 +151,7 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             family=made["family"],
             symbol=made["symbol"],
             fold=made.get("fold", 1),
-            seed=made.get("seed", receipt["job"].get("seed", 0)),
+            seed=made.get("seed", job_setting(receipt["job"], "train.seed", 0)),
             created_at=created_at,
             metrics=made.get("metrics") or {},
             synthetic=receipt.get("data", {}).get("synthetic"),

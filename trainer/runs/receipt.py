@@ -14,9 +14,9 @@ from typing import Any
 from trainer.artifacts.names import read_name
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
-from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
+from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso, job_setting
 
-FORMAT = 2  # 1, before 2026-11-22: `deadline` was the run's, and there was no cause
+FORMAT = 3  # 2, before jobs had tables: `job` is flat; 1, before 2026-11-22: `deadline` was the run's, and there was no cause
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
 REHEARSAL_NOTE = (
@@ -190,7 +190,7 @@ def _identity(record: RunRecord, reported: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "symbol": str(reported.get("symbol", "")),
         "fold": int(reported.get("fold", 1)),
-        "seed": int(reported.get("seed", record.job.get("seed", 0))),
+        "seed": int(reported.get("seed", job_setting(record.job, "train.seed", 0))),
     }
 
 
@@ -208,12 +208,12 @@ def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[s
 def _planned(record: RunRecord) -> list[dict[str, Any]]:
     """Return every model of the job: one for each symbol, fold and seed."""
     job = record.job
-    first = int(job.get("seed", 0))
+    first = int(job_setting(job, "train.seed", 0))
     return [
         {"symbol": symbol, "fold": fold, "seed": seed}
-        for symbol in job.get("symbols", ())
-        for fold in range(1, int(job.get("folds", 1)) + 1)
-        for seed in range(first, first + int(job.get("seeds", 1)))
+        for symbol in job_setting(job, "data.symbols", ())
+        for fold in range(1, int(job_setting(job, "data.folds", 1)) + 1)
+        for seed in range(first, first + int(job_setting(job, "train.seeds", 1)))
     ]
 
 

@@ -19,8 +19,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from trainer.aws_errors import Meaning, meaning
 from trainer.runs.deadline import Cause, Deadline
 
-FORMAT = 2
-READABLE_FORMATS = (1, 2)
+FORMAT = 3  # 2, before jobs had tables: `job` was flat; 1: no vcpus
+READABLE_FORMATS = (1, 2, 3)
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
 LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
@@ -198,6 +198,13 @@ def client_token(run_id: str, attempt: int, rung: int, launches_before: int) -> 
     return hashlib.sha256(f"{run_id}/{attempt}/{rung}/{launches_before}".encode()).hexdigest()[:40]
 
 
+def job_setting(job: Mapping[str, Any], key: str, default: Any) -> Any:
+    """Return a setting of a stored job by its table and key, such as train.seed. Jobs of formats 1 and 2 are flat."""
+    table, _, name = key.partition(".")
+    values = job.get(table)
+    return (values if isinstance(values, Mapping) else job).get(name, default)
+
+
 def to_json(value: Any) -> str:
     """Write a record (or any value of this module) as JSON, keys in the order of the fields."""
     return json.dumps(_plain(value), indent=1)
@@ -210,7 +217,7 @@ def record_from_json(text: str) -> RunRecord:
     """
     values = json.loads(text)
     if values.get("format") not in READABLE_FORMATS:
-        known = " and ".join(map(str, READABLE_FORMATS))
+        known = ", ".join(map(str, READABLE_FORMATS))
         raise ValueError(f"run record has format {values.get('format')}, this version reads {known}")
     record = _typed(values, RunRecord)
     assert isinstance(record, RunRecord)

@@ -6,7 +6,6 @@ loss (torch), `scores.py` what outputs mean, how good they are, and the simple f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -14,19 +13,16 @@ from trainer.settings import TargetSettings
 from trainer.targets import barrier, direction, quantiles, return_, volatility
 
 TARGETS: dict[str, type[TargetSettings]] = {
-    "direction": direction.Direction,
-    "volatility": volatility.Volatility,
-    "return": return_.Return,
-    "quantiles": quantiles.Quantiles,
-    "barrier": barrier.Barrier,
+    home.name: home
+    for home in (direction.Direction, volatility.Volatility, return_.Return, quantiles.Quantiles, barrier.Barrier)
 }
 DEFAULT = "direction"
 DEFAULT_OF = {"tcn": "volatility"}  # by model, where it is another
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetKeys(barrier.BarrierKeys, quantiles.QuantilesKeys, volatility.VolatilityKeys, direction.DirectionKeys):
-    """The keys of all targets, side by side as a flat job has them."""
+def default_of(model: str) -> str:
+    """Return the name of the target that a model takes where the job names none."""
+    return DEFAULT_OF.get(model, DEFAULT)
 
 
 def labels_of(target: TargetSettings) -> Any:

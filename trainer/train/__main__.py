@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Job, job_from, load_job, parse_assignments
 from trainer.errors import Stopped, TrainerError, UsageError
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
 
@@ -136,7 +136,7 @@ def _job(options: argparse.Namespace) -> Job:
     if options.job is not None:
         file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)
     present = {key: value for key, value in given.items() if value is not None}
-    return job_from(file, present, parse_assignments(options.settings))
+    return job_from(with_keys(file, {**present, **parse_assignments(options.settings)}))
 
 
 def _json_job(path: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.schedule import rate_factor
 from trainer.train.seeds import batch_order
@@ -136,7 +136,7 @@ def train(
                 model = pack.model(number)
                 model.load_state_dict(run.best_weights)
                 roster.finished(run, model)
-        if job.checkpoint_seconds:
+        if job.train.checkpoint_seconds:
             _checkpoint(pack, runs, roster, job, clock(), unread)
 
 
@@ -190,13 +190,13 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
 def _next_batch(run: Run, job: Job) -> torch.Tensor:
     if not run.active:
         return run.order[:0]
-    return run.order[run.position : run.position + job.batch]
+    return run.order[run.position : run.position + job.train.batch]
 
 
 def _rate(run: Run, job: Job) -> float:
-    steps_of_epoch = math.ceil(run.num_windows / job.batch)
-    step = run.epoch * steps_of_epoch + run.position // job.batch
-    return run.learning_rate * rate_factor(job, step=step, steps=job.epochs * steps_of_epoch)
+    steps_of_epoch = math.ceil(run.num_windows / job.train.batch)
+    step = run.epoch * steps_of_epoch + run.position // job.train.batch
+    return run.learning_rate * rate_factor(job, step=step, steps=job.train.epochs * steps_of_epoch)
 
 
 def _unread_steps(runs: Sequence[Run]) -> int:
@@ -243,7 +243,7 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
     report({"event": "epoch", "model": member.name, "symbol": run.symbol, **losses})
     if validation_loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validation_loss, run.epoch, _copy(model.state_dict())
-    if run.epoch >= job.epochs or run.epoch - run.best_epoch >= job.patience:
+    if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
         return
@@ -255,7 +255,7 @@ def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: 
     for number, run in enumerate(runs):
         if run.saved_at == -math.inf:
             run.saved_at = now
-        elif run.active and now - run.saved_at >= job.checkpoint_seconds:
+        elif run.active and now - run.saved_at >= job.train.checkpoint_seconds:
             _count_losses(runs, unread)
             run.saved_at = now
             began = time.perf_counter()
@@ -274,12 +274,12 @@ def _progress(run: Run, job: Job, rate: float) -> dict[str, Any]:
         "model": run.member.name,
         "symbol": run.symbol,
         "epoch": run.epoch + 1,
-        "epochs": job.epochs,
-        "step": math.ceil(run.position / job.batch),
-        "steps": math.ceil(run.num_windows / job.batch),
+        "epochs": job.train.epochs,
+        "step": math.ceil(run.position / job.train.batch),
+        "steps": math.ceil(run.num_windows / job.train.batch),
         "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,
         "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
-        "unit": job.unit,
+        "unit": job.model.reads,
     }
 
 

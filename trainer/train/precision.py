@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from trainer import environment
-from trainer.config import Job
 from trainer.errors import UsageError
+from trainer.job import Job
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # torch.amp.GradScaler's own numbers (torch 2.13): where a scaled loss begins, and after how many steps it dares more.
@@ -28,17 +28,17 @@ _CUBLAS_WORKSPACE = ":4096:2"
 
 def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
     """Return the numbers for matrix products. Raises UsageError for what a device lacks: fp16 a CPU, bf16 an older GPU."""
-    if job.precision != "auto":
-        if job.precision == "fp16" and device.type == "cpu":
+    if job.train.precision != "auto":
+        if job.train.precision == "fp16" and device.type == "cpu":
             raise UsageError(
                 "precision fp16 on a CPU", why="it has no fp16 units", do="Set precision to bf16, or leave it auto."
             )
-        if job.precision == "bf16" and device.type == "cuda" and not _has_bf16():
+        if job.train.precision == "bf16" and device.type == "cuda" and not _has_bf16():
             raise UsageError("precision bf16 on a GPU that has none", do="Leave precision auto, or set fp16 or fp32.")
-        return _DTYPES[job.precision]
+        return _DTYPES[job.train.precision]
     if device.type == "cpu":
         return torch.float32
-    return torch.bfloat16 if _has_bf16() and (not job.model_settings.is_recurrent or _has_bf16_recurrence()) else torch.float16
+    return torch.bfloat16 if _has_bf16() and (not job.model.is_recurrent or _has_bf16_recurrence()) else torch.float16
 
 
 def _has_bf16() -> bool:

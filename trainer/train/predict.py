@@ -24,7 +24,7 @@ from trainer.errors import DataError
 from trainer.models import MODELS, network_of
 from trainer.plan.plans import clear_of_holes
 from trainer.settings import TargetSettings
-from trainer.targets import DEFAULT, DEFAULT_OF, TARGETS, scores_of
+from trainer.targets import TARGETS, default_of, scores_of
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.readers import EVALUATION_CHUNK, reader_of
 
@@ -88,7 +88,7 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
 
     Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
     """
-    name = card.target or DEFAULT_OF.get(card.family, DEFAULT)
+    name = card.target or default_of(card.family)
     if card.family not in MODELS or name not in TARGETS:
         raise DataError(
             f"{model_path} is a {card.family} model of {name}",

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.config import Job
 from trainer.data.candles import Candles, time_text
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.data.features import compute_features
 from trainer.data.splits import Spans
 from trainer.errors import DataError
+from trainer.job import Job
 from trainer.plan.plans import Plan, plan_folds, plan_symbol
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
@@ -128,7 +128,7 @@ def prepare(
     fitted = labels.fit(plan.target, plan.labels_TK[train])
     train_labels_TK = np.full_like(plan.labels_TK, np.nan)
     train_labels_TK[train] = labels.scale(plan.target, plan.labels_TK[train], fitted)
-    reads = plan.chunks - plan.bars_seen + 1 if job.unit == CHUNKS else starts["train"]
+    reads = plan.chunks - plan.bars_seen + 1 if job.model.reads == CHUNKS else starts["train"]
     return SymbolData(
         candles=candles,
         rows_TF=rows_TF,
@@ -145,7 +145,7 @@ def prepare(
         calendar=plan.calendar,
         holes=int(plan.holes.sum()),
         ties=plan.ties,
-        embargo=max(job.embargo, plan.horizon_bars),
+        embargo=max(job.data.embargo, plan.horizon_bars),
         horizon_bars=plan.horizon_bars,
         bars_seen=plan.bars_seen,
         first_bar=warmup + plan.bars_seen - 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainer.config import Job
+from trainer.job import Job
 
 
 def rate_factor(job: Job, *, step: int, steps: int) -> float:
@@ -13,9 +13,9 @@ def rate_factor(job: Job, *, step: int, steps: int) -> float:
     It rises in even steps to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the last epoch's end
     (Loshchilov and Hutter 2017, equation 5, without restarts: https://arxiv.org/abs/1608.03983).
     """
-    if step < job.warmup_steps:
-        return (step + 1) / job.warmup_steps
-    if job.schedule == "constant":
+    if step < job.train.warmup_steps:
+        return (step + 1) / job.train.warmup_steps
+    if job.train.schedule == "constant":
         return 1.0
-    share = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)
+    share = (step - job.train.warmup_steps) / max(1, steps - job.train.warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, share)))

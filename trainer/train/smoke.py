@@ -35,12 +35,12 @@ def smoke(device: str) -> dict[str, Any]:
     """Train a small default model on a signal it can see; return {"ok", "first_loss", "last_loss", "name", "memory_gib"}."""
     import torch  # loads after the arguments are parsed
 
-    from trainer.config import Job
+    from trainer.job import job_of
     from trainer.train.cpu import use_one_thread
     from trainer.train.packs.pack import Member, loss_for, new_model
 
     use_one_thread()
-    job = Job(hidden=16, dropout=0.0)
+    job = job_of(hidden=16, dropout=0.0)
     x_TBF = torch.randn(12, 64, 4, generator=torch.Generator().manual_seed(0)).to(device)
     labels_BK = (x_TBF[-1, :, :1] > 0).float()
     nothing = torch.zeros(4, device=device)

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from trainer.config import Job
 from trainer.data.candles import read_candles, time_text
 from trainer.data.feature_names import FEATURES
 from trainer.gpu_profiles.memory import GIB
+from trainer.job import Job
 from trainer.targets import scores_of
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines
@@ -65,7 +65,7 @@ def read_source(
 
     `files` are the names of the folder's files that hold it, where they are known: of hundreds, the others stay unopened.
     """
-    candle_set = read_candles(folder, symbols=(symbol,), timeframe=timeframe, bars=job.bars, files=files)
+    candle_set = read_candles(folder, symbols=(symbol,), timeframe=timeframe, bars=job.data.bars, files=files)
     candles = candle_set.symbols[symbol]
     folds = prepare_folds(candles, job)
     columns = {name: getattr(candles, name).tobytes() for name in ("timestamp", "open", "high", "low", "close", "volume")}

@@ -14,14 +14,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.train.source import Source
 from trainer.train.task import Task
 
 
 def stages(job: Job, *, kind: str, num_workers: int, cores: int) -> bool:
     """Tell whether workers read ahead: the job lets them, and there is a GPU or a core that the reading may have."""
-    return job.stage_gib > 0 and (kind == "cuda" or num_workers < cores)
+    return job.train.stage_gib > 0 and (kind == "cuda" or num_workers < cores)
 
 
 class Staging:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config import Job
 from trainer.data.candles import Candles, FileRead, read_candles
 from trainer.errors import DataError
+from trainer.job import Job
 from trainer.plan.plans import Plan, plan_folds
 from trainer.train.source import source_gib
 from trainer.train.task import Task
@@ -29,7 +29,7 @@ class Survey:
 
 def survey(job: Job, data: Path) -> Survey:
     """Read every candle of the job once and plan its models. Raises DataError where no symbol can be trained on."""
-    candle_set = read_candles(data, symbols=job.symbols, timeframe=job.timeframe, bars=job.bars)
+    candle_set = read_candles(data, symbols=job.data.symbols, timeframe=job.data.timeframe, bars=job.data.bars)
     tasks: list[Task] = []
     symbols, refused = {}, list[DataError]()
     for symbol, candles in candle_set.symbols.items():
@@ -37,7 +37,7 @@ def survey(job: Job, data: Path) -> Survey:
             plans = plan_folds(candles, job)
         except DataError as error:
             refused.append(error)
-            visits = [0] * job.folds
+            visits = [0] * job.data.folds
         else:
             symbols[symbol] = _summary(candles, plans)
             visits = [_visits(plan, job) for plan in plans]
@@ -64,18 +64,18 @@ def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, files: Sequence
     rows = sum(held.bars for file in files for held in file.holds)  # a worker reads these files whole
     memory_gib = source_gib(bars=len(candles), rows=rows, folds=len(visits))
     for fold, visits_of_fold in enumerate(visits, 1):
-        for seed in range(job.seed, job.seed + job.seeds):
+        for seed in range(job.train.seed, job.train.seed + job.train.seeds):
             task = Task(
                 symbol=candles.symbol,
-                family=job.model,
-                target=job.target_name,
+                family=job.model.name,
+                target=job.target.name,
                 timeframe=candles.timeframe,
-                estimate=job.epochs * visits_of_fold,
+                estimate=job.train.epochs * visits_of_fold,
                 seed=seed,
                 fold=fold,
                 files=tuple(file.file for file in files),
                 source_gib=memory_gib,
-                several=job.folds * job.seeds > 1,
+                several=job.data.folds * job.train.seeds > 1,
             )
             tasks.append(task)
     return tasks
@@ -85,7 +85,7 @@ def _visits(plan: Plan, job: Job) -> int:
     """Return how many windows an epoch visits, as an estimate of its time."""
     windows = _windows(plan)
     # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
-    return windows["train"] + (windows["validation"] + windows["test"] // job.epochs) // 4
+    return windows["train"] + (windows["validation"] + windows["test"] // job.train.epochs) // 4
 
 
 def _summary(candles: Candles, plans: Sequence[Plan]) -> dict[str, Any]:

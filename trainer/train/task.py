@@ -19,9 +19,9 @@ from trainer.artifacts.card import Card, read_card
 from trainer.artifacts.names import ModelName
 from trainer.artifacts.weights import save
 from trainer.code_files import training_sha256
-from trainer.config import Job
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.errors import DataError, TrainingFailed
+from trainer.job import Job
 from trainer.targets import labels_of, scores_of
 from trainer.train.evaluation import Baselines, evaluate
 from trainer.train.loop import Run
@@ -112,13 +112,13 @@ def run_of(data: SymbolData, job: Job, *, model: str, seed: int, draws: str = ""
         """Return the mean loss over all validation bars, float64."""
         return float(loss(torch.from_numpy(reader.outputs(network, bars)), scaled_NK).mean())
 
-    return Run(member=member, symbol=data.symbol, reads=data.reads, validate=validate, learning_rate=job.learning_rate)
+    return Run(member=member, symbol=data.symbol, reads=data.reads, validate=validate, learning_rate=job.train.learning_rate)
 
 
 def reader_for(data: SymbolData, job: Job) -> Reader:
     """Return what runs a model over the bars of a symbol's data."""
     return reader_of(
-        job.unit,
+        job.model.reads,
         rows_TF=data.rows_TF,
         mean_F=data.mean_F,
         std_F=data.std_F,
@@ -208,7 +208,7 @@ def _card(
         architecture=architecture_of(job, features=len(FEATURES)),
         features=list(FEATURES),
         features_version=FEATURES_VERSION,
-        lookback=job.bars_seen,
+        lookback=job.model.bars_seen,
         horizon=symbol_data.horizon_bars,
         calendar=symbol_data.calendar,
         # float32 values written as float64 text: reading them back gives the same float32. The limit is in deviations.
@@ -220,7 +220,7 @@ def _card(
         splits=symbol_data.splits(),
         metrics=scores,
         training={
-            **{name: getattr(job, name) for name in settings},
+            **{name: getattr(job.train, name) for name in settings},
             "epochs_run": run.epoch,
             "best_epoch": run.best_epoch,
             "final_learning_rate": run.learning_rate,
@@ -236,7 +236,7 @@ def _card(
         code_sha256=code_sha256(job),
         seed=task.seed,
         fold=task.fold,
-        folds=job.folds,
+        folds=job.data.folds,
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         mayfly=trainer.__version__,
     )
@@ -244,4 +244,4 @@ def _card(
 
 def code_sha256(job: Job) -> str:
     """Return the hash of the code that makes the job's models."""
-    return training_sha256((type(job.model_settings).__module__, type(job.target_settings).__module__))
+    return training_sha256((type(job.model).__module__, type(job.target).__module__))

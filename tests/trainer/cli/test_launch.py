@@ -48,18 +48,21 @@ def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, can
     assert [candidate["instance_type"] for candidate in plan["candidates"]] == ["g6.xlarge", "p3.8xlarge"]
     assert plan["rungs"][0].startswith("g6.xlarge on_demand us-east-1")
     assert plan["data"] == {"timeframe": "1m", "bars": {"BTC-USD": 3000, "ETH-USD": 3000}, "synthetic": True}
-    assert plan["job"]["symbols"] == ["BTC-USD", "ETH-USD"]
+    assert plan["job"]["data"]["symbols"] == ["BTC-USD", "ETH-USD"]
     assert plan["hard_stop"]["seconds"] == plan["max_duration_seconds"] == 1800
     assert plan["hard_stop"]["cause"] == "default_duration"
 
 
 def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, capsys, tmp_path):
     job = tmp_path / "job.toml"
-    job.write_text(f'name = "mine"\ndata = "{candles}"\nepochs = 5\nhidden = 32\nsymbols = ["BTC-USD"]\n')
+    job.write_text(
+        f'name = "mine"\n[data]\npath = "{candles}"\nsymbols = ["BTC-USD"]\n[model]\nhidden = 32\n[train]\nepochs = 5\n'
+    )
     words = ["--rehearse", "--instance", "g6.xlarge", "--job", job, "--epochs", 7, "--set", "hidden=16", "--dry-run", "--json"]
     assert launch(*words, "--symbols", "ETH-USD") == 0
     chosen = json.loads(capsys.readouterr().out)["job"]
-    assert (chosen["name"], chosen["epochs"], chosen["hidden"], chosen["symbols"]) == ("mine", 7, 16, ["ETH-USD"])
+    assert (chosen["name"], chosen["train"]["epochs"], chosen["model"]["hidden"]) == ("mine", 7, 16)
+    assert chosen["data"]["symbols"] == ["ETH-USD"]
 
 
 def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
@@ -95,9 +98,9 @@ def test_an_unknown_instance_type_names_the_nearest(capsys):
 
 def test_an_unknown_job_key_names_the_nearest(capsys, tmp_path):
     job = tmp_path / "job.toml"
-    job.write_text("epoch = 3\n")
+    job.write_text("[train]\nepoch = 3\n")
     assert launch("--rehearse", "--job", job) == 2
-    assert capsys.readouterr().err == "error: unknown job key 'epoch'. Did you mean epochs?\n"
+    assert capsys.readouterr().err == "error: unknown job key 'train.epoch'. Did you mean train.epochs?\n"
 
 
 def test_a_missing_folder_is_named(rehearsed, capsys):
@@ -217,15 +220,17 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
 
 
 def test_the_example_shows_every_key_of_a_job_with_its_help():
-    from trainer.config import job_from, job_keys, load_job
+    from trainer.job import TABLES, job_from, job_keys, load_job
 
     path = Path(__file__).parents[3] / "examples" / "crypto-lstm.toml"
-    values, text = load_job(path), path.read_text(encoding="utf-8")
-    assert list(values) == [key for key, _, _ in job_keys()]
-    job_from(values)
-    for key, default, help in job_keys():
-        lines = text.splitlines()
-        at = next(index for index, line in enumerate(lines) if line.startswith(f"{key} = "))
+    tables, lines = load_job(path), path.read_text(encoding="utf-8").splitlines()
+    values = {"name": tables["name"]} | {f"{table}.{key}": tables[table][key] for table in TABLES for key in tables[table]}
+    keys = job_keys(job_from(tables))
+    assert list(values) == [key for key, _, _ in keys]
+    for key, default, help in keys:
+        table, _, name = key.rpartition(".")
+        after = lines.index(f"[{table}]") if table else 0
+        at = next(index for index, line in enumerate(lines) if index > after and line.startswith(f"{name} = "))
         assert f"# {help}" in lines[max(0, at - 3) : at], f"{key} has its help above it"
         if values[key] != (list(default) if isinstance(default, tuple) else default):
             assert "# default: " in lines[at], f"{key} differs from its default and says so"

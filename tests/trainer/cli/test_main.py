@@ -66,7 +66,7 @@ def test_under_json_an_error_is_one_document_on_stdout(capsys):
     assert main(["launch", "--json", "--set", "hiden=3"]) == 2
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {
-        "error": {"code": 2, "what": "unknown job key 'hiden'", "why": "", "do": "Did you mean hidden, horizon?"}
+        "error": {"code": 2, "what": "unknown job key 'hiden'", "why": "", "do": "Did you mean model.hidden, target.horizon?"}
     }
     assert printed.err == ""
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from trainer.cli.receipt_view import receipt_lines
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
@@ -62,11 +64,12 @@ def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
     assert not [line for line in receipt_lines(format_1) if line.startswith("deadline")]
 
 
-def test_models_of_one_symbol_are_told_apart_by_fold_and_seed():
+@pytest.mark.parametrize("job", [{"data": {"folds": 2}}, {"folds": 2}], ids=["tables", "flat, of format 2"])
+def test_models_of_one_symbol_are_told_apart_by_fold_and_seed(job):
     numbers = {"fold": 2, "seed": 7}
     models = [{**RECEIPT["models"][0], **numbers}]
     failed = [{"symbol": "A", "fold": 1, "seed": 7, "reason": "broke"}]
-    text = "\n".join(receipt_lines({**RECEIPT, "job": {"folds": 2}, "models": models, "failed": failed}))
+    text = "\n".join(receipt_lines({**RECEIPT, "job": job, "models": models, "failed": failed}))
     assert "A f2 s7  lstm" in text and "failed     A f1 s7: broke" in text
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from trainer.cli.main import main
-from trainer.config import Job
 from trainer.errors import UsageError
 from trainer.gpu_profiles.tuned import known_here
+from trainer.job import job_of
 from trainer.train.tuning import timing as timing_of
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def test_it_prints_the_candidates_and_the_next_run_takes_the_first(capsys, tmp_p
     said = capsys.readouterr()
     assert "windows/s" in said.out and "mislead" in said.out and str(tmp_path / "tuned.json") in said.out
     assert "the run's length is not known" not in said.err and "--seconds" in said.err
-    entry = known_here("cpu", Job(hidden=4, lookback=6, batch=32), torch=torch.__version__)
+    entry = known_here("cpu", job_of(hidden=4, lookback=6, batch=32), torch=torch.__version__)
     assert entry is not None and entry["micro_batch"] == 32
 
 

@@ -17,8 +17,8 @@ from botocore.exceptions import (
 )
 from botocore.validate import ParamValidator
 
-from trainer.config import Job
 from trainer.control.fleet import create_fleet_request, read_answer, read_failure
+from trainer.job import Job
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)

@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from trainer.config import Job
 from trainer.cost.instances import catalogue, instance_type
 from trainer.cost.planner import (
     AROUND,
@@ -18,8 +17,9 @@ from trainer.cost.planner import (
     workload,
 )
 from trainer.gpu_profiles.rates import Rate
+from trainer.job import job_of
 
-JOB = Job(epochs=2, validation_fraction=0.2, test_fraction=0.3, lookback=60)
+JOB = job_of(epochs=2, validation_fraction=0.2, test_fraction=0.3, lookback=60)
 
 
 def test_longest_first_gives_the_long_job_a_lane_of_its_own():
@@ -31,21 +31,21 @@ def test_longest_first_gives_the_long_job_a_lane_of_its_own():
 def test_work_counts_the_training_span_less_one_lookback_and_no_more_than_the_bars_asked_for():
     work = workload(JOB, {"A": 10_060, "B": 500_000})
     assert work.windows == {"A": 4_970, "B": 249_940}
-    assert workload(Job(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000}).windows == {"B": 4_970}
+    assert workload(job_of(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000}).windows == {"B": 4_970}
 
 
 def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back_on():
-    small = workload(Job(model="tcn", blocks=1, width=512), {"A": 100_000})
-    double = workload(Job(model="tcn", blocks=1, width=1024), {"A": 100_000})
+    small = workload(job_of(model="tcn", blocks=1, width=512), {"A": 100_000})
+    double = workload(job_of(model="tcn", blocks=1, width=1024), {"A": 100_000})
     assert double.window_cost_cpu == pytest.approx(4 * small.window_cost_cpu)
-    long, short = (workload(Job(model="tcn", chunk=chunk), {"A": 100_000}) for chunk in (1 << 20, 1024))
+    long, short = (workload(job_of(model="tcn", chunk=chunk), {"A": 100_000}) for chunk in (1 << 20, 1024))
     assert 1.4 < short.window_cost_cpu / long.window_cost_cpu < 1.7
     # The full size was measured at 1,100 bars a second on a core.
     assert 800 < cpu_windows_per_second() / short.window_cost_cpu < 1400
 
 
 def test_every_fold_and_seed_is_work_and_older_folds_have_less_of_it():
-    work = workload(Job(folds=2, seeds=2, validation_fraction=0.2, test_fraction=0.3, lookback=60), {"A": 10_000})
+    work = workload(job_of(folds=2, seeds=2, validation_fraction=0.2, test_fraction=0.3, lookback=60), {"A": 10_000})
     assert work.windows == {"A f1 s0": 1_940, "A f1 s1": 1_940, "A f2 s0": 4_940, "A f2 s1": 4_940}
     assert set(work.scored.values()) == {2_000}
 

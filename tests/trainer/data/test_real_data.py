@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.features import WARMUP, compute_features
 from trainer.errors import DataError
+from trainer.job import Job
 from trainer.train.prepare import prepare
 
 RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"

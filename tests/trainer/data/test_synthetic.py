@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.synthetic import main, synthetic_candles
+from trainer.job import Job
 from trainer.train.prepare import prepare
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.config import Job
 from trainer.data.features import FEATURES
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import named_profile, packaged
@@ -20,6 +19,7 @@ from trainer.gpu_profiles.memory import (
     filling_models,
     fit,
 )
+from trainer.job import Job, job_of, with_settings
 
 
 def test_the_reference_has_the_features_of_today():
@@ -28,10 +28,10 @@ def test_the_reference_has_the_features_of_today():
 
 PEAK = r"""
 import re, sys, torch
-from trainer.config import Job
+from trainer.job import Job, job_of, with_settings
 from trainer.models.lstm.network import build
 torch.set_num_threads(1)
-model = build(Job(dropout=0.0).model_settings.architecture(features=37, outputs=1))
+model = build(job_of(dropout=0.0).model.architecture(features=37, outputs=1))
 def peak(windows):
     model(torch.randn(60, windows, 37)).sum().backward()
     # Not ru_maxrss: that one is handed down from whoever started this process.
@@ -46,7 +46,7 @@ print(peak(int(sys.argv[1])) - small)
 def test_the_formula_foretells_the_peak_of_a_step_on_this_cpu():
     windows = 512
     done = subprocess.run([sys.executable, "-c", PEAK, str(windows)], capture_output=True, text=True, check=True)
-    part = footprint(Job(strategy="lanes", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False)
+    part = footprint(job_of(strategy="lanes", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False)
     # oneDNN keeps about as much for itself as is assumed of cuDNN.
     assert int(done.stdout) == pytest.approx(part.kept + part.workspace, rel=0.25)
 
@@ -71,16 +71,16 @@ def test_memory_that_others_hold_leaves_room_for_fewer():
 
 
 def test_a_small_chip_takes_the_same_batch_in_slices():
-    job = Job(batch=65_536)
+    job = job_of(batch=65_536)
     large = fit(packaged()["h200"], job, memory_gib=141.0, features=37, bars=3_700_000)
     small = fit(packaged()["l4_eighth"], job, memory_gib=2.79, features=37, bars=3_700_000)
-    assert large.micro_batch == job.batch
-    assert small.micro_batch < job.batch and small.models == 1
+    assert large.micro_batch == job.train.batch
+    assert small.micro_batch < job.train.batch and small.models == 1
     assert small.memory_per_model_gib < 2.79
 
 
 def test_what_the_job_says_of_pack_and_slices_stands():
-    found = fit(packaged()["h100"], Job(pack=3, micro_batch=64), memory_gib=80.0, features=37, bars=100_000)
+    found = fit(packaged()["h100"], job_of(pack=3, micro_batch=64), memory_gib=80.0, features=37, bars=100_000)
     assert (found.models, found.micro_batch) == (3, 64)
 
 
@@ -98,25 +98,25 @@ def test_rows_that_do_not_fit_are_refused_with_the_two_numbers():
 def test_an_auto_batch_has_the_timeframes_ceiling_and_leaves_a_hundred_steps():
     known = {"memory_gib": 140.0, "features": 37, "bars": 3_679_200, "timeframe": "1m"}
     h200 = named_profile("h200")
-    assert batch_limit(h200, Job(batch=0), windows=2_500_000, **known) == 16_384
-    assert batch_limit(h200, Job(batch=0), windows=30_000, **known) == 256
-    assert batch_limit(h200, Job(batch=0), windows=50, **known) == 1
-    assert batch_limit(h200, Job(batch=0), windows=2_500_000, **{**known, "memory_gib": 4.0}) < 16_384
+    assert batch_limit(h200, job_of(batch=0), windows=2_500_000, **known) == 16_384
+    assert batch_limit(h200, job_of(batch=0), windows=30_000, **known) == 256
+    assert batch_limit(h200, job_of(batch=0), windows=50, **known) == 1
+    assert batch_limit(h200, job_of(batch=0), windows=2_500_000, **{**known, "memory_gib": 4.0}) < 16_384
     mine = replace(h200, yours={"batch": {"1m": 1000}})
-    assert batch_limit(mine, Job(batch=0), windows=2_500_000, **known) == 512
-    assert batch_limit(mine, Job(batch=0), windows=2_500_000, **{**known, "timeframe": "5m"}) == 16_384
+    assert batch_limit(mine, job_of(batch=0), windows=2_500_000, **known) == 512
+    assert batch_limit(mine, job_of(batch=0), windows=2_500_000, **{**known, "timeframe": "5m"}) == 16_384
 
 
 def test_a_job_whose_batch_is_not_settled_yet_is_placed_as_the_reference():
-    found = fit(named_profile("l4"), Job(batch=0), memory_gib=22.0, features=37, bars=500_000)
+    found = fit(named_profile("l4"), job_of(batch=0), memory_gib=22.0, features=37, bars=500_000)
     assert found == fit(named_profile("l4"), Job(), memory_gib=22.0, features=37, bars=500_000)
 
 
-TCN = Job(model="tcn", batch_chunks=1500)
+TCN = job_of(model="tcn", batch=1500)
 
 
 def test_a_tcns_chunks_go_at_once_where_they_fit_and_else_in_slices():
-    large = fit(named_profile("h200"), replace(TCN, batch_chunks=64), memory_gib=140.0, features=37, bars=500_000)
+    large = fit(named_profile("h200"), with_settings(TCN, batch=64), memory_gib=140.0, features=37, bars=500_000)
     assert (large.models, large.micro_batch, large.activation_checkpointing) == (1, 64, False)
     small = fit(named_profile("l4"), TCN, memory_gib=22.0, features=37, bars=500_000)
     assert 1 < small.micro_batch < 200 and not small.activation_checkpointing
@@ -125,22 +125,22 @@ def test_a_tcns_chunks_go_at_once_where_they_fit_and_else_in_slices():
 
 
 def test_where_not_one_chunk_fits_its_activations_are_made_again():
-    long = replace(TCN, chunk=32_768, batch_chunks=4)
+    long = with_settings(TCN, chunk=32_768, batch=4)
     found = fit(named_profile("l4_eighth"), long, memory_gib=4.0, features=37, bars=500_000)
     assert (found.micro_batch, found.activation_checkpointing) == (2, True)
     with pytest.raises(UsageError, match="l4_eighth has room for 1"):
-        fit(named_profile("l4_eighth"), replace(long, chunk=131_072), memory_gib=2.79, features=37, bars=500_000)
+        fit(named_profile("l4_eighth"), with_settings(long, chunk=131_072), memory_gib=2.79, features=37, bars=500_000)
 
 
 def test_what_a_tuner_saw_a_model_take_wins_over_the_formula():
     l4 = {"memory_gib": 22.0, "features": 37, "bars": 500_000}
-    tuned = replace(TCN, micro_batch=500)
+    tuned = with_settings(TCN, micro_batch=500)
     assert fit(named_profile("l4"), TCN, tuned=tuned, **l4).micro_batch < 500, "the formula would have sliced it"
     assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=15.0, **l4).micro_batch == 500
     assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=19.0, **l4).micro_batch < 500, (
         "beside the bars it is too much"
     )
-    own = replace(TCN, micro_batch=3)
+    own = with_settings(TCN, micro_batch=3)
     assert fit(named_profile("l4"), own, **l4).micro_batch == 3
 
 
@@ -151,7 +151,9 @@ def test_a_larger_chip_takes_more_chunks_and_checkpointing_more_still():
 
 def test_lanes_share_the_room_that_one_step_needs():
     rooms = {"memory_gib": 3.0, "features": 37, "bars": 300_000}
-    many = replace(Job(batch=2048), pack=0)
+    many = job_of(batch=2048)
     profile = replace(named_profile("h100"), yours={"models_per_gpu": 40})
-    in_turn, at_once = (fit(profile, replace(many, strategy=strategy), **rooms).models for strategy in ("lanes", "streams"))
+    in_turn, at_once = (
+        fit(profile, with_settings(many, strategy=strategy), **rooms).models for strategy in ("lanes", "streams")
+    )
     assert in_turn > at_once

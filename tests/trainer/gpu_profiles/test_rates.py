@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.config import Job
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.rates import TORCH, Rate, rate_of, visits_per_second
 from trainer.gpu_profiles.tuned import from_memory, shape_of, to_memory
+from trainer.job import Job, job_of
 from trainer.node.packages import TORCH as NODE_TORCH
 
 ENTRY = {
@@ -27,12 +27,12 @@ ENTRY = {
 def test_the_reference_model_trains_at_the_profiles_rate_and_a_larger_one_slower():
     cpu, l4 = named_profile("cpu"), named_profile("l4")
     assert visits_per_second(cpu, Job()) == pytest.approx(2_000)
-    assert visits_per_second(cpu, Job(hidden=256)) == pytest.approx(2_000 / 8)
-    assert visits_per_second(l4, Job(lookback=120)) == pytest.approx(visits_per_second(l4, Job()) / 2)
+    assert visits_per_second(cpu, job_of(hidden=256)) == pytest.approx(2_000 / 8)
+    assert visits_per_second(l4, job_of(lookback=120)) == pytest.approx(visits_per_second(l4, Job()) / 2)
 
 
 def test_a_tcns_rate_is_in_bars():
-    small, large = (visits_per_second(named_profile("cpu"), Job(model="tcn", chunk=chunk)) for chunk in (1024, 4096))
+    small, large = (visits_per_second(named_profile("cpu"), job_of(model="tcn", chunk=chunk)) for chunk in (1024, 4096))
     assert small == pytest.approx(1_100, rel=0.1)  # as measured at full size: docs/benchmarks.md
     assert small < large < 2 * small  # the receptive field is read again for each chunk
 
@@ -46,7 +46,7 @@ def test_a_measured_rate_of_the_same_shape_wins_and_says_when():
 
 
 def test_a_tcn_was_measured_in_chunks_and_is_planned_in_bars():
-    job = Job(model="tcn", chunk=1024)
+    job = job_of(model="tcn", chunk=1024)
     entry = {**ENTRY, "strategy": "lanes", "pack": 1, "windows_per_second": 300.0}
     assert rate_of(named_profile("l4"), job, entry).per_second == 300.0 * 1024
 

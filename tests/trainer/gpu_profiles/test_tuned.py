@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from trainer.config import Job
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
@@ -22,8 +20,9 @@ from trainer.gpu_profiles.tuned import (
     to_memory,
     with_entry,
 )
+from trainer.job import job_of, with_settings
 
-JOB = Job(hidden=4)
+JOB = job_of(hidden=4)
 ENTRY: Entry = {
     "strategy": "fused",
     "pack": 8,
@@ -41,31 +40,32 @@ def test_the_next_run_of_this_shape_takes_what_was_found_and_no_other_does(user_
     keep_here("h200", shape_of(JOB), ENTRY)
     assert known_here("h200", JOB, torch="2.13") == ENTRY
     assert known_here("t4", JOB, torch="2.13") is None
-    assert known_here("h200", Job(hidden=8), torch="2.13") is None
+    assert known_here("h200", job_of(hidden=8), torch="2.13") is None
     assert known_here("h200", JOB, torch="2.14") is None  # a strategy has to agree with plain modules there first
-    assert known_here("h200", replace(JOB, learning_rate=0.5, epochs=3), torch="2.13") == ENTRY
-    keep_here("h200", shape_of(Job(hidden=8)), {**ENTRY, "pack": 4})
+    assert known_here("h200", with_settings(JOB, learning_rate=0.5, epochs=3), torch="2.13") == ENTRY
+    keep_here("h200", shape_of(job_of(hidden=8)), {**ENTRY, "pack": 4})
     assert known_here("h200", JOB, torch="2.13") == ENTRY
 
 
 def test_what_was_found_under_a_jobs_own_word_is_not_taken_where_the_word_is_missing(user_file):
-    keep_here("h200", shape_of(replace(JOB, pack=2)), ENTRY)
+    keep_here("h200", shape_of(with_settings(JOB, pack=2)), ENTRY)
     assert known_here("h200", JOB, torch="2.13") is None
-    assert known_here("h200", replace(JOB, pack=2), torch="2.13") == ENTRY
+    assert known_here("h200", with_settings(JOB, pack=2), torch="2.13") == ENTRY
 
 
 def test_what_the_job_names_itself_stands():
     found = with_entry(JOB, {**ENTRY, "activation_checkpointing": True})
-    assert (found.strategy, found.pack, found.micro_batch, found.activation_checkpointing) == ("fused", 8, 16, True)
-    assert found.batch == JOB.batch
-    own = Job(hidden=4, strategy="lanes", micro_batch=4, pack=2, activation_checkpointing=True)
+    train = found.train
+    assert (train.strategy, train.pack, train.micro_batch, train.activation_checkpointing) == ("fused", 8, 16, True)
+    assert train.batch == JOB.train.batch
+    own = job_of(hidden=4, strategy="lanes", micro_batch=4, pack=2, activation_checkpointing=True)
     assert with_entry(own, ENTRY) == own
-    assert with_entry(Job(batch=0), {**ENTRY, "batch": 512}).batch == 512
+    assert with_entry(job_of(batch=0), {**ENTRY, "batch": 512}).train.batch == 512
 
 
 def test_a_tcns_shape_is_its_own():
-    assert shape_of(Job(model="tcn", hidden=4)) == shape_of(Job(model="tcn", hidden=8))
-    assert shape_of(Job(model="tcn", batch_chunks=8)) != shape_of(Job(model="tcn"))
+    assert shape_of(job_of(model="tcn", horizon_sessions=4)) == shape_of(job_of(model="tcn", horizon_sessions=8))
+    assert shape_of(job_of(model="tcn", batch=8)) != shape_of(job_of(model="tcn"))
 
 
 def test_a_share_of_a_chip_and_an_unknown_chip_are_kept_apart():

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.errors import PermissionDenied
 from trainer.gpu_profiles.tuned import memory_key, shape_of, to_memory
+from trainer.job import Job, job_of
 from trainer.launch.knowledge import known_rates, known_ways, own_profiles, profiles_of
 from trainer.runs.store import Stored
 
@@ -41,15 +41,15 @@ class Bucket:
 
 def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
     assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=False)] == ["l4", "a10g"]
-    assert [profile.name for profile in profiles_of(Job(gpu_profile="t4"), MACHINES, rehearsal=False)] == ["t4"]
+    assert [profile.name for profile in profiles_of(job_of(gpu_profile="t4"), MACHINES, rehearsal=False)] == ["t4"]
     assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=True)] == ["cpu"]
 
 
 def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
-    body = to_memory("l4", {shape_of(Job()): ENTRY, shape_of(Job(hidden=128)): ENTRY})
+    body = to_memory("l4", {shape_of(Job()): ENTRY, shape_of(job_of(hidden=128)): ENTRY})
     profiles = profiles_of(Job(), MACHINES, rehearsal=False)
     assert known_ways(Job(), profiles, Bucket(l4=body)) == {"l4": {shape_of(Job()): ENTRY}}
-    assert known_ways(Job(hidden=256), profiles, Bucket(l4=body)) == {}
+    assert known_ways(job_of(hidden=256), profiles, Bucket(l4=body)) == {}
     assert known_ways(Job(), profiles, Bucket(l4=b"{")) == {}
 
 
@@ -59,7 +59,7 @@ def test_of_the_users_profiles_those_go_along_that_may_be_needed(tmp_path: Path,
     monkeypatch.setenv("MAYFLY_PROFILES", str(file))
     profiles = profiles_of(Job(), MACHINES, rehearsal=False)
     assert own_profiles(Job(), profiles) == {"l4": {"models_per_gpu": 3}}
-    named = Job(gpu_profile="my_a10g")
+    named = job_of(gpu_profile="my_a10g")
     assert own_profiles(named, profiles_of(named, MACHINES, rehearsal=True)) == {"my_a10g": {"memory_gib": 20}}
 
 
@@ -71,7 +71,7 @@ def test_a_measured_rate_is_that_of_the_machines_own_chip():
         "measured on 2026-11-21",
         "estimate",
     ]
-    named = known_rates(Job(gpu_profile="t4"), MACHINES, Bucket(t4=body), rehearsal=False)
+    named = known_rates(job_of(gpu_profile="t4"), MACHINES, Bucket(t4=body), rehearsal=False)
     assert {rate.basis for rate in named.values()} == {"estimate"}, "the T4's is no rate of an L4"
 
 

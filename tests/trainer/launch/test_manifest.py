@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from trainer.config import Job
 from trainer.cost.instances import instance_type
+from trainer.job import job_of
 from trainer.launch.bundle import Bundle
 from trainer.launch.manifest import build_manifest
 
 
 def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk():
-    job = Job(data="/home/ada/candles", symbols=("BTC-USD",), timeframe="1m", seed=7)
+    job = job_of(data="/home/ada/candles", symbols=("BTC-USD",), timeframe="1m", seed=7)
     manifest = build_manifest(
         run_id="run-1",
         created_at=datetime(2026, 11, 20, tzinfo=timezone.utc),
@@ -27,11 +27,11 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         gpu_profiles={"mine": {"memory_gib": 20}},
     )
     assert manifest == {
-        "format": 1,
+        "format": 2,
         "run_id": "run-1",
         "created_at": "2026-11-20T00:00:00Z",
         "rehearsal": True,
-        "job": {**job.to_dict(), "data": ""},
+        "job": {**job.to_dict(), "data": {**job.to_dict()["data"], "path": ""}},
         "code": {"key": "code/abc.whl", "sha256": "abc"},
         "lock_sha256": "def",
         "image": {"line": "line", "id": "ami-1"},

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.chips import write_measured
 from trainer.gpu_profiles.rates import Rate
+from trainer.job import Job, job_of
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
 from trainer.runs.deadline import TimeLimit
@@ -27,7 +27,7 @@ def plan(
     cap: timedelta = timedelta(hours=12),
     rates: dict[str, Rate] | None = None,
 ) -> LaunchPlan:
-    names = job.instance or DEFAULT_TYPES
+    names = job.machine.instance or DEFAULT_TYPES
     offers = Offers(
         image_line="line",
         image_id="ami-1",
@@ -42,7 +42,7 @@ def plan(
 
 
 def test_the_users_first_type_is_asked_first_even_if_another_is_cheaper():
-    made = plan(Job(instance=("g5.12xlarge", "g6.xlarge")))
+    made = plan(job_of(instance=("g5.12xlarge", "g6.xlarge")))
     assert made.first.machine.name == "g5.12xlarge"
     assert [rung.instance_type for rung in made.ladder] == ["g5.12xlarge"] * 2 + ["g6.xlarge"] * 2
 
@@ -54,37 +54,37 @@ def test_without_a_named_type_the_cheapest_plan_is_asked_first():
 
 
 def test_a_type_that_no_zone_offers_is_shown_and_not_asked():
-    made = plan(Job(instance=("p5.4xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES})
+    made = plan(job_of(instance=("p5.4xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES})
     assert made.candidates[0].refused == "not offered in a zone of the stack"
     assert {rung.instance_type for rung in made.ladder} == {"g6.xlarge"}
 
 
 def test_nothing_offered_is_an_error_of_settings():
     with pytest.raises(ConfigError, match=r"nothing to launch on in us-east-1 \(g6.xlarge: not offered"):
-        plan(Job(instance=("g6.xlarge",)), zones={})
+        plan(job_of(instance=("g6.xlarge",)), zones={})
 
 
 def test_a_budget_below_the_cheapest_plan_is_refused_and_says_what_it_would_take():
     with pytest.raises(BudgetError, match=r"a budget of \$0.001 is too small \(the cheapest plan, g6.xlarge, is estimated at"):
-        plan(Job(instance=("g6.12xlarge", "g6.xlarge"), budget=0.001))
+        plan(job_of(instance=("g6.12xlarge", "g6.xlarge"), budget=0.001))
 
 
 def test_a_candidate_above_the_budget_is_not_asked():
-    dear, cheap = plan(Job(instance=("g6e.12xlarge", "g6.xlarge"))).candidates
-    made = plan(Job(instance=("g6e.12xlarge", "g6.xlarge"), budget=(dear.dollars_p50 + cheap.dollars_p50) / 2))
+    dear, cheap = plan(job_of(instance=("g6e.12xlarge", "g6.xlarge"))).candidates
+    made = plan(job_of(instance=("g6e.12xlarge", "g6.xlarge"), budget=(dear.dollars_p50 + cheap.dollars_p50) / 2))
     assert [candidate.refused for candidate in made.candidates] == ["over the budget", ""]
 
 
 def test_the_hard_stop_is_the_earlier_of_deadline_and_budget():
-    by_time = plan(Job(instance=("g6.xlarge",), max_duration="20m", budget=100))
+    by_time = plan(job_of(instance=("g6.xlarge",), max_duration="20m", budget=100))
     assert by_time.hard_stop == by_time.run_limit == TimeLimit(duration=timedelta(minutes=20), cause="max_duration")
-    by_money = plan(Job(instance=("g6.xlarge",), max_duration="10h", budget=0.8048))
+    by_money = plan(job_of(instance=("g6.xlarge",), max_duration="10h", budget=0.8048))
     assert by_money.hard_stop == TimeLimit(duration=timedelta(hours=1), cause="budget")
     assert by_money.hard_stop_usd == pytest.approx(0.8048)
 
 
 def test_spot_is_priced_by_its_cheapest_zone_and_stopped_by_the_on_demand_price():
-    job = Job(instance=("g6.xlarge",), market="spot", budget=0.8048, max_duration="10h")
+    job = job_of(instance=("g6.xlarge",), market="spot", budget=0.8048, max_duration="10h")
     made = plan(job, spot={("g6.xlarge", "us-east-1a"): 0.4, ("g6.xlarge", "us-east-1b"): 0.2})
     assert made.first.price_usd_per_hour == 0.2
     assert [rung.availability_zone for rung in made.ladder] == ["us-east-1b", "us-east-1a"]
@@ -92,34 +92,34 @@ def test_spot_is_priced_by_its_cheapest_zone_and_stopped_by_the_on_demand_price(
 
 
 def test_without_a_named_duration_the_estimate_or_the_stacks_cap_is_the_limit():
-    assert plan(Job(instance=("g6.xlarge",))).hard_stop.cause == "default_duration"
-    capped = plan(Job(instance=("g6.xlarge",)), cap=timedelta(minutes=10))
+    assert plan(job_of(instance=("g6.xlarge",))).hard_stop.cause == "default_duration"
+    capped = plan(job_of(instance=("g6.xlarge",)), cap=timedelta(minutes=10))
     assert capped.hard_stop == TimeLimit(duration=timedelta(minutes=10), cause="cap")
 
 
 def test_the_hard_stop_is_that_of_the_first_rung_and_its_dollars_are_the_worst_of_all_rungs():
-    made = plan(Job(instance=("g6.xlarge", "g6.12xlarge"), max_duration="2h", budget=4.6))
+    made = plan(job_of(instance=("g6.xlarge", "g6.12xlarge"), max_duration="2h", budget=4.6))
     assert made.hard_stop == TimeLimit(duration=timedelta(hours=2), cause="max_duration")
     assert made.hard_stop_usd == pytest.approx(4.6, rel=0.001)
     assert made.to_dict()["hard_stop"] == {"seconds": 7200.0, "cause": "max_duration", "dollars": pytest.approx(4.6, rel=0.001)}
 
 
 def test_rungs_carry_need_quota_and_the_estimates_limit_of_their_own_type():
-    made = plan(Job(instance=("g6.xlarge", "g6.12xlarge")))
+    made = plan(job_of(instance=("g6.xlarge", "g6.12xlarge")))
     slow, fast = made.ladder[0], made.ladder[-1]
     assert (slow.vcpus, slow.quota_code, fast.vcpus) == (4, "L-DB2E81BA", 48)
     assert slow.default_seconds >= fast.default_seconds >= 1800
-    assert plan(Job(instance=("g6.xlarge",), market="spot")).ladder[0].quota_code == "L-3819A6DF"
-    assert plan(Job(instance=("g6.xlarge",), max_duration="1h")).ladder[0].default_seconds == 0
+    assert plan(job_of(instance=("g6.xlarge",), market="spot")).ladder[0].quota_code == "L-3819A6DF"
+    assert plan(job_of(instance=("g6.xlarge",), max_duration="1h")).ladder[0].default_seconds == 0
 
 
 def test_a_longer_run_than_the_template_allows_is_refused():
     with pytest.raises(UsageError, match="its launch template ends every instance after 60 minutes"):
-        plan(Job(instance=("g6.xlarge",), max_duration="2h"), cap=timedelta(hours=1))
+        plan(job_of(instance=("g6.xlarge",), max_duration="2h"), cap=timedelta(hours=1))
 
 
 def test_a_rehearsal_runs_a_retired_type_and_says_so():
-    made = plan(Job(instance=("p3.8xlarge",)), rehearsal=True)
+    made = plan(job_of(instance=("p3.8xlarge",)), rehearsal=True)
     assert made.first.note == "retired by AWS in 2026: a rehearsal only"
 
 
@@ -145,16 +145,16 @@ def test_types_that_run_are_not_refused():
 
 def test_a_profile_leaves_the_default_types_that_are_large_enough():
     assert [machine.name for machine in machines_of(Job())] == list(DEFAULT_TYPES)
-    assert [machine.name for machine in machines_of(Job(gpu_profile="l40s"))] == ["g6e.xlarge"]
+    assert [machine.name for machine in machines_of(job_of(gpu_profile="l40s"))] == ["g6e.xlarge"]
 
 
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (Job(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")), r"h200 is larger than the chip .*Take l4"),
-        (Job(gpu_profile="b300"), "b300 is larger than the chip"),
-        (Job(gpu_profile="h20"), r"unknown GPU profile 'h20'\. Did you mean h200"),
-        (Job(gpu_profile="cpu"), "cpu holds at a desk only"),
+        (job_of(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")), r"h200 is larger than the chip .*Take l4"),
+        (job_of(gpu_profile="b300"), "b300 is larger than the chip"),
+        (job_of(gpu_profile="h20"), r"unknown GPU profile 'h20'\. Did you mean h200"),
+        (job_of(gpu_profile="cpu"), "cpu holds at a desk only"),
     ],
 )
 def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
@@ -166,24 +166,24 @@ def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tm
     (tmp_path / "mine.toml").write_text("[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[huge]\nmemory_gib = 90\n")
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "mine.toml"))
     for name in ("l4", "my_a10g"):
-        assert [machine.name for machine in machines_of(Job(gpu_profile=name, instance=("g6.xlarge",)))] == ["g6.xlarge"]
+        assert [machine.name for machine in machines_of(job_of(gpu_profile=name, instance=("g6.xlarge",)))] == ["g6.xlarge"]
     with pytest.raises(UsageError, match="huge is larger than the chip"):
-        machines_of(Job(gpu_profile="huge", instance=("g6.xlarge",)))
+        machines_of(job_of(gpu_profile="huge", instance=("g6.xlarge",)))
 
 
 def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypatch):
-    before = plan(Job(instance=("g6.xlarge", "g5.xlarge")))
+    before = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert before.times_are == "an estimate, not measured"
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
     write_measured("l4", {"windows_per_second": 1_500_000}, date="2026-11-21")
-    made = plan(Job(instance=("g6.xlarge", "g5.xlarge")))
+    made = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert made.times_are == "by a rate measured 2026-11-21 for g6.xlarge, else an estimate"
     assert made.candidates[0].seconds_p50 < before.candidates[0].seconds_p50
     assert made.candidates[1].seconds_p50 == before.candidates[1].seconds_p50
 
 
 def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
-    both = Job(instance=("g6.xlarge", "g5.xlarge"))
+    both = job_of(instance=("g6.xlarge", "g5.xlarge"))
     before = plan(both)
     slow = Rate(per_second=15_000.0, basis="measured on 2026-11-20")
     made = plan(both, rates={"g6.xlarge": slow})
@@ -196,5 +196,5 @@ def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
 
 
 def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
-    made = plan(Job(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")})
+    made = plan(job_of(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")})
     assert made.run_limit.duration == timedelta(minutes=30)

@@ -4,9 +4,9 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from trainer.config import Job
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
+from trainer.job import job_of
 from trainer.launch.bundle import build_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
@@ -17,7 +17,7 @@ from trainer.runs.store import Conflict, Stored, manifest_key, record_key
 from trainer.stack_outputs import StackOutputs
 
 NOW = from_iso("2026-11-20T12:00:00Z")
-JOB = Job(name="crypto", instance=("g6.xlarge",), symbols=("BTC-USD",), timeframe="1m", budget=2.0, max_duration="2h")
+JOB = job_of(name="crypto", instance=("g6.xlarge",), symbols=("BTC-USD",), timeframe="1m", budget=2.0, max_duration="2h")
 OFFERS = Offers(image_line="line", image_id="ami-1", launch_template_id="lt-1", zones={"g6.xlarge": ("us-east-1a",)})
 OUTPUTS = StackOutputs(
     format=1,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config import Job
+from trainer.job import job_of
 from trainer.models.dropout import keep_mask
 from trainer.models.lstm.network import Lstm, build, run_in
 
@@ -71,7 +71,7 @@ def test_dropout_keeps_the_share_it_should_and_its_masks_are_unrelated(probabili
 
 
 def test_a_model_is_built_again_from_its_architecture():
-    architecture = Job(hidden=12, layers=3, dropout=0.0).model_settings.architecture(features=4, outputs=2)
+    architecture = job_of(hidden=12, layers=3, dropout=0.0).model.architecture(features=4, outputs=2)
     model = build(architecture)
     again = build(architecture)
     again.load_state_dict(model.state_dict())

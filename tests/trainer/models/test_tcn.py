@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.config import Job
+from trainer.job import job_of
 from trainer.models.tcn.network import Tcn, build
 
-SMALL = Job(model="tcn", blocks=3, width=8, dropout=0.2)
+SMALL = job_of(model="tcn", blocks=3, width=8, dropout=0.2)
 BARS = 40
 
 
@@ -19,34 +19,34 @@ def one_thread() -> None:
 
 def model(*, recompute: bool = False, dtype: torch.dtype = torch.float64) -> Tcn:
     torch.manual_seed(0)
-    return build(SMALL.model_settings.architecture(features=5, outputs=2), recompute=recompute).to(dtype)
+    return build(SMALL.model.architecture(features=5, outputs=2), recompute=recompute).to(dtype)
 
 
 def bars(seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(2, 5, BARS + SMALL.bars_seen - 1, generator=generator, dtype=torch.float64)
+    return torch.randn(2, 5, BARS + SMALL.model.bars_seen - 1, generator=generator, dtype=torch.float64)
 
 
 def keys() -> torch.Tensor:
-    return torch.arange(2 * 2 * SMALL.blocks, dtype=torch.int32).view(-1, 2)
+    return torch.arange(2 * 2 * SMALL.model.blocks, dtype=torch.int32).view(-1, 2)
 
 
 @pytest.mark.slow
 def test_the_full_size_has_about_eighteen_million_parameters():
     with torch.device("meta"):
-        full = build(Job(model="tcn").model_settings.architecture(features=37, outputs=1))
+        full = build(job_of(model="tcn").model.architecture(features=37, outputs=1))
     assert sum(parameter.numel() for parameter in full.parameters()) == 18_189_313
 
 
 @pytest.mark.parametrize("settings", [{}, {"blocks": 3}, {"blocks": 6, "dilation_cap": 4}])
 def test_job_and_model_agree_on_the_receptive_field(settings):
-    job = Job(model="tcn", **{"width": 4, **settings})
-    built = build(job.model_settings.architecture(features=5, outputs=1))
-    assert built.receptive_field == job.bars_seen == 1 + 4 * sum(job.model_settings.dilations)
+    job = job_of(model="tcn", **{"width": 4, **settings})
+    built = build(job.model.architecture(features=5, outputs=1))
+    assert built.receptive_field == job.model.bars_seen == 1 + 4 * sum(job.model.dilations)
 
 
 def test_dilations_double_up_to_their_cap():
-    assert Job(model="tcn").model_settings.dilations == (1, 2, 4, 8, 16, 32, 32, 32, 32, 32, 32, 32)
+    assert job_of(model="tcn").model.dilations == (1, 2, 4, 8, 16, 32, 32, 32, 32, 32, 32, 32)
 
 
 def test_an_output_sees_its_own_bar_and_the_receptive_field_before_it_and_nothing_else():
@@ -56,7 +56,7 @@ def test_an_output_sees_its_own_bar_and_the_receptive_field_before_it_and_nothin
     tcn(x_BFX)[0, target].sum().backward()
     seen = x_BFX.grad.abs().sum(1)[0] > 0
     assert seen.nonzero().flatten().tolist()[0] == target
-    assert seen.nonzero().flatten().tolist()[-1] == target + SMALL.bars_seen - 1
+    assert seen.nonzero().flatten().tolist()[-1] == target + SMALL.model.bars_seen - 1
     assert not x_BFX.grad[1].any()
 
 
@@ -64,19 +64,19 @@ def test_an_output_does_not_change_with_the_future_or_with_the_past_beyond_the_r
     tcn, x_BFX = model(), bars()
     before = tcn(x_BFX)
     target = 17
-    for changed in (slice(target + SMALL.bars_seen, None), slice(0, target)):
+    for changed in (slice(target + SMALL.model.bars_seen, None), slice(0, target)):
         other = x_BFX.clone()
         other[:, :, changed] += 100.0
         assert torch.equal(tcn(other)[:, target], before[:, target])
     other = x_BFX.clone()
-    other[:, :, target + SMALL.bars_seen - 1] += 1.0
+    other[:, :, target + SMALL.model.bars_seen - 1] += 1.0
     assert not torch.equal(tcn(other)[:, target], before[:, target])
 
 
 def test_a_chunk_read_again_in_two_halves_gives_what_the_whole_gives():
     tcn, x_BFX = model(), bars()
     half = BARS // 2
-    parts = [tcn(x_BFX[:, :, : half + SMALL.bars_seen - 1]), tcn(x_BFX[:, :, half:])]
+    parts = [tcn(x_BFX[:, :, : half + SMALL.model.bars_seen - 1]), tcn(x_BFX[:, :, half:])]
     torch.testing.assert_close(torch.cat(parts, dim=1), tcn(x_BFX), rtol=1e-12, atol=1e-12)
 
 

@@ -22,7 +22,7 @@ import pytest
 import trainer
 from trainer.access import Access
 from trainer.code_files import code_files
-from trainer.config import Job
+from trainer.job import job_of
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.runs.record import iso
@@ -111,7 +111,7 @@ class Machine:
         self.s3.put_object(Bucket=self.bucket, Key="raw/script.json", Body=b"a later version, which no run asked for")
         found = self.input_sha256 or hashlib.sha256(content).hexdigest()
         manifest = {
-            "job": Job(symbols=("A", "B")).to_dict(),
+            "job": job_of(symbols=("A", "B")).to_dict(),
             "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
             "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus}},
             **self.known,

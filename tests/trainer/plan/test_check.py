@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import Job
 from trainer.data.writing import write_candles
+from trainer.job import job_of
 from trainer.plan.check import main
 from trainer.train.prepare import prepare
 
@@ -28,7 +28,7 @@ def run(capsys, *arguments: str) -> tuple[int, dict]:
 
 def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
     job = tmp_path / "job.json"
-    job.write_text(json.dumps({"symbols": ["AAA"], "lookback": 30}))
+    job.write_text(json.dumps({"data": {"symbols": ["AAA"]}, "model": {"lookback": 30}}))
     code, report = run(capsys, "--job", str(job), "--data", str(folder))
     path = folder / "AAA_1m.parquet"
     assert code == 0
@@ -44,7 +44,7 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
             "holds": [{"symbol": "AAA", "bars": 999, "first": "2024-01-01T00:00:00Z", "last": "2024-01-01T16:39:00Z"}],
         }
     ]
-    expected = prepare(make_candles(1000, drop=[500]), Job(lookback=30))
+    expected = prepare(make_candles(1000, drop=[500]), job_of(lookback=30))
     assert report["symbols"] == [
         {
             "symbol": "AAA",

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.data.feature_names import WARMUP
 from trainer.data.timeframes import DAY
 from trainer.errors import DataError
+from trainer.job import job_of, with_settings
 from trainer.plan.plans import chunk_grid, count_separate, plan_symbol
 from trainer.train.prepare import prepare
 
 RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
-SMALL = Job(model="tcn", blocks=3, width=4, chunk=64)  # sees 29 bars
+SMALL = job_of(model="tcn", blocks=3, width=4, chunk=64)  # sees 29 bars
 BARS = 12 * 220  # of two hours: 220 sessions
 
 
 def last_bars(plan, span):
-    return plan.starts[span] + SMALL.bars_seen - 1
+    return plan.starts[span] + SMALL.model.bars_seen - 1
 
 
 def test_no_label_crosses_into_another_span_and_the_embargo_is_as_long_as_a_label(make_candles):
@@ -33,7 +33,7 @@ def test_no_label_crosses_into_another_span_and_the_embargo_is_as_long_as_a_labe
         assert bars.min() >= span.start and plan.ends[bars].max() < span.stop
     assert spans["validation"].start - spans["train"].stop >= plan.horizon_bars == 12 * plan.target.horizon_sessions
     assert spans["test"].start - spans["validation"].stop >= plan.horizon_bars
-    assert last_bars(plan, "train").min() == WARMUP + SMALL.bars_seen - 1
+    assert last_bars(plan, "train").min() == WARMUP + SMALL.model.bars_seen - 1
 
 
 @pytest.mark.parametrize(("bars", "sessions"), [(BARS, 1), (2 * BARS, 3), (33_000, 20), (60_000, 21)])
@@ -47,7 +47,7 @@ def test_too_few_sessions_are_an_error_that_names_the_setting_which_goes_on_all_
     candles = make_candles(BARS // 2, timeframe="2h")
     with pytest.raises(DataError, match="horizon_sessions = 1"):
         plan_symbol(candles, SMALL)
-    plan = plan_symbol(candles, replace(SMALL, horizon_sessions=1))
+    plan = plan_symbol(candles, with_settings(SMALL, horizon_sessions=1))
     assert count_separate(last_bars(plan, "test"), plan.ends) < 20
 
 
@@ -62,7 +62,7 @@ def test_no_bar_has_a_hole_in_what_it_sees_or_in_its_label(make_candles):
     bars = last_bars(plan, "train")
     near = bars[(bars > gone - 60) & (bars < gone + 60)]  # bar `gone` is now the first after the hole
     assert near[near < gone].max() + 12 < gone
-    assert near[near >= gone].min() - SMALL.bars_seen + 1 == gone + 1
+    assert near[near >= gone].min() - SMALL.model.bars_seen + 1 == gone + 1
 
 
 def test_bars_after_which_nothing_moves_are_counted_and_left_out(make_candles):
@@ -82,14 +82,14 @@ def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_
     candles = make_candles(BARS, timeframe="2h")
     data = prepare(candles, SMALL)
     labelled = np.flatnonzero(np.isfinite(data.train_labels_TK.numpy()[:, 0]))
-    bars = data.starts["train"].numpy() + SMALL.bars_seen - 1
+    bars = data.starts["train"].numpy() + SMALL.model.bars_seen - 1
     assert labelled.tolist() == bars.tolist()
     scaled = data.train_labels_TK.numpy()[:, 0][bars]
     assert scaled.mean() == pytest.approx(0, abs=1e-5) and scaled.std() == pytest.approx(1, abs=1e-5)
     np.testing.assert_allclose(
         scaled * data.fitted["label_std"] + data.fitted["label_mean"], data.labels_TK[bars, 0], rtol=1e-5
     )
-    covered = np.concatenate([start + SMALL.bars_seen - 1 + np.arange(SMALL.chunk) for start in data.reads.numpy()])
+    covered = np.concatenate([start + SMALL.model.bars_seen - 1 + np.arange(SMALL.model.chunk) for start in data.reads.numpy()])
     assert np.isin(bars, covered).all() and len(np.unique(covered)) == len(covered)
 
 
@@ -99,5 +99,5 @@ def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_
 )
 def test_real_series_have_the_sessions_that_are_known_of_them(symbol, timeframe, sessions, horizon):
     candles = read_candles(RAW, symbols=(symbol,), timeframe=timeframe).symbols[symbol]
-    plan = plan_symbol(candles, Job(model="tcn"))
+    plan = plan_symbol(candles, job_of(model="tcn"))
     assert (plan.clock[-1] // DAY + 1, plan.target.horizon_sessions) == (sessions, horizon)

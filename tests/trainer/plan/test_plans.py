@@ -7,11 +7,11 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from trainer.config import Job
 from trainer.errors import DataError
+from trainer.job import Job, job_of
 from trainer.plan.plans import longest_stretch, plan_symbol
 
-JOB = Job(lookback=4, horizon=2, validation_fraction=0.2, test_fraction=0.2)
+JOB = job_of(lookback=4, horizon=2, validation_fraction=0.2, test_fraction=0.2)
 
 
 def test_windows_of_a_series_without_holes_fill_their_spans(make_candles) -> None:
@@ -25,13 +25,13 @@ def test_windows_of_a_series_without_holes_fill_their_spans(make_candles) -> Non
 
 
 def test_no_label_of_a_span_reaches_the_next_span(make_candles) -> None:
-    for job in (JOB, Job(lookback=4, horizon=9, embargo=3), Job(lookback=4, horizon=2, embargo=30)):
+    for job in (JOB, job_of(lookback=4, horizon=9, embargo=3), job_of(lookback=4, horizon=2, embargo=30)):
         plan = plan_symbol(make_candles(2000), job, warmup=10)
         spans = [span for _, span in plan.spans.items()]
         for (name, span), later in zip(plan.spans.items(), [*spans[1:], None], strict=True):
-            ends = plan.starts[name] + job.lookback - 1 + job.horizon
+            ends = plan.starts[name] + job.model.lookback - 1 + job.target.horizon
             assert ends.max() < span.stop
-            assert later is None or later.start - span.stop >= max(job.embargo, job.horizon)
+            assert later is None or later.start - span.stop >= max(job.data.embargo, job.target.horizon)
 
 
 def test_no_window_nor_its_label_crosses_a_hole(make_candles) -> None:
@@ -41,11 +41,11 @@ def test_no_window_nor_its_label_crosses_a_hole(make_candles) -> None:
     step = int(timedelta(minutes=1).total_seconds() * 1e9)
     expected: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
     for start in range(10, len(candles)):  # the rule in plain words, bar by bar
-        last = start + JOB.lookback - 1
+        last = start + JOB.model.lookback - 1
         for name, span in plan.spans.items():
-            if span.start <= last and last + JOB.horizon < span.stop:
-                times = candles.timestamp[start - 1 : last + JOB.horizon + 1]
-                if (np.diff(times) == step).all() and candles.close[last + JOB.horizon] != candles.close[last]:
+            if span.start <= last and last + JOB.target.horizon < span.stop:
+                times = candles.timestamp[start - 1 : last + JOB.target.horizon + 1]
+                if (np.diff(times) == step).all() and candles.close[last + JOB.target.horizon] != candles.close[last]:
                     expected[name].append(start)
     assert {name: starts.tolist() for name, starts in plan.starts.items()} == expected
     assert plan.holes.sum() == (np.diff(candles.timestamp) > step).sum()
@@ -56,16 +56,18 @@ def test_ties_are_dropped_and_counted(make_candles) -> None:
     close = 100 + np.cumsum(np.random.default_rng(0).choice([-1.0, 1.0], 400))
     close[150:160] = 100.0  # eight windows end in 150..157 with the same close two bars later
     plan = plan_symbol(make_candles(400, close=close), JOB, warmup=10)
-    last = {name: starts + JOB.lookback - 1 for name, starts in plan.starts.items()}
+    last = {name: starts + JOB.model.lookback - 1 for name, starts in plan.starts.items()}
     assert not set(range(150, 158)) & set(last["train"].tolist())
-    whole = sum(len(span) - JOB.horizon - (JOB.lookback - 1 if name == "train" else 0) for name, span in plan.spans.items())
+    whole = sum(
+        len(span) - JOB.target.horizon - (JOB.model.lookback - 1 if name == "train" else 0) for name, span in plan.spans.items()
+    )
     assert plan.ties == whole - sum(len(rows) for rows in last.values()) > 8
 
 
 def test_the_calendar_of_the_job_wins_over_the_guess(make_candles) -> None:
     candles = make_candles(1000, drop=range(200, 500))
     assert plan_symbol(candles, JOB, warmup=10).calendar == "24x7"
-    plan = plan_symbol(candles, Job(lookback=4, horizon=2, calendar="events"), warmup=10)
+    plan = plan_symbol(candles, job_of(lookback=4, horizon=2, calendar="events"), warmup=10)
     assert (plan.calendar, int(plan.holes.sum())) == ("events", 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -106,16 +107,12 @@ def test_the_bill_is_bounded_by_the_signs_of_life_and_by_launch_and_end(ended):
 
 
 def test_the_shortest_bill_is_a_minute(ended, make_record):
-    from dataclasses import replace
-
     short = replace(ended.instances[0], running_seen_at=at(12), terminated_at=at(20))
     low, high = spent(replace(ended, instances=(short,)), Observation(), ended.closed_at)
     assert low == high == pytest.approx(60 / 3600 * 5.0)
 
 
 def test_an_instance_that_was_never_seen_running_may_have_cost_nothing(ended):
-    from dataclasses import replace
-
     unseen = replace(ended.instances[0], running_seen_at=None)
     low, high = spent(replace(ended, instances=(unseen,)), Observation(), ended.closed_at)
     assert low == 0 and high > 0
@@ -128,10 +125,16 @@ def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
     assert [item["symbol"] for item in receipt["failed"]] == ["ETH-USD"]
 
 
-def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(ended):
-    from dataclasses import replace
-
-    several = replace(ended, job={**ended.job, "symbols": ["BTC-USD"], "folds": 2, "seeds": 2, "seed": 3})
+@pytest.mark.parametrize(
+    ("format", "job"),
+    [
+        (3, {"name": "crypto", "data": {"symbols": ["BTC-USD"], "folds": 2}, "train": {"seeds": 2, "seed": 3}}),
+        (2, {"name": "crypto", "data": "candles", "symbols": ["BTC-USD"], "folds": 2, "seeds": 2, "seed": 3}),
+    ],
+    ids=["tables", "flat, of format 2"],
+)
+def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(ended, format, job):
+    several = replace(ended, format=format, job=job)
     folder = "models/experiments/r/1"
     seen = [
         ModelSeen(key=f"{folder}/lstm_BTC-USD_1m_f{f}_s{s}.safetensors", version_id="v", sha256="s")

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import Job
+from tests.jobs import keys_for
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
+from trainer.job import job_of
 from trainer.models import MODELS
 from trainer.settings import HIGHER, LOWER, TargetSettings
 from trainer.targets import TARGETS, labels_of, loss_of, scores_of
@@ -20,9 +21,8 @@ from trainer.targets.scoring import Rows
 from trainer.train.prepare import prepare
 
 BARS, WARM = 1500, 300
-EVERY = pytest.mark.parametrize(
-    "target", [Job(target=name, horizon_sessions=2).target_settings for name in TARGETS], ids=TARGETS
-)
+KEYS = {name: keys_for({"horizon_sessions": 2}, model="lstm", target=name) for name in TARGETS}
+EVERY = pytest.mark.parametrize("target", [job_of(**keys).target for keys in KEYS.values()], ids=TARGETS)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from trainer.config import Job
+from trainer.job import Job, job_of
 from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
@@ -124,8 +124,10 @@ def train() -> Callable[..., Trained]:
     """Return a function that trains one symbol's model in this process, on one thread as workers do."""
 
     def run(data: Path, out: Path, symbol: str = "SIG-USD", **settings: Any) -> Trained:
-        job = Job(**settings)
-        task = Task(symbol=symbol, family=job.model, target=job.target_name, timeframe="1m", estimate=1, seed=job.seed)
+        job = job_of(**settings)
+        task = Task(
+            symbol=symbol, family=job.model.name, target=job.target.name, timeframe="1m", estimate=1, seed=job.train.seed
+        )
         events: list[dict[str, Any]] = []
         roster = OneTask(task, job, data, out)
         train_pack(roster, lambda members: form_pack(members, job), job, events.append)

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from trainer.config import Job
+from trainer.job import Job, job_of, with_settings
 from trainer.train.checkpoint import CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
@@ -24,7 +24,7 @@ from trainer.train.readers import WindowReader
 pytestmark = pytest.mark.slow
 
 # Sixty steps of the shorter model.
-JOB = Job(hidden=6, lookback=8, batch=10, epochs=5, patience=5, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
+JOB = job_of(hidden=6, lookback=8, batch=10, epochs=5, patience=5, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
 MARK = "the same job, data and code"
 
 
@@ -66,13 +66,15 @@ def _run(number: int) -> Run:
     labels_TK = (rows_TF[:, 1:2] > 0).float()
     member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4))
     last = len(rows_TF) - 60
-    bars = torch.arange(last, last + 40) + JOB.lookback - 1
-    reader = WindowReader(rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=JOB.bars_seen)
+    bars = torch.arange(last, last + 40) + JOB.model.lookback - 1
+    reader = WindowReader(rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=JOB.model.bars_seen)
 
     def validate(model: nn.Module) -> float:
         return float(loss_for(JOB)(torch.from_numpy(reader.outputs(model, bars.numpy())), labels_TK[bars].double()).mean())
 
-    return Run(member=member, symbol=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.learning_rate)
+    return Run(
+        member=member, symbol=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.train.learning_rate
+    )
 
 
 def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places: int, job: Job = JOB) -> Worker:
@@ -93,7 +95,7 @@ def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places
     ],
 )
 def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_path, strategy, dies_after, places, ema):
-    job = replace(JOB, ema=ema)
+    job = with_settings(JOB, ema=ema)
     whole = _train(Worker(tmp_path / "whole"), strategy, places, job)
     with pytest.raises(Killed):
         _train(Worker(tmp_path / "cut", dies_after=dies_after), strategy, places, job)
@@ -169,11 +171,11 @@ def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
 def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast():
     data = {"close": b"1234"}
     mark = fingerprint(JOB, data=data, code_sha256="c")
-    assert mark == fingerprint(replace(JOB, strategy="fused", pack=4, budget=5.0, retries=3), data=data, code_sha256="c")
+    assert mark == fingerprint(with_settings(JOB, strategy="fused", pack=4, budget=5.0, retries=3), data=data, code_sha256="c")
     others = [
-        fingerprint(replace(JOB, hidden=7), data=data, code_sha256="c"),
-        fingerprint(replace(JOB, seed=1), data=data, code_sha256="c"),
-        fingerprint(replace(JOB, ema=0.9), data=data, code_sha256="c"),
+        fingerprint(with_settings(JOB, hidden=7), data=data, code_sha256="c"),
+        fingerprint(with_settings(JOB, seed=1), data=data, code_sha256="c"),
+        fingerprint(with_settings(JOB, ema=0.9), data=data, code_sha256="c"),
         fingerprint(JOB, data={"close": b"1235"}, code_sha256="c"),
         fingerprint(JOB, data=data, code_sha256="d"),
     ]

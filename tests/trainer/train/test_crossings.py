@@ -14,23 +14,22 @@ import numpy as np
 import pytest
 
 from benchmarks.learning import CROSSED, crossed
+from tests.jobs import keys_for
 from trainer.artifacts.card import read_card
 from trainer.artifacts.metrics import headline, shown
 from trainer.artifacts.weights import load, save
 from trainer.errors import DataError
 from trainer.models import MODELS
-from trainer.targets import TARGETS
+from trainer.targets import TARGETS, default_of
 from trainer.train.predict import predict_file
 
 SMALL: dict[str, Any] = {
     "hidden": 4,
     "layers": 1,
     "lookback": 20,
-    "batch": 64,
     "width": 4,
     "blocks": 2,
     "chunk": 64,
-    "batch_chunks": 8,
     "epochs": 1,
     "learning_rate": 1e-2,
     "horizon_sessions": 1,
@@ -53,8 +52,8 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
 ) -> None:
     bars = 14_000 if target == "volatility" else 3_000  # whose labels look a day ahead
     write_candles(tmp_path, "SIG-USD", bars=bars, signal=1.0)
-    settings = {**SMALL, "batch": 8} if model == "tcn" else SMALL
-    trained = train(tmp_path, tmp_path / "out", model=model, target=target, **settings)
+    settings = keys_for({**SMALL, "batch": 8 if model == "tcn" else 64}, model=model, target=target)
+    trained = train(tmp_path, tmp_path / "out", **settings)
     card = read_card(trained.file)
     assert card.model == f"{model}-{target}_SIG-USD_1m" and card.target == target
     assert card.metrics == trained.done["metrics"]
@@ -69,12 +68,13 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
 @pytest.mark.parametrize("model", MODELS)
 def test_a_card_of_before_there_were_targets_says_the_same(model: str, tmp_path, write_candles, train) -> None:
     write_candles(tmp_path, "SIG-USD", bars=14_000)
-    trained = train(tmp_path, tmp_path / "out", model=model, **{**SMALL, "batch": 8 if model == "tcn" else 64})
+    settings = keys_for({**SMALL, "batch": 8 if model == "tcn" else 64}, model=model, target=default_of(model))
+    trained = train(tmp_path, tmp_path / "out", **settings)
     tensors, card = load(trained.file)
     architecture = {name: value for name, value in card.architecture.items() if name != "outputs"}
     scaler = {**card.scaler, **card.fitted, **card.target_settings}
     nameless = {"target": "", "target_settings": {}, "fitted": {}}
-    old = replace(card, architecture=architecture, scaler=scaler, horizon=trained.job.horizon, **nameless)
+    old = replace(card, architecture=architecture, scaler=scaler, horizon=getattr(trained.job.target, "horizon", 5), **nameless)
     save(tmp_path / "old.safetensors", tensors, old)
     assert predict_file(tmp_path / "old.safetensors", tmp_path, last=9) == predict_file(trained.file, tmp_path, last=9)
     stranger = replace(old, family="gru")

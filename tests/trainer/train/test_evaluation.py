@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import Job
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
+from trainer.job import job_of
 from trainer.targets.direction.scores import baselines, metrics, weighted
 from trainer.targets.scoring import block_length
 from trainer.train.evaluation import block_bootstrap, evaluate
@@ -17,8 +17,8 @@ from trainer.train.prepare import SymbolData, prepare
 
 MINUTE = 60_000_000_000
 DAY = 1440 * MINUTE
-JOB = Job(lookback=10, horizon=1)
-TARGET = JOB.target_settings
+JOB = job_of(lookback=10, horizon=1)
+TARGET = JOB.target
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_a_baseline_is_not_better_than_itself(trending) -> None:
 @pytest.mark.slow
 def test_chance_is_seen_as_chance_and_one_bar_read_ahead_is_seen_at_once() -> None:
     """Random-walk candles through features, splits and scalers: five seeds, 10,000 test bars each."""
-    job = Job(lookback=10, horizon=1, test_fraction=0.25)
+    job = job_of(lookback=10, horizon=1, test_fraction=0.25)
     honest, leaking = [], []
     for seed in range(5):
         candles = synthetic_candles("WALK", bars=40_000, seed=seed)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from trainer.config import Job
+from trainer.job import Job, job_of, with_settings
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
 from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
@@ -27,7 +26,7 @@ WINDOWS = 40
 
 def validation(member: Member, bars: torch.Tensor, job: Job) -> Callable[[nn.Module], float]:
     """Return the mean loss of a network over the windows that end at these bars."""
-    reader = WindowReader(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=job.bars_seen)
+    reader = WindowReader(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=job.model.bars_seen)
     return lambda model: float(
         loss_for(job)(torch.from_numpy(reader.outputs(model, bars.numpy())), member.labels_TK[bars].double()).mean()
     )
@@ -90,12 +89,12 @@ class Listed:
 
 
 def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
-    job = Job(lookback=2, batch=WINDOWS, **settings)
+    job = job_of(lookback=2, batch=WINDOWS, **settings)
     member = Member(
         name="m", rows_TF=torch.zeros(200, 1), labels_TK=torch.ones(200, 1), mean_F=torch.zeros(1), std_F=torch.ones(1)
     )
     validate = validation(member, torch.arange(51, 61), job)
-    run = Run(member=member, symbol="S", reads=torch.arange(WINDOWS), validate=validate, learning_rate=job.learning_rate)
+    run = Run(member=member, symbol="S", reads=torch.arange(WINDOWS), validate=validate, learning_rate=job.train.learning_rate)
     events: list[dict[str, Any]] = []
     train(Listed(run), lambda members: pack, job, events.append)
     return run, events
@@ -124,7 +123,7 @@ def test_every_epoch_visits_every_training_window_once_in_another_order():
 
 def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model():
     run, _ = _train(Scripted([]), epochs=1)
-    job = Job(lookback=2, batch=1, learning_rate=0.8)
+    job = job_of(lookback=2, batch=1, learning_rate=0.8)
     run = Run(member=run.member, symbol="S", reads=run.reads, validate=run.validate, learning_rate=0.8)
     pack = Scripted([], broken=True)
     train(Listed(run), lambda members: pack, job, lambda event: None)
@@ -141,7 +140,7 @@ def test_a_model_that_takes_no_step_in_an_epoch_however_short_is_lowered_and_not
 
 def test_progress_is_reported_about_once_a_second():
     ticks = iter(range(1000))
-    job = Job(lookback=2, batch=10, epochs=1)
+    job = job_of(lookback=2, batch=10, epochs=1)
     run, _ = _train(Scripted([1]), epochs=1)
     fresh = Run(member=run.member, symbol="S", reads=run.reads, validate=run.validate, learning_rate=1e-3)
     events: list[dict[str, Any]] = []
@@ -159,12 +158,12 @@ def _real_run(number: int, job: Job) -> Run:
     labels_TK = (rows_TF[:, 1:2] > 0).float()
     member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4))
     last = len(rows_TF) - 60
-    validate = validation(member, torch.arange(last, last + 40) + job.lookback - 1, job)
+    validate = validation(member, torch.arange(last, last + 40) + job.model.lookback - 1, job)
     reads = torch.arange(last)
-    return Run(member=member, symbol=f"S{number}", reads=reads, validate=validate, learning_rate=job.learning_rate)
+    return Run(member=member, symbol=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
 
 
-REAL_JOB = Job(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
+REAL_JOB = job_of(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
 
 
 def _histories(form: Any, places: int, job: Job = REAL_JOB) -> tuple[dict[str, list[dict[str, Any]]], list[int]]:
@@ -182,7 +181,7 @@ def _histories(form: Any, places: int, job: Job = REAL_JOB) -> tuple[dict[str, l
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compacted(ema):
-    job = replace(REAL_JOB, ema=ema)
+    job = with_settings(REAL_JOB, ema=ema)
     alone, one_by_one = _histories(Lanes, places=1, job=job)
     packed, sizes = _histories(Lanes, places=2, job=job)
     assert one_by_one == [1, 1, 1, 1, 1]
@@ -194,7 +193,7 @@ def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compact
 @pytest.mark.parametrize(("places", "ema"), [(2, 0.9), (5, 0.0)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_lanes_train(strategy, places, ema):
-    job = replace(REAL_JOB, ema=ema)
+    job = with_settings(REAL_JOB, ema=ema)
     alone, _ = _histories(Lanes, places=1, job=job)
     stacked, sizes = _histories(strategy, places=places, job=job)
     assert sizes[0] == places and sizes[-1] < max(sizes[0], 3)
@@ -217,7 +216,7 @@ def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_bo
 
 
 def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_train_on():
-    job, pack = replace(REAL_JOB, epochs=3, ema=0.9), list[Lanes]()
+    job, pack = with_settings(REAL_JOB, epochs=3, ema=0.9), list[Lanes]()
     states: list[ModelState] = []
 
     def form(members: Sequence[Member]) -> Lanes:
@@ -237,7 +236,7 @@ def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_
     kept = states[run.best_epoch - 1]
     assert all(torch.equal(weight, kept.average[name]) for name, weight in run.best_weights.items())
     assert not torch.equal(kept.average["head.weight"], kept.weights["head.weight"])
-    plain, _ = _histories(Lanes, places=1, job=replace(job, ema=0.0))
+    plain, _ = _histories(Lanes, places=1, job=with_settings(job, ema=0.0))
     told = [(event["train_loss"], event["validation_loss"]) for event in events if event["event"] == "epoch"]
     assert [losses[0] for losses in told] == [event["train_loss"] for event in plain["m2"]]
     assert all(losses[1] != event["validation_loss"] for losses, event in zip(told, plain["m2"], strict=True))
@@ -251,7 +250,7 @@ def _broken(run: Run, first: int, last: int) -> Run:
 
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_stopped_and_its_neighbours_train_on(strategy):
-    job = replace(REAL_JOB, batch=8, ema=0.9)
+    job = with_settings(REAL_JOB, batch=8, ema=0.9)
     runs = [_real_run(0, job), _broken(_real_run(1, job), 0, 100), _broken(_real_run(2, job), 50, 51), _real_run(3, job)]
     roster = Listed(*runs)
     packs = list[Pack]()
@@ -267,7 +266,7 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
     fresh = strategy([stopped.member], job).snapshot(0).weights
     assert all(torch.equal(weight, fresh[name]) for name, weight in stopped.best_weights.items())
     # One row that is NaN breaks the few steps whose windows hold it, and no more.
-    assert (scarred.failure, scarred.lowered, scarred.epoch) == ("", 0, job.epochs)
+    assert (scarred.failure, scarred.lowered, scarred.epoch) == ("", 0, job.train.epochs)
     assert 0 < scarred.skipped <= MAX_SKIPPED_STEPS
     assert all(math.isfinite(losses[kind]) for losses in scarred.history for kind in ("train_loss", "validation_loss"))
     alone, _ = _histories(Lanes, places=1, job=job)
@@ -279,19 +278,19 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
 
 
 def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
-    job = Job(lookback=2, batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
+    job = job_of(lookback=2, batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
     pack = Scripted([1, 2, 3])
     member = Member(
         name="m", rows_TF=torch.zeros(200, 1), labels_TK=torch.ones(200, 1), mean_F=torch.zeros(1), std_F=torch.ones(1)
     )
     validate, reads = validation(member, torch.arange(51, 61), job), torch.arange(WINDOWS)
     train(
-        Listed(Run(member=member, symbol="S", reads=reads, validate=validate, learning_rate=job.learning_rate)),
+        Listed(Run(member=member, symbol="S", reads=reads, validate=validate, learning_rate=job.train.learning_rate)),
         lambda members: pack,
         job,
         lambda event: None,
     )
-    steps = 2 * math.ceil(WINDOWS / job.batch)
+    steps = 2 * math.ceil(WINDOWS / job.train.batch)
     expected = [0.8 * rate_factor(job, step=step, steps=steps) for step in range(steps)]
     assert pack.learning_rates == expected and expected[:3] == pytest.approx([0.8 / 3, 1.6 / 3, 0.8])
     assert 0 < expected[-1] < 0.1

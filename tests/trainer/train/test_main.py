@@ -114,7 +114,7 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
     ("arguments", "said"),
     [
         (["--symbols", "BGI-USD"], "unknown symbol 'BGI-USD'"),
-        (["--set", "hiden=4"], "unknown job key 'hiden'. Did you mean hidden"),
+        (["--set", "hiden=4"], "unknown job key 'hiden'. Did you mean model.hidden"),
         (["--set", "batch=5000"], "batch 5000 is larger than"),
         (["--set", "precision=fp16"], "precision fp16 on a CPU"),
         (["--workers", "0"], "--workers 0"),

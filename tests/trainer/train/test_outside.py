@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.jobs import keys_for
 from tests.trainer.outside.extremes import Extremes
 from tests.trainer.outside.gru import GruSettings
 from trainer.artifacts.card import read_card
-from trainer.config import Job
 from trainer.errors import DataError
+from trainer.job import job_of
 from trainer.models import MODELS
 from trainer.targets import TARGETS
 from trainer.train.predict import predict_file
 
-SMALL = {"hidden": 4, "layers": 1, "lookback": 20, "width": 4, "blocks": 2, "chunk": 64, "batch_chunks": 8, "epochs": 2}
+SMALL = {"hidden": 4, "layers": 1, "lookback": 20, "width": 4, "blocks": 2, "chunk": 64, "epochs": 2}
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,10 @@ def test_a_model_and_a_target_from_outside_train_and_predict(
     monkeypatch.setitem(MODELS, "gru", GruSettings)
     monkeypatch.setitem(TARGETS, "extremes", Extremes)
     write_candles(tmp_path, "SIG-USD", bars=3000, signal=1.0)
-    trained = train(tmp_path, tmp_path / "out", model=model, target=target, learning_rate=1e-2, **SMALL, **settings)
+    keys = keys_for({**SMALL, **settings}, model=model, target=target)
+    trained = train(tmp_path, tmp_path / "out", learning_rate=1e-2, **keys)
     card = read_card(trained.file)
-    assert card.model == f"{model}-{target}_SIG-USD_1m" and card.lookback == trained.job.bars_seen
+    assert card.model == f"{model}-{target}_SIG-USD_1m" and card.lookback == trained.job.model.bars_seen
     assert card.training["history"][-1]["train_loss"] < card.training["history"][0]["train_loss"]
     if target == "extremes":
         assert "error (mean)" in [column["title"] for column in card.metrics["about"]["table"]]
@@ -51,6 +53,6 @@ def test_a_model_and_a_target_from_outside_train_and_predict(
 
 def test_what_is_in_no_table_is_refused_with_what_there_is():
     with pytest.raises(Exception, match="lstm, tcn"):
-        Job(model="gru")
+        job_of(model="gru")
     with pytest.raises(Exception, match="direction, volatility"):
-        Job(target="extremes")
+        job_of(target="extremes")

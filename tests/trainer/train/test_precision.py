@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from trainer.config import Job
 from trainer.errors import UsageError
+from trainer.job import Job, job_of
 from trainer.train.precision import FIRST_SCALE, first_scale, matmul_dtype, settle_precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -28,9 +28,9 @@ def _process_as_it_was() -> Iterator[None]:
 
 def test_a_cpu_multiplies_in_full_precision_unless_bf16_is_asked_for():
     assert matmul_dtype(Job(), CPU) == torch.float32
-    assert matmul_dtype(Job(precision="bf16"), CPU) == torch.bfloat16
+    assert matmul_dtype(job_of(precision="bf16"), CPU) == torch.bfloat16
     with pytest.raises(UsageError, match="precision fp16 on a CPU"):
-        matmul_dtype(Job(precision="fp16"), CPU)
+        matmul_dtype(job_of(precision="fp16"), CPU)
 
 
 @pytest.mark.parametrize(
@@ -48,29 +48,29 @@ def test_a_gpu_multiplies_in_bf16_where_it_and_its_library_have_it_and_do_not_em
 ):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
-    assert matmul_dtype(Job(model=model), CUDA) == expected
+    assert matmul_dtype(job_of(model=model), CUDA) == expected
 
 
 def test_bf16_that_a_gpu_lacks_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     with pytest.raises(UsageError, match="precision bf16 on a GPU that has none"):
-        matmul_dtype(Job(precision="bf16"), CUDA)
+        matmul_dtype(job_of(precision="bf16"), CUDA)
 
 
 def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
     torch.backends.cudnn.allow_tf32 = True
     assert settle_precision(Job(), CPU) == torch.float32 and torch.backends.cudnn.allow_tf32
-    assert settle_precision(Job(precision="fp32"), CUDA) == torch.float32 and not torch.backends.cudnn.allow_tf32
+    assert settle_precision(job_of(precision="fp32"), CUDA) == torch.float32 and not torch.backends.cudnn.allow_tf32
 
 
 def test_sums_on_a_gpu_have_one_order_unless_the_user_has_said_otherwise(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     settle_precision(Job(), CPU)
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-    settle_precision(Job(precision="fp32"), CUDA)
+    settle_precision(job_of(precision="fp32"), CUDA)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:2"
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    settle_precision(Job(precision="fp32"), CUDA)
+    settle_precision(job_of(precision="fp32"), CUDA)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import Job
 from trainer.errors import DataError
+from trainer.job import job_of
 from trainer.train.prepare import fit_scaler, prepare
 
-JOB = Job(lookback=20, horizon=3)
+JOB = job_of(lookback=20, horizon=3)
 
 
 def test_the_scaler_comes_from_the_training_span_alone(make_candles) -> None:
@@ -30,7 +30,7 @@ def test_the_scaler_comes_from_the_training_span_alone(make_candles) -> None:
 def test_scaled_training_rows_have_mean_zero_and_deviation_one(make_candles) -> None:
     data = prepare(make_candles(3000), JOB)
     starts = data.starts["train"]
-    rows = data.rows_TF[starts[0] : starts[-1] + JOB.lookback]
+    rows = data.rows_TF[starts[0] : starts[-1] + JOB.model.lookback]
     scaled = ((rows - data.mean_F) / data.std_F).double()
     varied = rows.std(0) > 1e-6
     torch.testing.assert_close(scaled.mean(0), torch.zeros(rows.shape[1]).double(), rtol=0, atol=2e-3)
@@ -50,17 +50,17 @@ def test_starts_gather_windows_whose_label_stands_at_their_last_bar(make_candles
     data = prepare(candles, JOB)
     for starts in data.starts.values():
         assert starts.dtype == torch.int64 and (starts.diff() > 0).all()
-        last = (starts + JOB.lookback - 1).numpy()
+        last = (starts + JOB.model.lookback - 1).numpy()
         labels = data.labels_TK[last, 0]
         assert not np.isnan(labels).any()
-        assert np.array_equal(labels == 1, candles.close[last + JOB.horizon] > candles.close[last])
+        assert np.array_equal(labels == 1, candles.close[last + JOB.target.horizon] > candles.close[last])
 
 
 def test_the_splits_for_a_card_say_times_bars_and_windows(make_candles) -> None:
     splits = prepare(make_candles(2000), JOB).splits()
     assert splits["train"]["first"] == "2024-01-01T04:16:00Z"  # minute 256, after the warm-up
     assert splits["test"]["last"] == "2024-01-02T09:19:00Z"
-    assert splits["embargo"] == 3 and splits["test"]["windows"] == splits["test"]["bars"] - JOB.horizon
+    assert splits["embargo"] == 3 and splits["test"]["windows"] == splits["test"]["bars"] - JOB.target.horizon
     assert splits["train"]["last"] < splits["validation"]["first"]
 
 

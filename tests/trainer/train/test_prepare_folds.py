@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import Job, with_settings
 from trainer.data.feature_names import WARMUP
 from trainer.errors import DataError, UsageError
+from trainer.job import job_of, with_settings
 from trainer.plan.plans import plan_folds
 from trainer.train.prepare import prepare, prepare_folds
 
-JOB = Job(lookback=20, horizon=3, batch=64, folds=2)
+JOB = job_of(lookback=20, horizon=3, batch=64, folds=2)
 
 
 def test_folds_share_their_rows_and_scale_by_their_own_training(make_candles) -> None:
@@ -47,7 +47,7 @@ def test_no_label_of_a_fold_reaches_its_test_and_tests_follow_each_other(make_ca
 
 
 def test_a_volatility_model_has_folds_of_one_horizon(make_candles) -> None:
-    job = Job(model="tcn", blocks=2, width=4, chunk=64, folds=2, batch_chunks=2, test_fraction=0.3, validation_fraction=0.1)
+    job = job_of(model="tcn", blocks=2, width=4, chunk=64, folds=2, batch=2, test_fraction=0.3, validation_fraction=0.1)
     folds = prepare_folds(make_candles(40 * 24 * 3, timeframe="1h"), job)
     assert len({fold.target for fold in folds}) == 1 and folds[0].target.options() == (folds[0].target,)
     assert folds[0].rows_TF.data_ptr() == folds[1].rows_TF.data_ptr()
@@ -92,4 +92,4 @@ def test_a_feature_that_never_moves_is_scaled_to_nothing_and_not_to_infinity(mak
 
 def test_more_folds_than_the_bars_can_test_are_refused_before_any_data_is_read() -> None:
     with pytest.raises(UsageError, match="test_fraction"):
-        Job(folds=5)
+        job_of(folds=5)

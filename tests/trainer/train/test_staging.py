@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.config import Job
 from trainer.errors import DataError
+from trainer.job import job_of
 from trainer.train.source import Source
 from trainer.train.staging import Staging, stages
 from trainer.train.task import Task, source_of
 
-JOB = Job(batch=64, lookback=20, folds=2)
+JOB = job_of(batch=64, lookback=20, folds=2)
 
 
 def _task(symbol: str) -> Task:
@@ -112,4 +112,4 @@ def test_bad_data_is_said_when_the_task_arrives_and_not_before(tmp_path):
     [("cuda", 8, 1.0, True), ("cuda", 8, 0.0, False), ("cpu", 8, 1.0, False), ("cpu", 7, 1.0, True)],
 )
 def test_workers_read_ahead_where_a_gpu_trains_or_a_core_is_free(kind, num_workers, stage_gib, expected):
-    assert stages(Job(stage_gib=stage_gib), kind=kind, num_workers=num_workers, cores=8) == expected
+    assert stages(job_of(stage_gib=stage_gib), kind=kind, num_workers=num_workers, cores=8) == expected

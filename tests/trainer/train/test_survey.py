@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainer.config import Job
+from trainer.job import job_of
 from trainer.train.source import source_gib
 from trainer.train.survey import survey
 from trainer.train.task import source_of
 
-SMALL = Job(batch=64, lookback=20)
+SMALL = job_of(batch=64, lookback=20)
 
 
 def test_a_worker_opens_the_files_of_its_symbol_and_no_other(tmp_path, write_candles):

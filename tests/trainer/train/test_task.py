@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,9 @@ import pytest
 
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
-from trainer.config import Job
 from trainer.data.candles import read_candles
 from trainer.errors import TrainingFailed
+from trainer.job import job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
 from trainer.train.predict import predict_file
@@ -48,12 +47,16 @@ def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others
 
 def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(tmp_path, write_candles, train_task):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
-    small = Job(hidden=4, batch=64, epochs=1, lookback=20)
+    small = job_of(hidden=4, batch=64, epochs=1, lookback=20)
     shared = {"symbol": "SIG-USD", "family": "lstm", "target": "direction", "timeframe": "1m", "estimate": 1, "seed": 5}
     made = []
     for name, job, task in (
-        ("lstm-direction_SIG-USD_1m", replace(small, seed=5), Task(**shared)),
-        ("lstm-direction_SIG-USD_1m_f2_s5", replace(small, folds=2, seeds=2, seed=4), Task(**shared, fold=2, several=True)),
+        ("lstm-direction_SIG-USD_1m", with_settings(small, seed=5), Task(**shared)),
+        (
+            "lstm-direction_SIG-USD_1m_f2_s5",
+            with_settings(small, folds=2, seeds=2, seed=4),
+            Task(**shared, fold=2, several=True),
+        ),
     ):
         done = train_task(task, job, tmp_path, tmp_path / "out")
         assert done["model"] == name
@@ -67,7 +70,7 @@ def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_f
 def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=2000)
     write_candles(tmp_path, "LOW-USD", bars=2000)
-    job = Job(folds=2, seeds=2, batch=64, lookback=20)
+    job = job_of(folds=2, seeds=2, batch=64, lookback=20)
     read: list[str] = []
     sources = Sources()
     in_use: list[Source] = []

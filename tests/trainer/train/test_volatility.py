@@ -20,9 +20,9 @@ from torch import nn
 
 from trainer.artifacts.card import read_card
 from trainer.cli.main import main as mayfly
-from trainer.config import Job
 from trainer.data.candles import Candles, read_candles, time_text
 from trainer.data.writing import write_candles
+from trainer.job import Job, job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.logistic import fit_logistic, logistic
 from trainer.targets.direction.scores import metrics
@@ -42,14 +42,13 @@ pytestmark = pytest.mark.slow
 
 HOURS = 2
 SESSION = 24 // HOURS
-JOB = Job(
+JOB = job_of(
     model="tcn",
     blocks=4,
     width=16,
     dropout=0.0,
     chunk=128,
-    batch_chunks=4,
-    batch=4,  # what the command line makes of batch_chunks
+    batch=4,
     horizon_sessions=1,
     epochs=20,
     patience=20,
@@ -107,7 +106,7 @@ class OneRun:
 
 
 def trained(data: SymbolData, job: Job) -> tuple[nn.Module, Run]:
-    run = run_of(data, job, model="tcn_VOL-USD_2h", seed=job.seed)
+    run = run_of(data, job, model="tcn_VOL-USD_2h", seed=job.train.seed)
     roster = OneRun(run)
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
@@ -117,7 +116,7 @@ def trained(data: SymbolData, job: Job) -> tuple[nn.Module, Run]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(seed, capsys):
     candles, size = planted(bars=6000, seed=seed)
-    job = replace(JOB, seed=seed)
+    job = with_settings(JOB, seed=seed)
     data = prepare(candles, job, features=returns_and_volume(candles), warmup=1)
     bars, labels = data.bars("test"), data.labels("test")[:, 0]
     told = np.array([0.5 * np.log(np.sum(size[bar + 1 : bar + 1 + SESSION] ** 2)) for bar in bars])
@@ -147,15 +146,15 @@ def test_the_last_bar_alone_tells_next_to_nothing_of_the_planted_volatility():
 
 def test_the_same_seed_gives_the_same_losses_and_another_seed_others():
     candles, _ = planted(bars=3000, seed=0)
-    job = replace(JOB, epochs=2, dropout=0.2)
+    job = with_settings(JOB, epochs=2, dropout=0.2)
     data = prepare(candles, job, features=returns_and_volume(candles), warmup=1)
-    histories = [trained(data, replace(job, seed=seed))[1].history for seed in (0, 0, 1)]
+    histories = [trained(data, with_settings(job, seed=seed))[1].history for seed in (0, 0, 1)]
     assert histories[0] == histories[1] != histories[2]
 
 
 def test_the_model_that_is_kept_is_that_of_the_best_epoch():
     candles, _ = planted(bars=3000, seed=0)
-    job = replace(JOB, epochs=6, patience=6, learning_rate=5e-2)
+    job = with_settings(JOB, epochs=6, patience=6, learning_rate=5e-2)
     data = prepare(candles, job, features=returns_and_volume(candles), warmup=1)
     model, run = trained(data, job)
     losses = [epoch["validation_loss"] for epoch in run.history]
@@ -202,7 +201,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, di
     candles = replace(candles, **{name: getattr(candles, name)[kept] for name in names})
     data = folder / "VOL-USD_2h_2024-2024.parquet"
     write_candles(data, [candles], synthetic=True)
-    settings = ["blocks=3", "width=8", "chunk=128", "batch_chunks=4", "horizon_sessions=1"]
+    settings = ["blocks=3", "width=8", "chunk=128", "batch=4", "horizon_sessions=1"]
     arguments = ["--data", str(data), "--out", str(folder / "out"), "--events", str(folder), "--epochs", "2", "--model", "tcn"]
     arguments += ["--device", "cpu", "--workers", "1"] + [part for setting in settings for part in ("--set", setting)]
     with redirect_stdout(io.StringIO()):
@@ -240,7 +239,7 @@ def test_predict_reproduces_the_metrics_of_the_card(model_file):
 
 def _scored(data: Path, span: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
     candles = read_candles(data).symbols["VOL-USD"]
-    prepared = prepare(candles, replace(JOB, blocks=3, width=8))
+    prepared = prepare(candles, with_settings(JOB, blocks=3, width=8))
     bars = prepared.bars("test")
     assert len(bars) == span["windows"]
     return prepared.labels("test")[:, 0], [time_text(candles.timestamp[bar]) for bar in bars]
@@ -269,7 +268,7 @@ def test_the_command_writes_a_column_named_volatility(model_file, capsys):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("batch_chunks=500",), "batch_chunks 500 is larger than the"),
+        (("batch=500",), "batch 500 is larger than the"),
         (("blocks=12", "dilation_cap=512"), "lower blocks or dilation_cap"),
         (("horizon_sessions=0",), "horizon_sessions = 1"),
         (("width=0",), "1 or more"),

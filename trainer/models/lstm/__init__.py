@@ -28,23 +28,19 @@ CPU_SLICE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class LstmKeys:
-    """The keys of an LSTM in a job."""
-
-    hidden: int = setting(64, "LSTM: hidden units of each layer.", least=1)
-    layers: int = setting(2, "LSTM: layers.", least=1)
-    dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
-    lookback: int = setting(60, "LSTM: bars of a window.", least=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LstmSettings(LstmKeys, ModelSettings):
+class LstmSettings(ModelSettings):
     """An LSTM's settings."""
 
+    name = "lstm"
     reads = WINDOWS
-    shape = ("hidden", "layers", "lookback", "batch")
+    shape = ("hidden", "layers", "lookback")
     has_stacked_form = True
     is_recurrent = True
+
+    hidden: int = setting(64, "Hidden units of each layer.", least=1)
+    layers: int = setting(2, "Layers.", least=1)
+    dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
+    lookback: int = setting(60, "Bars of a window.", least=1)
 
     @property
     def bars_seen(self) -> int:

@@ -27,28 +27,23 @@ CPU_SLICE_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class TcnKeys:
-    """The keys of a TCN in a job."""
-
-    width: int = setting(512, "TCN: channels of each convolution.", least=1)
-    blocks: int = setting(12, "TCN: residual blocks of two dilated causal convolutions.", least=1)
-    dilation_cap: int = setting(32, "TCN: the dilation doubles from block to block, 1, 2, 4 ..., up to this.", least=1)
-    dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
-    chunk: int = setting(1024, "TCN: bars of a chunk; the bars that its first output looks back on are read besides.", least=1)
-    batch_chunks: int = setting(4, "TCN: chunks in one optimizer step, instead of batch.", least=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TcnSettings(TcnKeys, ModelSettings):
+class TcnSettings(ModelSettings):
     """A TCN's settings."""
 
+    name = "tcn"
     reads = CHUNKS
-    batch_key = "batch_chunks"
-    shape = ("width", "blocks", "dilation_cap", "chunk", "batch_chunks")
+    default_batch = 4
+    shape = ("width", "blocks", "dilation_cap", "chunk")
     shorter = "blocks or dilation_cap"
     recompute_pays = True
     counts_gradients = True
     small = {"blocks": 4, "width": 32, "chunk": 256}
+
+    width: int = setting(512, "Channels of each convolution.", least=1)
+    blocks: int = setting(12, "Residual blocks of two dilated causal convolutions.", least=1)
+    dilation_cap: int = setting(32, "The dilation doubles from block to block, 1, 2, 4 ..., up to this.", least=1)
+    dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
+    chunk: int = setting(1024, "Bars of a chunk; the bars that its first output looks back on are read besides.", least=1)
 
     @property
     def dilations(self) -> tuple[int, ...]:

@@ -14,20 +14,10 @@ CLASSES = ("down", "none", "up")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BarrierKeys:
-    """The keys of a barrier in a job."""
-
-    horizon: int = horizon_setting()
-    volatility_bars: int = volatility_bars_setting()
-    barrier_width: float = setting(
-        1.0, "Barrier: distance of both barriers, in trailing volatilities over the horizon.", above=0
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Barrier(BarrierKeys, TargetSettings):
+class Barrier(TargetSettings):
     """A barrier's settings."""
 
+    name = "barrier"
     metrics = (
         Metric(name="accuracy", title="accuracy"),
         Metric(name="base_rate", title="base rate"),
@@ -40,6 +30,10 @@ class Barrier(BarrierKeys, TargetSettings):
         Column(title="log loss (unconditional)", value=("log_loss",), beside=("baselines", "unconditional", "log_loss")),
         Column(title="Brier", value=("brier",)),
     )
+
+    horizon: int = horizon_setting()
+    volatility_bars: int = volatility_bars_setting()
+    barrier_width: float = setting(1.0, "Distance of both barriers, in trailing volatilities over the horizon.", above=0)
 
     @property
     def outputs(self) -> int:

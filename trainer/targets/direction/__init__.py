@@ -8,16 +8,10 @@ from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_sett
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectionKeys:
-    """The keys of a direction in a job."""
-
-    horizon: int = horizon_setting()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Direction(DirectionKeys, TargetSettings):
+class Direction(TargetSettings):
     """A direction's settings."""
 
+    name = "direction"
     metrics = (
         Metric(name="auc", title="AUC"),
         Metric(name="accuracy", title="accuracy"),
@@ -34,6 +28,8 @@ class Direction(DirectionKeys, TargetSettings):
         Column(title="log loss", value=("log_loss",)),
         Column(title="Brier", value=("brier",)),
     )
+
+    horizon: int = horizon_setting()
 
     @property
     def bars_ahead(self) -> int:

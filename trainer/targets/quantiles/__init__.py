@@ -12,18 +12,10 @@ from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_sett
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantilesKeys:
-    """The keys of quantiles in a job."""
-
-    horizon: int = horizon_setting()
-    volatility_bars: int = volatility_bars_setting()
-    coverage: float = setting(0.8, "Quantiles: share of outcomes that the interval is to hold.", above=0, below=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantiles(QuantilesKeys, TargetSettings):
+class Quantiles(TargetSettings):
     """The settings of quantiles."""
 
+    name = "quantiles"
     metrics = (
         Metric(name="pinball", title="pinball loss", better=LOWER, unit="volatilities"),
         Metric(name="covered", title="coverage", unit="share"),
@@ -40,6 +32,10 @@ class Quantiles(QuantilesKeys, TargetSettings):
             beside=("baselines", "unconditional", "interval_score"),
         ),
     )
+
+    horizon: int = horizon_setting()
+    volatility_bars: int = volatility_bars_setting()
+    coverage: float = setting(0.8, "Share of outcomes that the interval is to hold.", above=0, below=1)
 
     @property
     def levels(self) -> tuple[float, float, float]:

@@ -8,17 +8,10 @@ from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_sett
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReturnKeys:
-    """The keys of a return in a job."""
-
-    horizon: int = horizon_setting()
-    volatility_bars: int = volatility_bars_setting()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Return(ReturnKeys, TargetSettings):
+class Return(TargetSettings):
     """A return's settings."""
 
+    name = "return"
     metrics = (
         Metric(name="correlation", title="correlation"),
         Metric(name="mse", title="MSE", better=LOWER, unit="squared volatilities"),
@@ -30,6 +23,9 @@ class Return(ReturnKeys, TargetSettings):
         Column(title="MSE (mean)", value=("mse",), beside=("baselines", "mean", "mse")),
         Column(title="sign hits", value=("hits",)),
     )
+
+    horizon: int = horizon_setting()
+    volatility_bars: int = volatility_bars_setting()
 
     @property
     def reach(self) -> int:

@@ -14,21 +14,10 @@ MAX_HORIZON_SESSIONS = 21  # a month of an exchange
 
 
 @dataclass(frozen=True, kw_only=True)
-class VolatilityKeys:
-    """The keys of a volatility in a job."""
-
-    horizon_sessions: int = setting(
-        0,
-        f"Volatility: horizon in sessions; 0: the longest (max {MAX_HORIZON_SESSIONS}) with 20 non-overlapping test labels.",
-        least=0,
-        most=MAX_HORIZON_SESSIONS,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Volatility(VolatilityKeys, TargetSettings):
+class Volatility(TargetSettings):
     """A volatility's settings."""
 
+    name = "volatility"
     metrics = (
         Metric(name="correlation", title="correlation"),
         Metric(name="qlike", title="QLIKE", better=LOWER),
@@ -40,6 +29,13 @@ class Volatility(VolatilityKeys, TargetSettings):
         Column(title="QLIKE (HAR)", value=("qlike",), beside=("baselines", "har", "qlike")),
     )
     farther = "horizon_sessions"
+
+    horizon_sessions: int = setting(
+        0,
+        f"Horizon in sessions; 0: the longest (max {MAX_HORIZON_SESSIONS}) with 20 non-overlapping test labels.",
+        least=0,
+        most=MAX_HORIZON_SESSIONS,
+    )
 
     def options(self) -> tuple[Self, ...]:
         if self.horizon_sessions:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.train.packs.pack import Lanes, Member
 from trainer.train.precision import autocast
 from trainer.train.readers import gather_chunks
@@ -26,7 +26,7 @@ class Chunks(Lanes):
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int) -> None:
         super().__init__(members, job, micro_batch=micro_batch)
-        device, chunk = members[0].rows_TF.device, job.model_settings.bars_out
+        device, chunk = members[0].rows_TF.device, job.model.bars_out
         self._read_X = torch.arange(chunk + self._seen - 1, device=device)
         self._out_T = torch.arange(self._seen - 1, self._seen - 1 + chunk, device=device)
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.models import network_of
 from trainer.targets import loss_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
@@ -95,13 +95,18 @@ class Lanes:
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256) -> None:
         self._members, self._job, self._micro_batch = members, job, micro_batch
-        self._seen, self._loss = job.bars_seen, loss_for(job)
+        self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
-        self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.ema else []
+        self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
         self._optimizers = [
             torch.optim.AdamW(
-                model.parameters(), lr=job.learning_rate, betas=BETAS, eps=EPSILON, weight_decay=job.weight_decay, fused=True
+                model.parameters(),
+                lr=job.train.learning_rate,
+                betas=BETAS,
+                eps=EPSILON,
+                weight_decay=job.train.weight_decay,
+                fused=True,
             )
             for model in self._models
         ]
@@ -109,7 +114,7 @@ class Lanes:
         self._dtype = settle_precision(job, members[0].rows_TF.device)
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
-        self._num_dropouts = job.model_settings.num_dropouts
+        self._num_dropouts = job.model.num_dropouts
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -179,7 +184,7 @@ class Lanes:
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 parameter.grad.mul_(1 / self._scales[number])
-        norm = nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
         if torch.isfinite(loss + norm):  # in one question, since a GPU is waited for until it answers
             optimizer.step()
             self._count_good_step(number)
@@ -212,7 +217,7 @@ class Lanes:
     @torch.no_grad()
     def _follow(self, number: int) -> None:
         """Let the average of the weights follow the step that was just taken."""
-        share = newest_share(self._job.ema, self._updates(number))
+        share = newest_share(self._job.train.ema, self._updates(number))
         for average, weight in zip(self._averages[number].parameters(), self._models[number].parameters(), strict=True):
             average.lerp_(weight, share)
 
@@ -239,13 +244,13 @@ def newest_share(decay: float, updates: int) -> float:
 
 def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return the loss of each label, (..., O) outputs and (..., K) labels to (...), of the job's target."""
-    target = job.target_settings
+    target = job.target
     return partial(loss_of(target).loss, target)
 
 
 def architecture_of(job: Job, *, features: int) -> dict[str, Any]:
     """Return what it takes to build the job's model again, as JSON values."""
-    return job.model_settings.architecture(features=features, outputs=job.target_settings.outputs)
+    return job.model.architecture(features=features, outputs=job.target.outputs)
 
 
 def new_model(member: Member, job: Job) -> nn.Module:
@@ -253,7 +258,7 @@ def new_model(member: Member, job: Job) -> nn.Module:
     architecture = architecture_of(job, features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(member.seed, member.draws_as, "weights"))
-        model: nn.Module = network_of(job.model).build(architecture, recompute=job.activation_checkpointing)
+        model: nn.Module = network_of(job.model.name).build(architecture, recompute=job.train.activation_checkpointing)
     return model.to(member.rows_TF)
 
 

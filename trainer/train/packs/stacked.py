@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from trainer.config import Job
+from trainer.job import Job
 from trainer.models import network_of
 from trainer.train.packs.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, architecture_of, loss_for, new_model
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
@@ -35,16 +35,16 @@ class _Stacked(ABC):
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         self._members, self._job = members, job
-        self._seen, self._loss = job.bars_seen, loss_for(job)
-        self._num_dropouts = job.model_settings.num_dropouts
-        self._micro_batch = min(micro_batch or job.batch, job.batch)
+        self._seen, self._loss = job.model.bars_seen, loss_for(job)
+        self._num_dropouts = job.model.num_dropouts
+        self._micro_batch = min(micro_batch or job.train.batch, job.train.batch)
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
         self._models = [new_model(member, job) for member in members]  # for evaluation: filled when one is asked for
         self._matmul_dtype = settle_precision(job, self._device)
-        self._layout = network_of(job.model).stacked(
+        self._layout = network_of(job.model.name).stacked(
             architecture_of(job, features=members[0].rows_TF.shape[1]),
-            recompute=job.activation_checkpointing,
+            recompute=job.train.activation_checkpointing,
             matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
         )
         self._join_rows()
@@ -52,19 +52,19 @@ class _Stacked(ABC):
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
-        self._average_MP = self._weights_MP.clone() if job.ema else None
+        self._average_MP = self._weights_MP.clone() if job.train.ema else None
         self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
         self._scales_M = torch.full((models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device)
         self._good_steps_M = torch.zeros(models, dtype=torch.int64, device=self._device)
         self._batches = [0] * models
-        self._rates = [job.learning_rate] * models
+        self._rates = [job.train.learning_rate] * models
         # The step's inputs: buffers that keep their place, so that a recorded graph finds them.
-        self._rates_M = torch.full((models,), job.learning_rate, dtype=torch.float64, device=self._device)
-        self._starts_MB = torch.zeros(models, job.batch, dtype=torch.int64, device=self._device)
+        self._rates_M = torch.full((models,), job.train.learning_rate, dtype=torch.float64, device=self._device)
+        self._starts_MB = torch.zeros(models, job.train.batch, dtype=torch.int64, device=self._device)
         self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
         self._keys_LM2 = torch.zeros(self._num_dropouts, models, 2, dtype=torch.int32, device=self._device)
         self._losses_M = torch.zeros(models, dtype=self._dtype, device=self._device)
-        self._place_B = torch.arange(job.batch, device=self._device)
+        self._place_B = torch.arange(job.train.batch, device=self._device)
         self._steps_T1 = torch.arange(self._seen, device=self._device)[:, None]
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -80,7 +80,7 @@ class _Stacked(ABC):
             if length:
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
                 self._batches[number] += 1
-            if 0 < length < self._job.batch:
+            if 0 < length < self._job.train.batch:
                 # Places beyond a short batch repeat a window that is there: gathered, weighed with nothing.
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
         # The driver takes what lies in pageable memory before a call returns, so these need not outlive theirs:
@@ -163,7 +163,7 @@ class _Stacked(ABC):
         weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
         losses_M = torch.zeros_like(self._losses_M)
         self._gradient_MP.zero_()
-        for first in range(0, self._job.batch, self._micro_batch):
+        for first in range(0, self._job.train.batch, self._micro_batch):
             losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
         told_M = self._update(self._lengths_M > 0, losses_M)
         self._losses_M.copy_(torch.where(told_M, losses_M, torch.nan))
@@ -182,7 +182,7 @@ class _Stacked(ABC):
         norm_M = self._gradient_MP.norm(dim=1)
         moves_M = active_M & torch.isfinite(losses_M) & torch.isfinite(norm_M)
         moves_M1 = moves_M[:, None]
-        scale_M = (job.clip_norm / (norm_M + 1e-6)).clamp(max=1.0)
+        scale_M = (job.train.clip_norm / (norm_M + 1e-6)).clamp(max=1.0)
         gradient_MP = self._gradient_MP * scale_M[:, None]
         self._updates_M.copy_(torch.where(moves_M, self._updates_M + 1, self._updates_M))
         # A model that has not moved yet has no correction to divide by; its row is masked below.
@@ -191,13 +191,13 @@ class _Stacked(ABC):
         exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
         step_size = (self._rates_M[:, None] / (1 - beta_1**updates_M1)).to(self._dtype)
         correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
-        decay = (1 - self._rates_M * job.weight_decay)[:, None].to(self._dtype)
+        decay = (1 - self._rates_M * job.train.weight_decay)[:, None].to(self._dtype)
         weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
         for kept, moved in ((self._weights_MP, weights), (self._exp_avg_MP, exp_avg), (self._exp_avg_sq_MP, exp_avg_sq)):
             kept.copy_(torch.where(moves_M1, moved, kept))
         if self._average_MP is not None:
             # `pack.newest_share`, row by row.
-            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.ema).to(self._dtype)
+            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema).to(self._dtype)
             average_MP = torch.lerp(self._average_MP, weights, share_M1)
             self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
         return moves_M | self._rescale(active_M, moves_M)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.config import Job, with_settings
+from trainer.job import Job, with_settings
 from trainer.settings import CHUNKS
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Lanes, Member, Pack
@@ -15,22 +15,17 @@ GPU_PLACES = 8
 
 def places_of(job: Job, device: str) -> int:
     """Return how many models one worker trains together. On a CPU, or without a stacked form, more than one gains nothing."""
-    return job.pack or (GPU_PLACES if device != "cpu" and job.model_settings.has_stacked_form else 1)
-
-
-def in_steps(job: Job) -> Job:
-    """Return the job with `batch` counting what one of its steps takes, windows or chunks, so that nobody else need ask."""
-    return with_settings(job, batch=getattr(job, job.model_settings.batch_key))
+    return job.train.pack or (GPU_PLACES if device != "cpu" and job.model.has_stacked_form else 1)
 
 
 def concrete(job: Job, device: str) -> Job:
     """Return the job with this device's defaults where it leaves open how it trains. `auto` is what `form_pack` says it is."""
-    stacks = job.model_settings.has_stacked_form
+    stacks = job.model.has_stacked_form
     return with_settings(
         job,
-        strategy="lanes" if job.strategy == "auto" or not stacks else job.strategy,
+        strategy="lanes" if job.train.strategy == "auto" or not stacks else job.train.strategy,
         pack=places_of(job, device),
-        micro_batch=min(job.micro_batch or _slice(job, on_cpu=device == "cpu"), job.batch),
+        micro_batch=min(job.train.micro_batch or _slice(job, on_cpu=device == "cpu"), job.train.batch),
     )
 
 
@@ -40,14 +35,14 @@ def form_pack(members: Sequence[Member], job: Job) -> Pack:
     `auto` is lanes, plain modules one after another, on every device: streams and fused have to agree with them on the chip at
     hand first, which the tuner finds out before it picks one.
     """
-    micro_batch = job.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
-    if job.unit == CHUNKS:  # large enough to fill a device by itself
+    micro_batch = job.train.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
+    if job.model.reads == CHUNKS:  # large enough to fill a device by itself
         return Chunks(members, job, micro_batch=micro_batch)
-    if job.model_settings.has_stacked_form and job.strategy in ("fused", "streams"):
-        return (Fused if job.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
+    if job.model.has_stacked_form and job.train.strategy in ("fused", "streams"):
+        return (Fused if job.train.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
     return Lanes(members, job, micro_batch=micro_batch)
 
 
 def _slice(job: Job, *, on_cpu: bool) -> int:
     """Return how many windows, or chunks, a device takes at once by default."""
-    return job.model_settings.cpu_slice if on_cpu else job.batch
+    return job.model.cpu_slice if on_cpu else job.train.batch

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from trainer.config import Job, job_from
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.memory import GIB, MINUTES_OF_SEVEN_YEARS, TRAINING_SHARE
+from trainer.job import Job, job_from, with_keys, with_settings
 from trainer.models import MODELS, chunk_models
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member, new_model
@@ -54,7 +54,8 @@ class Row:
 def bench_job(kind: str, settings: dict[str, Any]) -> Job:
     """Return the job that is measured on `cuda` or `cpu`. Raises UsageError for settings that make no sense."""
     name = chunk_models()[0]
-    return job_from(MODELS[name].small if kind == "cpu" else {}, settings, {"model": name})
+    small = MODELS[name].small if kind == "cpu" else {}
+    return job_from(with_keys({}, {"model": name, **small, **settings}))
 
 
 def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
@@ -63,8 +64,8 @@ def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], N
     for batch in (QUICK_BATCHES if quick else BATCHES)[device.type]:
         for recompute in (False, True):
             slices = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else 0
-            settings = {"batch": batch, job.model_settings.batch_key: batch, "activation_checkpointing": recompute}
-            option = job_from(job.to_dict(), settings, {"micro_batch": job.micro_batch or slices})
+            micro_batch = job.train.micro_batch or slices
+            option = with_settings(job, batch=batch, activation_checkpointing=recompute, micro_batch=micro_batch)
             seconds = QUICK_SECONDS if quick else SECONDS
             rows.append(_on_gpu(option, device, seconds) if device.type == "cuda" else _in_a_process(option, seconds))
             say(_progress(rows[-1]))
@@ -78,7 +79,7 @@ def epoch_seconds(job: Job, row: Row, *, bars: int = 0) -> float:
 
 def num_chunks(job: Job, *, bars: int = 0) -> int:
     """Return how many chunks the training span of so many bars is cut into."""
-    return math.ceil((bars or MINUTES_OF_SEVEN_YEARS) * TRAINING_SHARE / job.model_settings.bars_out)
+    return math.ceil((bars or MINUTES_OF_SEVEN_YEARS) * TRAINING_SHARE / job.model.bars_out)
 
 
 def num_parameters(job: Job) -> int:
@@ -101,7 +102,7 @@ def _on_gpu(job: Job, device: torch.device, seconds: float) -> Row:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        return Row(batch=job.batch, activation_checkpointing=job.activation_checkpointing, excluded="out of memory")
+        return Row(batch=job.train.batch, activation_checkpointing=job.train.activation_checkpointing, excluded="out of memory")
     return _row(job, step_seconds, torch.cuda.max_memory_allocated(device) / GIB)
 
 
@@ -119,7 +120,7 @@ def _in_a_process(job: Job, seconds: float) -> Row:
     except EOFError:
         process.join()
         reason = f"its process ended ({process.exitcode}), most likely for want of memory"
-        return Row(batch=job.batch, activation_checkpointing=job.activation_checkpointing, excluded=reason)
+        return Row(batch=job.train.batch, activation_checkpointing=job.train.activation_checkpointing, excluded=reason)
     finally:
         process.kill()
         process.join()
@@ -139,13 +140,13 @@ def _measure(pipe: Connection, job: Job, seconds: float) -> None:
 
 def _step_seconds(job: Job, device: torch.device, seconds: float) -> float:
     """Return the median seconds of a step, device and all."""
-    member = _member(job, device, chunks=max(64, job.batch))
+    member = _member(job, device, chunks=max(64, job.train.batch))
     pack = form_pack([member], job)
-    generator = torch.Generator().manual_seed(job.seed)
+    generator = torch.Generator().manual_seed(job.train.seed)
     found: list[float] = []
     began = time.perf_counter()
     while len(found) < WARM_UP + FEWEST_STEPS or time.perf_counter() - began < seconds:
-        starts_B = torch.randperm(max(64, job.batch), generator=generator)[: job.batch] * job.model_settings.bars_out
+        starts_B = torch.randperm(max(64, job.train.batch), generator=generator)[: job.train.batch] * job.model.bars_out
         starts_B = starts_B.to(device)
         before = time.perf_counter()
         pack.step([True], [starts_B]).sum().item()  # waits for the device
@@ -157,21 +158,21 @@ def _step_seconds(job: Job, device: torch.device, seconds: float) -> float:
 
 def _row(job: Job, step_seconds: float, memory_gib: float | None) -> Row:
     return Row(
-        batch=job.batch,
-        activation_checkpointing=job.activation_checkpointing,
+        batch=job.train.batch,
+        activation_checkpointing=job.train.activation_checkpointing,
         steps_per_second=1 / step_seconds,
-        chunks_per_second=job.batch / step_seconds,
+        chunks_per_second=job.train.batch / step_seconds,
         memory_gib=memory_gib,
     )
 
 
 def _member(job: Job, device: torch.device, *, chunks: int) -> Member:
-    generator = torch.Generator().manual_seed(job.seed)
-    num_rows = chunks * job.model_settings.bars_out + job.bars_seen - 1
+    generator = torch.Generator().manual_seed(job.train.seed)
+    num_rows = chunks * job.model.bars_out + job.model.bars_seen - 1
     return Member(
-        name=job.model,
+        name=job.model.name,
         rows_TF=torch.randn(num_rows, len(FEATURES), generator=generator).to(device),
-        labels_TK=torch.randint(0, 2, (num_rows, job.target_settings.label_columns), generator=generator).float().to(device),
+        labels_TK=torch.randint(0, 2, (num_rows, job.target.label_columns), generator=generator).float().to(device),
         mean_F=torch.zeros(len(FEATURES), device=device),
         std_F=torch.ones(len(FEATURES), device=device),
     )

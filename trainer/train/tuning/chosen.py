@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from trainer.config import Job, with_settings
 from trainer.data.features import FEATURES
 from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit
 from trainer.gpu_profiles.rates import rate_of
 from trainer.gpu_profiles.tuned import OPEN, Entry, key_of, known_here, shape_of, sound, with_entry
+from trainer.job import Job, with_settings
 from trainer.settings import WINDOWS
-from trainer.train.packs.strategy import concrete, in_steps
+from trainer.train.packs.strategy import concrete
 from trainer.train.survey import Survey
 from trainer.train.tuning.placement import placed
 from trainer.train.tuning.tune import MOST_SECONDS, candidates, entry_of
@@ -75,7 +75,7 @@ def look_ahead(job: Job, site: Site, found: Survey) -> Prospect:
     visits = sum(task.estimate for task in found.tasks)
     symbols = found.data["symbols"].values()
     limit = 0
-    if job.unit == WINDOWS:
+    if job.model.reads == WINDOWS:
         limit = batch_limit(
             choice.profile,
             job,
@@ -126,7 +126,7 @@ def choose_way(
     way = with_entry(job, entry) if entry else _without_unproven(job, kind)
     way = with_settings(way, batch=_batch(job, way, resumed, ahead))
     if kind == "cuda":
-        given = with_settings(job, batch=way.batch, strategy=way.strategy)
+        given = with_settings(job, batch=way.train.batch, strategy=way.train.strategy)
         way = placed(
             given,
             site.profile,
@@ -135,16 +135,16 @@ def choose_way(
             symbols=found.data["symbols"],
             measured_gib=entry["memory_per_model_gib"] if entry else 0.0,
         )
-    way = concrete(in_steps(way), kind)
+    way = concrete(way, kind)
     names = (*OPEN, "batch")
-    told = {"profile": key, "shape": shape_of(job), **{name: getattr(way, name) for name in names}}
+    told = {"profile": key, "shape": shape_of(job), **{name: getattr(way.train, name) for name in names}}
     wanted = with_entry(job, entry) if entry else None
     where = {name: _source(name, job, way, wanted, sources) for name in names}
-    usual = concrete(with_settings(in_steps(job), batch=way.batch), kind)
+    usual = concrete(with_settings(job, batch=way.train.batch), kind)
     for name in ("micro_batch", "activation_checkpointing"):  # nothing was measured, and by the formula no more fits
-        if where[name] == "default" and getattr(way, name) != getattr(usual, name):
+        if where[name] == "default" and getattr(way.train, name) != getattr(usual.train, name):
             where[name] = "memory"
-    if resumed is not None and not job.batch:
+    if resumed is not None and not job.train.batch:
         where["batch"] = resumed["from"].get("batch", "default")
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as this one did
         told["memory_per_model_gib"] = entry["memory_per_model_gib"]
@@ -153,26 +153,26 @@ def choose_way(
 
 def _worth(job: Job, kind: str, ahead: Prospect) -> float:
     """Return how many seconds a tuner gets, 0 for none."""
-    unproven = kind == "cuda" and job.model_settings.has_stacked_form and job.strategy in ("streams", "fused")
+    unproven = kind == "cuda" and job.model.has_stacked_form and job.train.strategy in ("streams", "fused")
     if unproven:  # whatever the job says about tuning: it has to agree with plain modules first
         return MOST_SECONDS
-    if job.tune == "never" or (job.batch and len(candidates(in_steps(job), kind)) < 2):
+    if job.train.tune == "never" or (job.train.batch and len(candidates(job, kind)) < 2):
         return 0.0
-    if job.tune == "always":  # who asks for an answer gets one on a busy machine, too
+    if job.train.tune == "always":  # who asks for an answer gets one on a busy machine, too
         return MOST_SECONDS
     return ahead.tuner_seconds if ahead.tuner_seconds >= LEAST_SECONDS else 0.0
 
 
 def _without_unproven(job: Job, kind: str) -> Job:
     """Return the job without a strategy that no tuner has seen to agree with plain modules here."""
-    return with_settings(job, strategy="lanes") if kind == "cuda" and job.strategy in ("streams", "fused") else job
+    return with_settings(job, strategy="lanes") if kind == "cuda" and job.train.strategy in ("streams", "fused") else job
 
 
 def _batch(job: Job, way: Job, resumed: Mapping[str, Any] | None, ahead: Prospect) -> int:
     """Return the batch: the job's; of a resumed run its own, on whatever chip; else the tuner's or 256, within the limit."""
-    if job.batch:
-        return job.batch
-    return int(resumed["batch"]) if resumed else min(way.batch or REFERENCE_BATCH, ahead.batch_limit)
+    if job.train.batch:
+        return job.train.batch
+    return int(resumed["batch"]) if resumed else min(way.train.batch or REFERENCE_BATCH, ahead.batch_limit)
 
 
 def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
@@ -194,9 +194,9 @@ def _from(job: Job, source: str) -> dict[str, str]:
 
 def _source(name: str, job: Job, way: Job, wanted: Job | None, sources: Mapping[str, str]) -> str:
     """Say where a part of the choice is from."""
-    if getattr(way, name) == getattr(in_steps(job), name) and getattr(job, name) not in ("auto", 0, False):
+    if getattr(way.train, name) == getattr(job.train, name) not in ("auto", 0, False):
         return "job"
-    if wanted is not None and getattr(way, name) == getattr(in_steps(wanted), name):
+    if wanted is not None and getattr(way.train, name) == getattr(wanted.train, name):
         return sources.get(name, "default")
     return "default" if wanted is None else "memory"  # what fits, where that is less than what was found fastest
 
@@ -208,7 +208,7 @@ def _told(tuning: Tuning, entry: Entry | None, job: Job, *, key: str, seconds: f
         "event": "tuned",
         "profile": key,
         "shape": shape_of(job),
-        "unit": job.unit,
+        "unit": job.model.reads,
         "entry": entry,
         "candidates": [asdict(timing) for timing in timed],
         "excluded": [{"candidate": asdict(timing.candidate), "reason": timing.excluded} for timing in out],

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from trainer.config import Job, with_settings
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here, wished
 from trainer.gpu_profiles.memory import GIB, fit
+from trainer.job import Job, with_settings
 from trainer.train.workers.devices import device_kind
 
 
@@ -24,16 +24,16 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
 
     Raises UsageError for a missing GPU, and for a profile that is unknown or does not fit this machine.
     """
-    wish, _ = wished(job.gpu_profile)
+    wish, _ = wished(job.machine.gpu_profile)
     kind = device_kind("cpu" if wish == "cpu" and device == "auto" else device)
     if kind == "cuda":
         # Workers are placed alike on every GPU: the one with the least room decides.
-        return kind, choose(job.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib))
+        return kind, choose(job.machine.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib))
     if device == "cpu" and wish not in ("", "cpu"):
         # A rehearsal's node, or somebody who wants the CPU this time: the job's profile waits for its GPU.
         why = f"--device cpu: {named_profile(wish).name} is for a GPU"
         return kind, replace(choose("cpu", None), why=why)
-    return kind, choose(job.gpu_profile, None)
+    return kind, choose(job.machine.gpu_profile, None)
 
 
 def placed(
@@ -59,11 +59,11 @@ def placed(
         tuned=tuned,
         measured_gib=measured_gib,
     )
-    batch = getattr(job, job.model_settings.batch_key)
+    batch = job.train.batch
     return with_settings(
         tuned,
         pack=found.models,
-        micro_batch=found.micro_batch if found.micro_batch < batch else tuned.micro_batch,
+        micro_batch=found.micro_batch if found.micro_batch < batch else tuned.train.micro_batch,
         activation_checkpointing=found.activation_checkpointing,
     )
 

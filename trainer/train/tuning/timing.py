@@ -9,12 +9,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from trainer.config import Job
 from trainer.data.features import FEATURES
+from trainer.job import Job, job_of, with_settings
 from trainer.settings import CHUNKS, WINDOWS
 from trainer.train.packs.pack import Lanes, Member, Pack
 from trainer.train.packs.strategy import form_pack
@@ -44,7 +44,7 @@ class Candidate:
     def of(self, job: Job) -> Job:
         """Return the job, trained this way."""
         way = {name: getattr(self, name) for name in ("strategy", "pack", "micro_batch", "activation_checkpointing")}
-        return replace(job, **way, batch=self.batch or job.batch)
+        return with_settings(job, **way, batch=self.batch or job.train.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,11 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() - _bytes_of(members)  # rows of members that larger packs are timed with
     whole = option.of(job)
-    job = whole if cuda else replace(whole, batch=min(whole.batch, max(option.micro_batch, CPU_READS[job.unit])))
+    job = (
+        whole
+        if cuda
+        else with_settings(whole, batch=min(whole.train.batch, max(option.micro_batch, CPU_READS[job.model.reads])))
+    )
     try:
         step_seconds = _step_seconds(job, members, seconds)
     except RuntimeError as error:
@@ -81,8 +85,8 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
     memory = (torch.cuda.max_memory_allocated() - before) / 2**30 if cuda else 0.0
     return Timing(
         candidate=option,
-        windows_per_second=job.batch * len(members) / step_seconds,
-        steps_per_second=job.batch / whole.batch / step_seconds,
+        windows_per_second=job.train.batch * len(members) / step_seconds,
+        steps_per_second=job.train.batch / whole.train.batch / step_seconds,
         memory_per_model_gib=memory / len(members),
     )
 
@@ -93,7 +97,7 @@ def _bytes_of(members: Sequence[Member]) -> int:
 
 def warm_up(device: torch.device) -> None:
     """Take two steps of nearly nothing: what torch loads for its first ones (two seconds) is no candidate's."""
-    job = Job(hidden=1, layers=1, lookback=1, batch=1)
+    job = job_of(hidden=1, layers=1, lookback=1, batch=1)
     measure(Candidate(strategy="lanes", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
 
 
@@ -132,7 +136,7 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
     1e-3 is allowed in float32, 1e-2 in half precision.
     """
     allowed = 1e-3 if matmul_dtype(job, members[0].rows_TF.device) == torch.float32 else 1e-2
-    plain = Lanes(members, job, micro_batch=job.batch)
+    plain = Lanes(members, job, micro_batch=job.train.batch)
     worst = 0.0
     for step in range(GATE_STEPS):
         starts = batches(members, job, step)
@@ -143,8 +147,8 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
 
 def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
     """Return models with rows of noise in the shape of real ones; what they learn does not matter here."""
-    generator = torch.Generator().manual_seed(job.seed)
-    rows, columns = places(job) * job.model_settings.bars_out + job.bars_seen, job.target_settings.label_columns
+    generator = torch.Generator().manual_seed(job.train.seed)
+    rows, columns = places(job) * job.model.bars_out + job.model.bars_seen, job.target.label_columns
     return [
         Member(
             name=f"m{number}",
@@ -159,14 +163,14 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
 
 def places(job: Job) -> int:
     """Return at how many places of a member's rows a window, or a chunk, may begin."""
-    return max(CHUNK_PLACES, job.batch) if job.unit == CHUNKS else ROWS
+    return max(CHUNK_PLACES, job.train.batch) if job.model.reads == CHUNKS else ROWS
 
 
 def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
     """Return a batch of random windows, or chunks, for each model."""
     generator = torch.Generator().manual_seed(step)
-    size = job.model_settings.bars_out
+    size = job.model.bars_out
     return [
-        (torch.randint(0, places(job), (job.batch,), generator=generator) * size).to(member.rows_TF.device)
+        (torch.randint(0, places(job), (job.train.batch,), generator=generator) * size).to(member.rows_TF.device)
         for member in members
     ]

@@ -21,16 +21,16 @@ from typing import Any
 
 import torch
 
-from trainer.config import Job
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import write_measured
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, is_reference, with_rows_of_seven_years
 from trainer.gpu_profiles.tuned import keep_here, key_of, shape_of
+from trainer.job import Job, with_settings
 from trainer.settings import CHUNKS
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member
-from trainer.train.packs.strategy import form_pack, in_steps
+from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.placement import choose_device
 from trainer.train.tuning.timing import (
     ROWS,
@@ -64,15 +64,19 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
     On a CPU that is one model's slices: batching models into one program loses there. A model without a stacked form fills a
     GPU by itself: there it is slices, and where it pays, with and without activation checkpointing.
     """
-    model = job.model_settings
-    slices = [job.micro_batch] if job.micro_batch else _slices(job, kind)
+    model = job.model
+    slices = [job.train.micro_batch] if job.train.micro_batch else _slices(job, kind)
     recompute = (
-        {job.activation_checkpointing, True} if kind == "cuda" and model.recompute_pays else {job.activation_checkpointing}
+        {job.train.activation_checkpointing, True}
+        if kind == "cuda" and model.recompute_pays
+        else {job.train.activation_checkpointing}
     )
-    strategies = [job.strategy] if job.strategy != "auto" else ["lanes"] if kind == "cpu" else ["lanes", "streams", "fused"]
+    strategies = (
+        [job.train.strategy] if job.train.strategy != "auto" else ["lanes"] if kind == "cpu" else ["lanes", "streams", "fused"]
+    )
     found = []
     for strategy in strategies if model.has_stacked_form else ["lanes"]:
-        packs = [job.pack] if job.pack else GPU_PACKS if kind == "cuda" and strategy != "lanes" else [1]
+        packs = [job.train.pack] if job.train.pack else GPU_PACKS if kind == "cuda" and strategy != "lanes" else [1]
         found += [
             Candidate(strategy=strategy, pack=pack, micro_batch=size, activation_checkpointing=again)
             for pack in packs
@@ -83,18 +87,22 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
 
 
 def _slices(job: Job, kind: str) -> list[int]:
-    if job.unit == CHUNKS:
-        base = job.model_settings.cpu_slice if kind == "cpu" else job.batch
-        return sorted({max(1, min(job.batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True)
+    if job.model.reads == CHUNKS:
+        base = job.model.cpu_slice if kind == "cpu" else job.train.batch
+        return sorted({max(1, min(job.train.batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True)
     if kind == "cuda":
-        return [job.batch]
-    return sorted({min(size, job.batch) for size in (*CPU_SLICES, min(job.batch, MOST_CPU_SLICE))})
+        return [job.train.batch]
+    return sorted({min(size, job.train.batch) for size in (*CPU_SLICES, min(job.train.batch, MOST_CPU_SLICE))})
 
 
 def smaller(job: Job) -> list[Candidate]:
     """Return what is tried where nothing fits: plain modules in ever smaller slices, then with checkpointing, too."""
-    sizes = [job.micro_batch] if job.micro_batch else [size for size in (job.batch >> shift for shift in range(1, 12)) if size]
-    recompute = [True] if job.activation_checkpointing else [False, True]
+    sizes = (
+        [job.train.micro_batch]
+        if job.train.micro_batch
+        else [size for size in (job.train.batch >> shift for shift in range(1, 12)) if size]
+    )
+    recompute = [True] if job.train.activation_checkpointing else [False, True]
     return [
         Candidate(strategy="lanes", pack=1, micro_batch=size, activation_checkpointing=again)
         for again in recompute
@@ -119,16 +127,16 @@ def tune(
     """
     ends = clock() + seconds
     warm_up(device)
-    if job.batch:
+    if job.train.batch:
         return _ordered(_timed(candidates(job, device.type), job, device, ends=ends, say=say, measured=measured, clock=clock))
     batch = max(1, min(batch_limit, REFERENCE_BATCH))
-    given, job = job, replace(job, batch=batch)
+    given, job = job, with_settings(job, batch=batch)
     search = partial(_timed, device=device, say=say, measured=measured, clock=clock)
     first = _ordered(search(candidates(job, device.type), job, ends=(clock() + ends) / 2))
     best = first[0]
     if best.excluded:
         return first
-    whole = not given.micro_batch and best.candidate.micro_batch == batch
+    whole = not given.train.micro_batch and best.candidate.micro_batch == batch
     sizes = [1 << power for power in range(25) if min(SMALLEST_AUTO_BATCH, batch_limit) <= 1 << power <= batch_limit]
     options = [
         replace(best.candidate, batch=size, micro_batch=size if whole else min(size, best.candidate.micro_batch))
@@ -192,7 +200,7 @@ def _refused(options: Sequence[Candidate], members: Sequence[Member], job: Job, 
     for strategy in sorted({option.strategy for option in options} - {"lanes"}):
         few = members[:3]
         try:
-            reason = disagreement(form_pack(few, replace(job, strategy=strategy)), few, job)
+            reason = disagreement(form_pack(few, with_settings(job, strategy=strategy)), few, job)
         except RuntimeError as error:  # a chip, driver or library that can't record it: the others go on
             reason = reason_of(error)
         if reason:
@@ -239,7 +247,7 @@ def tune_here(
     if kind == "cpu":
         use_one_thread()
         keep_freed_memory()
-    timings = tune(in_steps(job), torch.device(kind), seconds=min(MOST_SECONDS, seconds), say=say, batch_limit=batch_limit)
+    timings = tune(job, torch.device(kind), seconds=min(MOST_SECONDS, seconds), say=say, batch_limit=batch_limit)
     if timings[0].excluded:
         raise UsageError("no way to train this job works here", why=timings[0].excluded, do="Set micro_batch or hidden lower.")
     return choice, timings
@@ -247,10 +255,9 @@ def tune_here(
 
 def told(job: Job, choice: Choice, timings: Sequence[Timing]) -> list[str]:
     """Return the table for people, with the sentence that says how to read it."""
-    job = in_steps(job)
-    steps = f"of {job.batch} {job.unit}" if job.batch else "of batches that differ"
-    reading = f"Most {job.unit} a second wins; it/s are {steps} and mislead."
-    return [f"{choice.profile.name}: {choice.why}. {reading}", *(_line(timing, job.unit) for timing in timings)]
+    steps = f"of {job.train.batch} {job.model.reads}" if job.train.batch else "of batches that differ"
+    reading = f"Most {job.model.reads} a second wins; it/s are {steps} and mislead."
+    return [f"{choice.profile.name}: {choice.why}. {reading}", *(_line(timing, job.model.reads) for timing in timings)]
 
 
 def _line(timing: Timing, kind: str) -> str:

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from trainer.config import Job
 from trainer.errors import TrainerError
+from trainer.job import Job
 from trainer.train.tuning.timing import Timing
 from trainer.train.tuning.tune import remember, tune_here
 from trainer.train.workers.parent import end_with_the_parent

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from trainer import environment
-from trainer.config import Job
 from trainer.gpu_profiles.memory import GIB, PROCESS_GIB
+from trainer.job import Job
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.task import Task
 from trainer.train.workers.affinity import allowed_cores, core_list, cores_near_gpu, cores_of_worker, stay_on
@@ -42,7 +42,7 @@ def threads_of(job: Job, tasks: Sequence[Task], *, num_workers: int, cores: int)
     Which model gets how many follows from the job and the machine and not from the clock: other sums may round otherwise.
     """
     threads = {task.model: 1 for task in tasks}
-    if not job.model_settings.gains_from_threads or job.pack > 1:
+    if not job.model.gains_from_threads or job.train.pack > 1:
         return threads
     if len(tasks) < cores:
         return dict.fromkeys(threads, max(1, cores // num_workers))

@@ -161,7 +161,7 @@ class Supervisor:
         elsewhere = self._elsewhere(worker.number)
         task = self._queue.peek(held=worker.held, elsewhere=elsewhere)
         there = task.symbol in worker.held or task.symbol in elsewhere
-        return None if there or task.source_gib > self._settings.job.stage_gib else task
+        return None if there or task.source_gib > self._settings.job.train.stage_gib else task
 
     def _idle(self, number: int) -> bool:
         return number not in self._workers or not self._workers[number].tasks
@@ -229,7 +229,7 @@ class Supervisor:
         self._deaths.update(worker.tasks.keys())
         if len(worker.tasks) > 1:
             self._had_neighbours.update(worker.tasks)
-        retries = self._settings.job.retries
+        retries = self._settings.job.train.retries
         together = []
         for model, task in worker.tasks.items():
             chances = retries + (retries > 0 and model in self._had_neighbours)

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from trainer.config import Job
 from trainer.errors import TrainerError
+from trainer.job import Job
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack
@@ -83,12 +83,12 @@ def _former(
     def form(members: Sequence[Member]) -> Pack:
         return form_pack(members, settings.job)
 
-    if not settings.job.trace_steps:
+    if not settings.job.train.trace_steps:
         return form
     from trainer.train.observing.trace import traced  # only on request: the profiler takes its time to load
 
     file, on_gpu = settings.out / "trace" / f"worker-{station.number}.json.gz", station.device != "cpu"
-    return traced(form, steps=settings.job.trace_steps, file=file, report=report, on_gpu=on_gpu)
+    return traced(form, steps=settings.job.train.trace_steps, file=file, report=report, on_gpu=on_gpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class _Desk:
         found = newest(self._checkpoints, opened.task.model, opened.source.mark)
         if found is not None:
             found.put_into(opened.run)
-            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.unit}
+            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.model.reads}
             self.report({"event": "resumed", **opened.task.identity, **place})
 
     def _fail(self, task: Task, error: TrainerError) -> None:

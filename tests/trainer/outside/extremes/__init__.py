@@ -12,6 +12,7 @@ class Extremes(TargetSettings):
     horizon: int = horizon_setting()
 
     label_columns = 2
+    name = "extremes"
     metrics = (Metric(name="error", title="error", better=LOWER, unit="%"),)
     gains = ("error",)
     table = (Column(title="error (mean)", value=("error",), beside=("baselines", "mean", "error")),)

@@ -9,12 +9,13 @@ from trainer.settings import ModelSettings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class GruSettings(ModelSettings):
-    """Its settings: one that a flat job knows, and one that has its default there."""
+    """Its settings: a key that another model has, too, and one of its own."""
 
+    name = "gru"
     lookback: int = setting(20, "Bars of a window.", least=1)
     cells: int = setting(6, "Cells.", least=1)
 
-    shape = ("lookback", "batch")
+    shape = ("lookback",)
 
     @property
     def bars_seen(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config import Job
+from trainer.job import job_of, with_settings
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
@@ -19,7 +19,7 @@ from trainer.train.seeds import derive
 
 pytestmark = pytest.mark.slow
 
-JOB = Job(model="tcn", blocks=3, width=8, chunk=32, batch_chunks=4, batch=4, dropout=0.1, learning_rate=1e-2)
+JOB = job_of(model="tcn", blocks=3, width=8, chunk=32, batch=4, dropout=0.1, learning_rate=1e-2)
 ROWS = 600
 STEPS = 60
 
@@ -32,12 +32,14 @@ def member(dtype: torch.dtype = torch.float32, name: str = "tcn_A_1m") -> Member
     labels_T[torch.arange(ROWS) % 3 == 0] = torch.nan
     labels_T[-40:] = torch.nan
     rows_TF, labels_TK = rows_TF.to(dtype), labels_T.to(dtype)[:, None]
-    return Member(name=name, rows_TF=rows_TF, labels_TK=labels_TK, mean_F=rows_TF.mean(0), std_F=rows_TF.std(0), seed=JOB.seed)
+    return Member(
+        name=name, rows_TF=rows_TF, labels_TK=labels_TK, mean_F=rows_TF.mean(0), std_F=rows_TF.std(0), seed=JOB.train.seed
+    )
 
 
 def batch(step: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(derive(0, "batches", step))
-    return torch.randint(0, ROWS - JOB.bars_seen, (JOB.batch_chunks,), generator=generator)
+    return torch.randint(0, ROWS - JOB.model.bars_seen, (JOB.train.batch,), generator=generator)
 
 
 def losses(pack: Chunks, steps: range) -> torch.Tensor:
@@ -45,23 +47,23 @@ def losses(pack: Chunks, steps: range) -> torch.Tensor:
 
 
 def test_sixty_steps_are_those_of_plain_torch():
-    job, item = replace(JOB, dropout=0.0), member(torch.float64)
+    job, item = with_settings(JOB, dropout=0.0), member(torch.float64)
     ours = losses(Chunks([item], job, micro_batch=2), range(STEPS))
     model = new_model(item, job)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
     scaled = (item.rows_TF - item.mean_F) / item.std_F
     for step in range(STEPS):
         errors = []
         for start in batch(step).tolist():
-            stop = min(start + job.bars_seen - 1 + job.chunk, ROWS)
+            stop = min(start + job.model.bars_seen - 1 + job.model.chunk, ROWS)
             outputs = model(scaled[start:stop].T[None])[0]
-            labels = item.labels_TK[start + job.bars_seen - 1 : stop]
+            labels = item.labels_TK[start + job.model.bars_seen - 1 : stop]
             errors.append((outputs - labels)[torch.isfinite(labels)])
         loss = torch.cat(errors).square().mean()
         assert float(ours[step]) == pytest.approx(float(loss.detach()), rel=1e-9)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
         optimizer.step()
 
 
@@ -69,7 +71,7 @@ def test_sixty_steps_are_those_of_plain_torch():
     "other",
     [
         lambda item: Chunks([item], JOB, micro_batch=4),
-        lambda item: Chunks([item], replace(JOB, activation_checkpointing=True), micro_batch=1),
+        lambda item: Chunks([item], with_settings(JOB, activation_checkpointing=True), micro_batch=1),
         lambda item: form_pack([item], JOB),
     ],
     ids=["in one slice", "activations computed again", "as the worker forms it"],
@@ -81,24 +83,24 @@ def test_slices_and_recomputed_activations_change_the_speed_and_not_the_model(ot
 
 def test_half_precision_stays_near_full_precision():
     full = losses(Chunks([member()], JOB, micro_batch=4), range(STEPS))
-    half = losses(Chunks([member()], replace(JOB, precision="bf16"), micro_batch=4), range(STEPS))
+    half = losses(Chunks([member()], with_settings(JOB, precision="bf16"), micro_batch=4), range(STEPS))
     assert not torch.equal(half, full)
     assert float((half / full - 1).abs().mean()) < 1e-2
 
 
 def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
-    assert Job(model="tcn").model_settings.cpu_slice == 1
-    assert Job(model="tcn", blocks=4, width=32, chunk=256).model_settings.cpu_slice > 64
+    assert job_of(model="tcn").model.cpu_slice == 1
+    assert job_of(model="tcn", blocks=4, width=32, chunk=256).model.cpu_slice > 64
 
 
 def test_it_learns():
-    told = losses(Chunks([member()], replace(JOB, dropout=0.0), micro_batch=4), range(3 * STEPS))
+    told = losses(Chunks([member()], with_settings(JOB, dropout=0.0), micro_batch=4), range(3 * STEPS))
     assert told[-20:].mean() < 0.2 * told[:5].mean()
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped(ema: float):
-    job = replace(JOB, ema=ema)
+    job = with_settings(JOB, ema=ema)
     whole = Chunks([member()], job, micro_batch=2)
     before = losses(whole, range(20))
     state = whole.snapshot(0)
@@ -112,7 +114,7 @@ def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped(ema: floa
 
 
 def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped():
-    items, job = [member(), member(name="tcn_B_1m")], replace(JOB, ema=0.9)
+    items, job = [member(), member(name="tcn_B_1m")], with_settings(JOB, ema=0.9)
     pack, alone = Chunks(items, job, micro_batch=4), Chunks(items[:1], job, micro_batch=4)
     still = pack.snapshot(1)
     for step in range(10):
@@ -125,7 +127,7 @@ def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped()
 
 def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
     item = member()
-    read_X = torch.arange(JOB.chunk + JOB.bars_seen - 1)
+    read_X = torch.arange(JOB.model.chunk + JOB.model.bars_seen - 1)
     x_BFX = gather_chunks(item.rows_TF, torch.tensor([ROWS - 40]), read_X, item.mean_F, item.std_F)
     assert torch.equal(x_BFX[0, :, 39:], x_BFX[0, :, 39:40].expand(-1, len(read_X) - 39))
     loss = Chunks([item], JOB, micro_batch=4).step([True], [torch.tensor([ROWS - 80])])
@@ -144,13 +146,17 @@ def test_a_loss_that_is_not_finite_leaves_the_model_as_it_was():
 def test_an_output_is_the_same_whichever_bars_are_asked_for():
     item = member()
     rows_TF = item.rows_TF.repeat(5, 1)  # more than two chunks of evaluation
-    first = JOB.bars_seen - 1
-    evaluator = ChunkReader(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first, bars_seen=JOB.bars_seen)
+    first = JOB.model.bars_seen - 1
+    evaluator = ChunkReader(
+        rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first, bars_seen=JOB.model.bars_seen
+    )
     model = new_model(item, JOB)
     bars = np.arange(first, len(rows_TF))
     whole = evaluator.outputs(model, bars)
     assert np.array_equal(evaluator.outputs(model, bars[1500:2600:7]), whole[1500:2600:7])
     # On another grid the sums are others, and the numbers the same but for rounding.
-    moved = ChunkReader(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first + 100, bars_seen=JOB.bars_seen)
+    moved = ChunkReader(
+        rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first + 100, bars_seen=JOB.model.bars_seen
+    )
     np.testing.assert_allclose(moved.outputs(model, bars[100:]), whole[100:], rtol=1e-4, atol=1e-5)
     assert len(bars) > 2 * EVALUATION_CHUNK

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
-from trainer.config import Job
+from trainer.job import Job, job_of, with_settings
 from trainer.train.packs.pack import Lanes, Member, new_model
 
 STEPS = 60
@@ -26,7 +25,7 @@ def _member(name: str, seed: int, dtype: torch.dtype = torch.float32) -> Member:
 
 
 def _job(**settings: object) -> Job:
-    return Job(hidden=8, lookback=12, batch=64, dropout=0.2, learning_rate=1e-2, **settings)
+    return job_of(hidden=8, lookback=12, batch=64, dropout=0.2, learning_rate=1e-2, **settings)
 
 
 def _batches() -> list[torch.Tensor]:
@@ -40,16 +39,16 @@ def _losses(pack: Lanes, number: int, members: int) -> list[float]:
 
 @pytest.mark.slow
 def test_sixty_steps_are_those_of_plain_torch():
-    job, member = replace(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
+    job, member = with_settings(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
     model = new_model(member, job)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.learning_rate, weight_decay=job.weight_decay)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
     scaled_TF, expected, clipped = (member.rows_TF - member.mean_F) / member.std_F, [], 0
     for starts in _batches():
-        windows = torch.stack([scaled_TF[start : start + job.lookback] for start in starts.tolist()], dim=1)
-        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), member.labels_TK[starts + job.lookback - 1])
+        windows = torch.stack([scaled_TF[start : start + job.model.lookback] for start in starts.tolist()], dim=1)
+        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), member.labels_TK[starts + job.model.lookback - 1])
         optimizer.zero_grad()
         loss.backward()
-        clipped += int(nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm) > job.clip_norm)
+        clipped += int(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm) > job.train.clip_norm)
         optimizer.step()
         expected.append(loss.item())
     assert _losses(Lanes([member], job, micro_batch=17), 0, 1) == pytest.approx(expected, rel=1e-9)

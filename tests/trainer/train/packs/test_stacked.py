@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from trainer.config import Job
+from trainer.job import Job, job_of, with_settings
 from trainer.targets import TARGETS
 from trainer.train.packs.pack import Lanes, Member, Pack, fresh_state
 from trainer.train.packs.stacked import Fused, Streams
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 60
 MODELS = 3
-JOB = Job(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
+JOB = job_of(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
 RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}
 Strategy = Callable[[Sequence[Member], Job], Pack]
 
@@ -46,9 +46,9 @@ def _members(dtype: torch.dtype = torch.float32) -> list[Member]:
 def _batches(members: Sequence[Member], step: int) -> list[torch.Tensor]:
     """Return each model's windows; every fifth batch of model 1 is a short one, as at the end of an epoch."""
     generator = torch.Generator().manual_seed(1000 + step)
-    sizes = [JOB.batch, 7 if step % 5 == 0 else JOB.batch, JOB.batch]
+    sizes = [JOB.train.batch, 7 if step % 5 == 0 else JOB.train.batch, JOB.train.batch]
     return [
-        torch.randint(0, len(member.rows_TF) - JOB.lookback, (size,), generator=generator)
+        torch.randint(0, len(member.rows_TF) - JOB.model.lookback, (size,), generator=generator)
         for member, size in zip(members, sizes, strict=True)
     ]
 
@@ -89,7 +89,7 @@ def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy, dtype: to
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(strategy: Strategy) -> None:
     members = _members()
-    pack = strategy(members, replace(JOB, ema=0.9))
+    pack = strategy(members, with_settings(JOB, ema=0.9))
     for step in range(5):
         pack.step([True] * MODELS, _batches(members, step))
     before = [pack.snapshot(number) for number in range(MODELS)]
@@ -152,7 +152,7 @@ def test_the_module_of_a_member_has_its_present_weights(strategy: Strategy) -> N
 
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy) -> None:
-    job, members = replace(JOB, precision="bf16"), _members()
+    job, members = with_settings(JOB, precision="bf16"), _members()
     alone = _train(Lanes(members, job), members)
     together = _train(strategy(members, job), members)
     torch.testing.assert_close(together, alone, rtol=1e-2, atol=0)
@@ -163,7 +163,7 @@ def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy)
 
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> None:
-    members, again = _members(), replace(JOB, activation_checkpointing=True)
+    members, again = _members(), with_settings(JOB, activation_checkpointing=True)
     assert torch.equal(_train(strategy(members, again), members), _trained(strategy, torch.float32))
 
 
@@ -205,7 +205,7 @@ def _row(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: torch.dtype) -> None:
-    job, members = replace(JOB, ema=0.9), _members(dtype)
+    job, members = with_settings(JOB, ema=0.9), _members(dtype)
     expected = _averaged(Lanes(members, job), members, range(STEPS))
     found = _averaged(strategy(members, job), members, range(STEPS))
     for ours, theirs in zip(found, expected, strict=True):
@@ -215,7 +215,7 @@ def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: t
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(strategy: Strategy) -> None:
     members, decay = _members(torch.float64), 0.7
-    plain, averaged = strategy(members, JOB), strategy(members, replace(JOB, ema=decay))
+    plain, averaged = strategy(members, JOB), strategy(members, with_settings(JOB, ema=decay))
     expected = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
     for step in range(STEPS):
         told = [pack.step([True] * MODELS, _batches(members, step)) for pack in (plain, averaged)]
@@ -233,7 +233,7 @@ def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(str
 @pytest.mark.parametrize("later", [Lanes, Fused, Streams])
 @pytest.mark.parametrize("first", [Lanes, Fused, Streams])
 def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: Strategy, later: Strategy) -> None:
-    job, members = replace(JOB, ema=0.9), _members(torch.float64)
+    job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     begun, continued = first(members, job), later(members, job)
     _averaged(begun, members, range(30))
     for number in range(MODELS):
@@ -245,7 +245,7 @@ def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: S
 
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) -> None:
-    job, members = replace(JOB, ema=0.9), _members(torch.float64)
+    job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     pack = strategy(members, job)
     (best, *_) = _averaged(pack, members, range(5))
     _averaged(pack, members, range(5, 10))
@@ -271,8 +271,8 @@ def test_members_that_share_rows_share_their_place() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, target: str) -> None:
-    job, members = replace(JOB, target=target), _members(torch.float64)
-    packs = [Lanes(members, job, micro_batch=job.batch), strategy(members, job)]
+    job, members = with_settings(JOB, target=target), _members(torch.float64)
+    packs = [Lanes(members, job, micro_batch=job.train.batch), strategy(members, job)]
     plain, other = (torch.stack([pack.step([True] * MODELS, _batches(members, step)) for step in range(10)]) for pack in packs)
     torch.testing.assert_close(other, plain, rtol=1e-9, atol=0)
 
@@ -282,7 +282,7 @@ def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, targe
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("fp16", 1e-2), ("auto", 1e-2)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_recorded_graph_gives_the_losses_of_plain_modules(strategy: Strategy, precision: str, tolerance: float) -> None:
-    job = replace(JOB, ema=0.9, precision=precision)
+    job = with_settings(JOB, ema=0.9, precision=precision)
     members = [
         Member(**{key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in member.__dict__.items()})
         for member in _members()

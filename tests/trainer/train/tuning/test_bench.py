@@ -71,7 +71,7 @@ def test_an_epoch_is_a_pass_over_the_training_chunks():
 
 def test_on_a_gpu_the_model_has_its_full_size():
     job = bench_job("cuda", {})
-    assert (job.model, job.blocks, job.width, job.chunk) == ("tcn", 12, 512, 1024)
+    assert (job.model.name, job.model.blocks, job.model.width, job.model.chunk) == ("tcn", 12, 512, 1024)
     assert 17e6 < num_parameters(job) < 20e6
 
 

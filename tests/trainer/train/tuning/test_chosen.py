@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from trainer.artifacts.card import read_card
-from trainer.config import Job
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Choice, choose
 from trainer.gpu_profiles.tuned import keep_here, known_here, shape_of
+from trainer.job import Job, job_of
 from trainer.models.lstm import CPU_SLICE
 from trainer.train.checkpoint import write
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Lanes
-from trainer.train.packs.strategy import in_steps
 from trainer.train.survey import Survey
 from trainer.train.task import Task
 from trainer.train.tuning.chosen import Chosen, Prospect, Site, choose_way, look_ahead
@@ -41,8 +40,8 @@ def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def surveyed(job: Job, *, models: int = 4, windows: dict[str, int] = WINDOWS) -> Survey:
-    visits = job.epochs * windows["train"]
-    tasks = [Task(symbol=f"C{n}", family=job.model, timeframe="1m", estimate=visits, seed=0) for n in range(models)]
+    visits = job.train.epochs * windows["train"]
+    tasks = [Task(symbol=f"C{n}", family=job.model.name, timeframe="1m", estimate=visits, seed=0) for n in range(models)]
     symbols = {task.symbol: {"bars": BARS, "folds": [windows]} for task in tasks}
     return Survey(tasks=tuple(tasks), data={"symbols": symbols, "timeframe": "1m"})
 
@@ -67,7 +66,7 @@ class Choosing:
 def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     choosing = Choosing(tmp_path, SLICES)
     chosen = choosing(Job())
-    assert (chosen.job.strategy, chosen.job.pack, chosen.job.micro_batch) == ("lanes", 1, 64)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("lanes", 1, 64)
     assert chosen.choice["from"] == {
         "strategy": "tuned here",
         "pack": "tuned here",
@@ -80,9 +79,9 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     assert choosing.events[1]["entry"] == entry_of(SLICES) and choosing.events[1]["failure"] == ""
 
     short = Choosing(tmp_path, SLICES)
-    chosen = short(Job(epochs=1), found=surveyed(Job(epochs=1), models=1))
+    chosen = short(job_of(epochs=1), found=surveyed(job_of(epochs=1), models=1))
     assert not short.asked and not short.events
-    assert (chosen.job.strategy, chosen.job.pack, chosen.job.micro_batch) == ("lanes", 1, CPU_SLICE)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("lanes", 1, CPU_SLICE)
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
@@ -96,7 +95,7 @@ def test_the_tuner_gets_two_percent_of_the_run_and_a_minute_at_most():
 def test_a_rate_that_is_remembered_here_beats_the_profiles():
     keep_here("cpu", shape_of(Job()), entry_of(replace(SLICES, windows_per_second=4_000.0)))
     assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 4_000 / 2)
-    assert look_ahead(Job(hidden=128), CPU, surveyed(Job())).run_seconds > 4 * 15 * 300_000 / 2_000 / 2, "another shape"
+    assert look_ahead(job_of(hidden=128), CPU, surveyed(Job())).run_seconds > 4 * 15 * 300_000 / 2_000 / 2, "another shape"
     keep_here("cpu", shape_of(Job()), {**entry_of(SLICES), "windows_per_second": 1e11})
     assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
 
@@ -114,18 +113,18 @@ def test_workers_that_share_a_gpu_share_its_rate():
 
 def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
     """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for a tuner."""
-    job = in_steps(Job(model="tcn", epochs=1))
+    job = job_of(model="tcn", epochs=1)
     found = look_ahead(job, replace(CPU, workers=1), surveyed(job, models=1, windows={**WINDOWS, "train": 25_851}))
     assert 5 < found.run_seconds < 100
 
 
 def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing_open_is_not(tmp_path):
     never, always, named = (Choosing(tmp_path, SLICES) for _ in range(3))
-    never(Job(tune="never"))
+    never(job_of(tune="never"))
     assert not never.asked
-    always(Job(tune="always", epochs=1, batch=128), found=surveyed(Job(epochs=1), models=1))
+    always(job_of(tune="always", epochs=1, batch=128), found=surveyed(job_of(epochs=1), models=1))
     assert always.asked[0]["seconds"] == 60.0  # asked for: it may take its time, and does on a busy machine
-    named(Job(strategy="lanes", pack=1, micro_batch=32))
+    named(job_of(strategy="lanes", pack=1, micro_batch=32))
     assert not named.asked
 
 
@@ -133,78 +132,78 @@ def test_what_was_tuned_here_before_is_remembered_and_not_measured_again(tmp_pat
     keep_here("cpu", shape_of(Job()), entry_of(SLICES))
     choosing = Choosing(tmp_path)
     chosen = choosing(Job())
-    assert not choosing.asked and chosen.job.micro_batch == 64
+    assert not choosing.asked and chosen.job.train.micro_batch == 64
     assert chosen.choice["from"]["micro_batch"] == "remembered"
-    own = choosing(Job(tune="never", micro_batch=32))
-    assert own.job.micro_batch == 32 and own.choice["from"]["micro_batch"] == "job"
+    own = choosing(job_of(tune="never", micro_batch=32))
+    assert own.job.train.micro_batch == 32 and own.choice["from"]["micro_batch"] == "job"
 
 
 @pytest.mark.parametrize("failure", ["its process ended with exit code -9", "it was not done after 60 s"])
 def test_a_tuner_that_fails_costs_its_time_and_defaults_are_taken_and_told(tmp_path, failure):
     choosing = Choosing(tmp_path, failure=failure)
-    chosen = choosing(Job(tune="always"), H200)
-    assert (chosen.job.strategy, choosing.events[-1]["failure"]) == ("lanes", failure)
+    chosen = choosing(job_of(tune="always"), H200)
+    assert (chosen.job.train.strategy, choosing.events[-1]["failure"]) == ("lanes", failure)
     assert choosing.events[-1]["entry"] is None and "tuned here" not in chosen.choice["from"].values()
 
 
 def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
-    chosen = Choosing(tmp_path, FUSED)(Job(tune="always"), H200)
-    assert (chosen.job.strategy, chosen.job.pack, chosen.job.micro_batch) == ("fused", 16, 256)
+    chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), H200)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("fused", 16, 256)
     tight = Site(kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=3.0), workers=1)
-    chosen = Choosing(tmp_path, FUSED)(Job(tune="always"), tight)
-    assert 1 <= chosen.job.pack < 16 and chosen.choice["from"]["pack"] == "memory"
+    chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), tight)
+    assert 1 <= chosen.job.train.pack < 16 and chosen.choice["from"]["pack"] == "memory"
 
 
 def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wins(tmp_path):
-    job = Job(model="tcn", batch_chunks=200, tune="never")
+    job = job_of(model="tcn", batch=200, tune="never")
     whole = Choosing(tmp_path)(job, H200)
-    assert (whole.job.pack, whole.job.micro_batch, whole.choice["from"]["micro_batch"]) == (1, 200, "default")
+    assert (whole.job.train.pack, whole.job.train.micro_batch, whole.choice["from"]["micro_batch"]) == (1, 200, "default")
     l4 = Site(kind="cuda", profile=Choice(profile=named_profile("l4"), why="", memory_gib=22.0), workers=1)
     sliced = Choosing(tmp_path)(job, l4)
-    assert 1 < sliced.job.micro_batch < 200 and not sliced.job.activation_checkpointing
+    assert 1 < sliced.job.train.micro_batch < 200 and not sliced.job.train.activation_checkpointing
     assert sliced.choice["from"]["micro_batch"] == "memory"
     seen = Timing(
         candidate=Candidate(strategy="lanes", pack=1, micro_batch=200), windows_per_second=300.0, memory_per_model_gib=17.0
     )
     keep_here("l4", shape_of(job), entry_of(seen))
     measured = Choosing(tmp_path)(job, l4)
-    assert (measured.job.micro_batch, measured.choice["from"]["micro_batch"]) == (200, "remembered")
+    assert (measured.job.train.micro_batch, measured.choice["from"]["micro_batch"]) == (200, "remembered")
     assert measured.choice["memory_per_model_gib"] == 17.0, "for who goes on with it"
 
 
 def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_this_chip(tmp_path):
-    job = Job(strategy="fused", tune="never", epochs=1)
+    job = job_of(strategy="fused", tune="never", epochs=1)
     good = Choosing(tmp_path, FUSED)
     chosen = good(job, H200, surveyed(job, models=1))
-    assert len(good.asked) == 1 and (chosen.job.strategy, chosen.choice["from"]["strategy"]) == ("fused", "job")
+    assert len(good.asked) == 1 and (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("fused", "job")
     bad = Choosing(tmp_path, failure="no way to train this job works here (its losses differ by 1.0e-01)")
     chosen = bad(job, H200, surveyed(job, models=1))
-    assert (chosen.job.strategy, chosen.choice["from"]["strategy"]) == ("lanes", "default")
+    assert (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("lanes", "default")
     assert "losses differ" in bad.events[-1]["failure"]
 
 
 def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundred_steps(tmp_path):
-    auto = Job(batch=0)
+    auto = job_of(batch=0)
     large = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=128, batch=1024), windows_per_second=9e3)
     chosen = Choosing(tmp_path, large)(auto)
-    assert (chosen.job.batch, chosen.choice["from"]["batch"]) == (1024, "tuned here")
-    chosen = Choosing(tmp_path)(Job(batch=0, tune="never"))
-    assert (chosen.job.batch, chosen.choice["from"]["batch"]) == (256, "default")
+    assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (1024, "tuned here")
+    chosen = Choosing(tmp_path)(job_of(batch=0, tune="never"))
+    assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (256, "default")
     few = surveyed(auto, windows={"train": 6_500, "validation": 1_000, "test": 1_000})
     keep_here("cpu", shape_of(auto), entry_of(large))
     chosen = Choosing(tmp_path)(auto, found=few)
-    assert (chosen.job.batch, chosen.job.micro_batch, chosen.choice["from"]["batch"]) == (64, 64, "memory")
+    assert (chosen.job.train.batch, chosen.job.train.micro_batch, chosen.choice["from"]["batch"]) == (64, 64, "memory")
 
 
 def checkpoint(out: Path, chosen: Chosen) -> None:
-    (member,) = make_members(1, Job(hidden=4, lookback=6), torch.device("cpu"))
-    pack = Lanes([member], Job(hidden=4, lookback=6))
+    (member,) = make_members(1, job_of(hidden=4, lookback=6), torch.device("cpu"))
+    pack = Lanes([member], job_of(hidden=4, lookback=6))
     run = Run(member=member, symbol="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3)
     write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
 
 
 def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_remembers(tmp_path):
-    auto = Job(batch=0)
+    auto = job_of(batch=0)
     large = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3)
     first = Choosing(tmp_path, large)(auto)
     checkpoint(tmp_path, first)
@@ -212,13 +211,13 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     again = Choosing(tmp_path)
     assert again(auto) == first and not again.asked
     # On another chip the batch, which is the model's, stands; the rest is that chip's.
-    elsewhere = Choosing(tmp_path, FUSED)(Job(batch=0, tune="always"), H200)
-    assert (elsewhere.job.batch, elsewhere.job.strategy, elsewhere.job.pack) == (1024, "fused", 16)
+    elsewhere = Choosing(tmp_path, FUSED)(job_of(batch=0, tune="always"), H200)
+    assert (elsewhere.job.train.batch, elsewhere.job.train.strategy, elsewhere.job.train.pack) == (1024, "fused", 16)
     checkpoint(tmp_path, Chosen(job=first.job, choice={**first.choice, "strategy": "fused", "torch": "1.0"}))
     newer = Choosing(tmp_path, failure="no time")  # of another torch nobody knows whether it agrees with plain modules
-    assert newer(Job(batch=0, tune="always"), CPU).job.strategy == "lanes" and newer.asked
+    assert newer(job_of(batch=0, tune="always"), CPU).job.train.strategy == "lanes" and newer.asked
     other = Choosing(tmp_path, SLICES)
-    assert other(Job(hidden=32, batch=128)).job.micro_batch == 64 and other.asked
+    assert other(job_of(hidden=32, batch=128)).job.train.micro_batch == 64 and other.asked
 
 
 @pytest.mark.slow
@@ -244,15 +243,20 @@ def test_a_torn_checkpoint_says_nothing(tmp_path):
     place.mkdir(parents=True)
     for text in ("{", "{}", '{"choice": {}}', '{"choice": {"shape": 3}}'):
         (place / "manifest.json").write_text(text)
-        assert Choosing(tmp_path)(Job(tune="never")).job.micro_batch == CPU_SLICE
+        assert Choosing(tmp_path)(job_of(tune="never")).job.train.micro_batch == CPU_SLICE
 
 
 def test_a_tcn_is_chosen_in_chunks(tmp_path):
-    job = Job(model="tcn", batch_chunks=8, tune="never")
+    job = job_of(model="tcn", batch=8, tune="never")
     chosen = Choosing(tmp_path)(job, H200)
-    assert (chosen.job.batch, chosen.job.micro_batch, chosen.job.pack, chosen.job.strategy) == (8, 8, 1, "lanes")
+    assert (chosen.job.train.batch, chosen.job.train.micro_batch, chosen.job.train.pack, chosen.job.train.strategy) == (
+        8,
+        8,
+        1,
+        "lanes",
+    )
     best = Timing(
         candidate=Candidate(strategy="lanes", pack=1, micro_batch=4, activation_checkpointing=True), windows_per_second=3.0
     )
-    chosen = Choosing(tmp_path, best)(Job(model="tcn", batch_chunks=8, tune="always"), H200)
-    assert (chosen.job.micro_batch, chosen.job.activation_checkpointing, chosen.job.batch) == (4, True, 8)
+    chosen = Choosing(tmp_path, best)(job_of(model="tcn", batch=8, tune="always"), H200)
+    assert (chosen.job.train.micro_batch, chosen.job.train.activation_checkpointing, chosen.job.train.batch) == (4, True, 8)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.config import Job
+from trainer.job import job_of
 from trainer.train.packs import strategy as strategy_of
 from trainer.train.packs.stacked import Fused
-from trainer.train.packs.strategy import in_steps
 from trainer.train.tuning import timing as timing_of
 from trainer.train.tuning.timing import Candidate, batches, disagreement, make_members, measure
 
-JOB = Job(hidden=4, lookback=6, batch=32)
-STREAM = in_steps(Job(model="tcn", width=8, blocks=2, chunk=32, batch_chunks=4))
+JOB = job_of(hidden=4, lookback=6, batch=32)
+STREAM = job_of(model="tcn", width=8, blocks=2, chunk=32, batch=4)
 CPU = torch.device("cpu")
 
 
@@ -35,11 +34,11 @@ def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
     taken: list[int] = []
 
     def form(members, job):
-        taken.append(job.batch)
+        taken.append(job.train.batch)
         return strategy_of.form_pack(members, job)
 
     monkeypatch.setattr(timing_of, "form_pack", form)
-    large = Job(hidden=4, lookback=6, batch=4096)
+    large = job_of(hidden=4, lookback=6, batch=4096)
     found = measure(Candidate(strategy="lanes", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01)
     assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
 
@@ -47,7 +46,7 @@ def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
 def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_its_rows():
     members = make_members(1, STREAM, CPU)
     (starts,) = batches(members, STREAM, 0)
-    assert len(starts) == 4 and int(starts.max()) + STREAM.chunk + STREAM.bars_seen - 1 <= len(members[0].rows_TF)
+    assert len(starts) == 4 and int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1 <= len(members[0].rows_TF)
     for again in (False, True):
         option = Candidate(strategy="lanes", pack=1, micro_batch=2, activation_checkpointing=again)
         assert measure(option, members, STREAM, 0.01).windows_per_second > 0

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.config import Job
 from trainer.gpu_profiles.choice import choose
 from trainer.gpu_profiles.tuned import known_here
+from trainer.job import Job, job_of
 from trainer.train.packs.pack import Member, Pack
-from trainer.train.packs.strategy import in_steps
 from trainer.train.tuning import timing as timing_of
 from trainer.train.tuning import tune as tuning
 from trainer.train.tuning.timing import Candidate, Timing
 from trainer.train.tuning.tune import candidates, remember, tune
 
-JOB = Job(hidden=4, lookback=6, batch=256)
-STREAM = in_steps(Job(model="tcn", width=512, batch_chunks=16))
+JOB = job_of(hidden=4, lookback=6, batch=256)
+STREAM = job_of(model="tcn", width=512, batch=16)
 CPU = torch.device("cpu")
 Speed = Callable[[Candidate], float]  # windows a second; 0: out of memory
 
@@ -44,7 +43,7 @@ class Device:
         assert len(members) == option.pack
         if not (speed := self.speed(option)):
             return Timing(candidate=option, excluded="out of memory")
-        return Timing(candidate=option, windows_per_second=speed, steps_per_second=speed / option.of(job).batch)
+        return Timing(candidate=option, windows_per_second=speed, steps_per_second=speed / option.of(job).train.batch)
 
     def tune(self, job: Job, *, seconds: float = 20.0, batch_limit: int = 0) -> list[Timing]:
         return tune(
@@ -65,17 +64,17 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_on_a_cpu_one_models_slices_are_timed_and_none_is_larger_than_the_batch():
-    assert [option.micro_batch for option in candidates(Job(batch=1024), "cpu")] == [64, 128, 256, 512]
-    assert [option.micro_batch for option in candidates(Job(batch=100), "cpu")] == [64, 100]
+    assert [option.micro_batch for option in candidates(job_of(batch=1024), "cpu")] == [64, 128, 256, 512]
+    assert [option.micro_batch for option in candidates(job_of(batch=100), "cpu")] == [64, 100]
     assert {(option.strategy, option.pack) for option in candidates(Job(), "cpu")} == {("lanes", 1)}
 
 
 def test_on_a_gpu_every_strategy_is_timed_with_several_packs_and_what_the_job_names_is_not_varied():
     options = candidates(Job(), "cuda")
     assert {option.strategy for option in options} == {"lanes", "streams", "fused"}
-    assert {option.pack for option in candidates(Job(pack=6), "cuda")} == {6}
-    assert {option.strategy for option in candidates(Job(strategy="fused"), "cuda")} == {"fused"}
-    assert {option.micro_batch for option in candidates(Job(micro_batch=32), "cuda")} == {32}
+    assert {option.pack for option in candidates(job_of(pack=6), "cuda")} == {6}
+    assert {option.strategy for option in candidates(job_of(strategy="fused"), "cuda")} == {"fused"}
+    assert {option.micro_batch for option in candidates(job_of(micro_batch=32), "cuda")} == {32}
     assert {option.activation_checkpointing for option in options} == {False}
 
 
@@ -89,7 +88,7 @@ def test_a_tcn_is_timed_in_slices_of_chunks_on_a_gpu_with_checkpointing_too():
 
 def test_the_most_windows_a_second_win_and_the_time_is_kept():
     device = Device(lambda option: 1000 / abs(option.micro_batch - 120))
-    first, *others = device.tune(Job(hidden=4, lookback=6, batch=1024), seconds=4.0)
+    first, *others = device.tune(job_of(hidden=4, lookback=6, batch=1024), seconds=4.0)
     assert first.candidate.micro_batch == 128 and [timing.excluded for timing in others] == ["", "", ""]
     assert device.now <= 4.0 and len(device.measured) >= 8  # in turn
 
@@ -99,7 +98,7 @@ def test_what_there_is_no_time_for_is_not_begun_and_said_so():
     device.measure = lambda option, members, job, seconds: (  # type: ignore[method-assign]
         setattr(device, "now", device.now + 3.0) or Timing(candidate=option, windows_per_second=1.0)
     )
-    timings = device.tune(Job(hidden=4, lookback=6, batch=1024), seconds=8.0)
+    timings = device.tune(job_of(hidden=4, lookback=6, batch=1024), seconds=8.0)
     assert [timing.excluded for timing in timings] == ["", "", "no time left", "no time left"]
 
 
@@ -153,14 +152,14 @@ def test_checkpointing_is_chosen_where_it_is_faster(monkeypatch):
     def speed(option: Candidate) -> float:  # without it, only slices of 4 chunks fit
         return option.micro_batch * 0.7 if option.activation_checkpointing else 4.0 if option.micro_batch == 4 else 0
 
-    tiny = in_steps(Job(model="tcn", width=8, blocks=2, chunk=32, batch_chunks=16))
+    tiny = job_of(model="tcn", width=8, blocks=2, chunk=32, batch=16)
     first = Device(speed).tune(tiny)[0].candidate
     assert (first.micro_batch, first.activation_checkpointing) == (16, True)
     assert not Device(lambda option: 9.0 - option.activation_checkpointing).tune(tiny)[0].candidate.activation_checkpointing
 
 
 def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_limit():
-    auto = Job(hidden=4, lookback=6, batch=0)
+    auto = job_of(hidden=4, lookback=6, batch=0)
     rising = Device(lambda option: min(option.batch or 256, 512) * 1.0 + option.batch * 0.01).tune(auto, batch_limit=4096)
     assert rising[0].candidate.batch == 4096
     flat = Device(lambda option: 100.0 + min(option.batch or 256, 512)).tune(auto, batch_limit=4096)
@@ -180,7 +179,7 @@ def test_the_answer_is_kept_for_this_shape_on_this_profile():
 def test_only_what_was_measured_of_the_reference_model_is_a_figure_of_the_profile(tmp_path):
     best = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=128), windows_per_second=2.0)
     file = tmp_path / "profiles" / "gpu_measured.json"
-    remember(choose("cpu", None), Job(hidden=128), best)
+    remember(choose("cpu", None), job_of(hidden=128), best)
     assert not file.exists()
     remember(choose("cpu", None), Job(), best)
     measured = json.loads(file.read_text())["cpu"]

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.config import Job
 from trainer.gpu_profiles.tuned import known_here
+from trainer.job import job_of
 from trainer.train.tuning import tuner_process
 from trainer.train.tuning.tuner_process import run_tuner
 
 pytestmark = pytest.mark.slow
 
-JOB = Job(hidden=4, lookback=6, batch=128)
+JOB = job_of(hidden=4, lookback=6, batch=128)
 
 
 @pytest.fixture(autouse=True)
@@ -47,5 +47,5 @@ def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch):
 
 
 def test_a_job_that_can_not_be_tuned_here_says_why():
-    found = run_tuner(Job(gpu_profile="h200"), device="auto", seconds=500.0, batch_limit=0)
+    found = run_tuner(job_of(gpu_profile="h200"), device="auto", seconds=500.0, batch_limit=0)
     assert "h200 is for a GPU" in found.failure or found.timings

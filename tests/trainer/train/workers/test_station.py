@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.config import Job
+from trainer.job import job_of
 from trainer.train.task import Task
 from trainer.train.workers.station import let_threads_sleep, memory_fraction, threads_of
 
@@ -23,7 +23,7 @@ def dealt(num_tasks: int, *, num_workers: int, cores: int = 8, **settings: Any) 
     """Return the threads of tasks, the longest first."""
     shape = {"family": "lstm", "timeframe": "1m", "seed": 0}
     tasks = [Task(symbol=f"S{number}", estimate=100 - number, **shape) for number in range(num_tasks)]
-    threads = threads_of(Job(**settings), tasks, num_workers=num_workers, cores=cores)
+    threads = threads_of(job_of(**settings), tasks, num_workers=num_workers, cores=cores)
     return [threads[task.model] for task in tasks]
 
 

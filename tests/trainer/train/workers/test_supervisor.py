@@ -20,7 +20,7 @@ import pytest
 
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
-from trainer.config import Job
+from trainer.job import Job
 from trainer.train.cpu import num_cores
 from trainer.train.task import Task
 from trainer.train.workers import supervisor as supervising

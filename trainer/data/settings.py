@@ -1,0 +1,32 @@
+"""The `[data]` table of a job: which candles, and how they are split. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.settings import bad_value, check_values, setting
+
+CALENDARS = ("auto", "24x7", "sessions", "events")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Which candles to train on, and the spans of training, validation and test."""
+
+    path: str = setting("", "Folder or file of candles, uploaded to the bucket's raw/; empty: what raw/ holds.")
+    symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
+    timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
+    bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0)
+    calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ".", choices=CALENDARS)
+    validation_fraction: float = setting(0.15, "Share of the bars, after training, for early stopping.", above=0, below=1)
+    test_fraction: float = setting(0.15, "Share of the bars, at the end, for the final score.", above=0, below=1)
+    embargo: int = setting(0, "Bars left out between spans; never below the horizon.", least=0)
+    folds: int = setting(
+        1, "Models in time: each is tested on the bars after those of the one before, and trains on all older.", least=1
+    )
+
+    def __post_init__(self) -> None:
+        check_values("data", self)
+        if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
+            expected = "small enough to leave a tenth of the bars for training, whatever the folds take (each tests so many)"
+            raise bad_value("data.test_fraction", self.test_fraction, expected)

@@ -1,0 +1,267 @@
+"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train] and [machine].
+
+The keys of a table, with types, defaults and units, stand beside what owns them. This module joins the tables, reads them
+from TOML, JSON and `--set`, and puts an unknown key into words.
+
+Standard library only: the launcher, the Lambdas, the node and the trainer all read jobs through this module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from trainer import models, targets
+from trainer.data.settings import DataSettings
+from trainer.errors import UsageError, nearest
+from trainer.launch.settings import MachineSettings
+from trainer.settings import CHUNKS, ModelSettings, TargetSettings, bad_value, keys_of, setting, typed
+from trainer.train.settings import AUTO, BATCH_OF_THE_MODEL, TrainSettings
+
+MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
+TABLES = ("data", "model", "target", "train", "machine")
+EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
+_PLAIN: dict[str, type[Any]] = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
+_HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}
+_SHORT = {"data": "data.path", "model": "model.name", "target": "target.name"}  # --set model=... chooses the model
+_RENAMED = {**_SHORT, "batch_chunks": "train.batch"}  # keys of the flat job files of before
+_NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
+
+Tables = dict[str, Any]  # a job as TOML or JSON has it: a table is a dictionary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to train, on which data, on which machines, within which time and money."""
+
+    name: str = setting("mayfly", _NAME_HELP)
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=lambda: models.MODELS[models.DEFAULT]())
+    target: TargetSettings = field(default_factory=lambda: targets.TARGETS[targets.DEFAULT]())
+    train: TrainSettings = field(default_factory=TrainSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
+            raise bad_value("name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes")
+        if self.train.batch == BATCH_OF_THE_MODEL:
+            object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
+        if self.train.batch == 0 and self.model.reads == CHUNKS:
+            why, do = f"{self.model.name} reads chunks", "Set train.batch to 1 or more, or leave it out."
+            raise UsageError("batch = auto is for models that read windows", why=why, do=do)
+
+    def to_dict(self) -> Tables:
+        """Return the job as JSON values, table by table; `name` comes first in the tables of homes."""
+        tables = {table: asdict(getattr(self, table)) for table in TABLES}
+        for table in _HOMES:
+            tables[table] = {"name": getattr(self, table).name, **tables[table]}
+        lists = {
+            table: {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+            for table, values in tables.items()
+        }
+        return {"name": self.name, **lists}
+
+
+def job_of(**keys: Any) -> Job:
+    """Build a job from keys as `--set` names them; the others have their defaults."""
+    return job_from(with_keys({}, keys))
+
+
+def with_settings(job: Job, **keys: Any) -> Job:
+    """Return the job with some keys changed, named as `--set` names them, and checked again."""
+    return job_from(with_keys(job.to_dict(), keys))
+
+
+def load_job(path: Path) -> Tables:
+    """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or is flat as job files were."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
+    _check_tables(tables, f"job file {path}")
+    return tables
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """Read `--set key=value` arguments into keys for `with_keys`; values are TOML, and a bare word is text."""
+    keys: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set '{assignment}' has no value", do="Write --set key=value, such as --set train.epochs=3.")
+        keys[key.strip()] = _toml_value(text.strip())
+    return keys
+
+
+def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
+    """Return the tables with keys set. A key is `train.epochs`, or `epochs` where one table of this job has it.
+
+    Where another model or target is chosen, keys that only the one before has are left out. Raises UsageError for a key that
+    no table has, or several have.
+    """
+    _check_tables(tables, "the job")
+    changed = {name: dict(value) if isinstance(value, dict) else value for name, value in tables.items()}
+    given = {_SHORT.get(key, key): value for key, value in keys.items()}
+    for place in _HOMES:  # first, since they decide which keys there are
+        if f"{place}.name" in given:
+            _choose(changed, place, given.pop(f"{place}.name"))
+    for key, value in given.items():
+        table, _, rest = _placed(changed, key).rpartition(".")
+        if table:
+            changed.setdefault(table, {})[rest] = value
+        else:
+            changed[rest] = value
+    return changed
+
+
+def job_from(tables: Tables) -> Job:
+    """Build a job from its tables. Raises UsageError for an unknown key, and for a value that makes no sense."""
+    _check_tables(tables, "the job")
+    homes = {table: _home(tables, table) for table in _HOMES}
+    made: dict[str, Any] = {}
+    for table, cls in {**_PLAIN, **homes}.items():
+        values = {key: value for key, value in tables.get(table, {}).items() if not (table in homes and key == "name")}
+        hints = get_type_hints(cls)
+        for key in values:
+            if key not in keys_of(cls):
+                raise _unknown(tables, key, table)
+        if table == "train" and values.get("batch") == AUTO:
+            values["batch"] = 0
+        made[table] = cls(**{key: typed(f"{table}.{key}", value, hints[key]) for key, value in values.items()})
+    if "name" in tables:
+        made["name"] = typed("name", tables["name"], str)
+    return Job(**made)
+
+
+def job_from_json(text: str) -> Job:
+    """Read a job as `json.dumps(job.to_dict())` wrote it."""
+    return job_from(json.loads(text))
+
+
+def job_keys(job: Job) -> list[tuple[str, Any, str]]:
+    """Return (key, default, help) of every key that a job has, with its table: train.epochs."""
+    plain = job_of(model=job.model.name, target=job.target.name)
+    found: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
+    for table in TABLES:
+        if table in _HOMES:
+            names, kind = ", ".join(_HOMES[table]), "Model" if table == "model" else "Target, what is forecast"
+            default = models.DEFAULT if table == "model" else targets.default_of(job.model.name)
+            found.append((f"{table}.name", default, f"{kind}: {names}."))
+        for key, item in keys_of(getattr(plain, table)).items():
+            found.append((f"{table}.{key}", getattr(getattr(plain, table), key), item.metadata["help"]))
+    return found
+
+
+def _check_tables(tables: Tables, what: str) -> None:
+    """Raise UsageError for a flat job of before, and for a table that no job has."""
+    if not isinstance(tables, dict):
+        raise UsageError(f"{what} is no job", do=EXAMPLE)
+    flat = [key for key, value in tables.items() if not isinstance(value, dict) and key != "name"]
+    if flat:
+        known = {name: places[0] for name, places in _everywhere().items()}
+        for key in flat:
+            if key not in known and key not in _RENAMED:
+                raise UsageError(f"unknown job key '{key}'", do=_with_tables(nearest(key, known), known) or EXAMPLE)
+        moves = ", ".join(f"{key} = ... into {_bracketed(key)}" for key in flat[:3])
+        more = f", and the other {len(flat) - 3} into theirs" if len(flat) > 3 else ""
+        why = f"{', '.join(flat[:3])}{' ...' if len(flat) > 3 else ''} in no table"
+        raise UsageError(f"{what} is flat", why=why, do=f"Put {moves}{more}. {EXAMPLE}")
+    for key, value in tables.items():
+        if isinstance(value, dict) and key not in TABLES:
+            tables_there = ", ".join(f"[{name}]" for name in TABLES)
+            raise UsageError(f"{what} has a table [{key}]", do=nearest(key, TABLES) or f"The tables are {tables_there}.")
+
+
+def _bracketed(key: str) -> str:
+    """Return where a key of a flat job stands now: `[train]`, or `[model] as name = ...` where it is called otherwise."""
+    if key in _RENAMED:
+        table, _, name = _RENAMED[key].partition(".")
+        return f"[{table}] as {name} = ..."
+    return f"[{_everywhere()[key][0].partition('.')[0]}]"
+
+
+def _home(tables: Tables, table: str) -> type[Any]:
+    """Return the settings that a [model] or [target] table chooses."""
+    default = models.DEFAULT if table == "model" else targets.default_of(_home(tables, "model").name)
+    name = tables.get(table, {}).get("name") or default
+    if not isinstance(name, str) or name not in _HOMES[table]:
+        raise bad_value(f"{table}.name", name, "one of " + ", ".join(_HOMES[table]))
+    return _HOMES[table][name]
+
+
+def _choose(tables: Tables, table: str, name: Any) -> None:
+    """Set the name of a home, and leave out the keys that only the home before has. Another model has another target, too."""
+    before = {place: keys_of(_home(tables, place)) for place in _HOMES}
+    tables[table] = {**tables.get(table, {}), "name": name}
+    for place in _HOMES:
+        idle = before[place].keys() - keys_of(_home(tables, place)).keys()
+        if place in tables:
+            tables[place] = {key: value for key, value in tables[place].items() if key not in idle}
+
+
+def _placed(tables: Tables, key: str) -> str:
+    """Return a key with its table, for this job's model and target."""
+    table, dot, rest = key.partition(".")
+    if dot and table not in TABLES:
+        raise UsageError(f"unknown table '{table}' of '{key}'", do=nearest(table, TABLES) or EXAMPLE)
+    if dot or key == "name":
+        return key
+    homes = {place: _home(tables, place) for place in _HOMES}
+    places = [name for name, cls in {**_PLAIN, **homes}.items() if key in keys_of(cls)]
+    if not places:
+        raise _unknown(tables, key, "")
+    if len(places) > 1:
+        tables_there = " and ".join(f"[{place}]" for place in places)
+        do = f"Write {' or '.join(f'{place}.{key}' for place in places)}."
+        raise UsageError(f"'{key}' is a key of {tables_there}", do=do)
+    return f"{places[0]}.{key}"
+
+
+def _unknown(tables: Tables, key: str, table: str) -> UsageError:
+    """Return the error for a key that its table, or no table for '', has: who has it, or what is spelled like it."""
+    what = f"unknown job key '{table}.{key}'" if table else f"unknown job key '{key}'"
+    homes = {place: _home(tables, place) for place in _HOMES}
+    for place, members in _HOMES.items():
+        owners = [name for name, home in members.items() if key in keys_of(home)]
+        if owners and table in (place, "") and key not in keys_of(homes[place]):
+            why = f"{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is {homes[place].name}"
+            return UsageError(what, why=why, do=f"Leave {key} out, or set {place}.name = {owners[0]}.")
+    if key in _RENAMED:
+        return UsageError(what, do=f"It is {_RENAMED[key]} now.")
+    here = {place: keys_of(cls) for place, cls in {**_PLAIN, **homes}.items()}
+    elsewhere = [f"{place}.{key}" for place, keys in here.items() if key in keys]
+    if elsewhere:
+        return UsageError(what, do=f"Did you mean {' or '.join(elsewhere)}?")
+    close = nearest(key, here[table]) if table else ""
+    known = {name: f"{place}.{name}" for place, keys in here.items() for name in keys}
+    return UsageError(what, do=_with_tables(close or nearest(key, known), known) or EXAMPLE)
+
+
+def _with_tables(sentence: str, known: Mapping[str, str]) -> str:
+    """Return 'Did you mean a, b?' with the table before each key."""
+    start = "Did you mean "
+    names = sentence.removeprefix(start).removesuffix("?").split(", ") if sentence else []
+    return f"{start}{', '.join(known[name] for name in names)}?" if names else ""
+
+
+def _everywhere() -> dict[str, list[str]]:
+    """Return each key of any table or home, with its tables."""
+    found: dict[str, list[str]] = {}
+    for place, cls in [*_PLAIN.items(), *((place, home) for place, homes in _HOMES.items() for home in homes.values())]:
+        for key in keys_of(cls):
+            found.setdefault(key, []).append(f"{place}.{key}")
+    return found
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
