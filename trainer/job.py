@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from trainer import models, targets
 from trainer.data.settings import DataSettings
 from trainer.errors import UsageError, nearest
-from trainer.launch.settings import MachineSettings
+from trainer.machine import MachineSettings
 from trainer.settings import CHUNKS, ModelSettings, TargetSettings, bad_value, keys_of, setting, typed
 from trainer.train.settings import AUTO, BATCH_OF_THE_MODEL, TrainSettings
 

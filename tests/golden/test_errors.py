@@ -42,7 +42,7 @@ from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.plan import machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
-from trainer.launch.settings import parse_duration
+from trainer.machine import parse_duration
 from trainer.plan.check import check_data
 from trainer.plan.check import main as check_main
 from trainer.registry.store import find_model

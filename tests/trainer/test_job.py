@@ -12,10 +12,10 @@ from trainer import job as jobs
 from trainer.data.settings import DataSettings
 from trainer.errors import UsageError
 from trainer.job import Job, job_from, job_from_json, job_of, load_job, parse_assignments, with_keys, with_settings
-from trainer.launch.settings import parse_duration
+from trainer.machine import parse_duration
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = ("trainer.data.settings", "trainer.train.settings", "trainer.launch.settings", "trainer.job")
+SETTINGS = ("trainer.data.settings", "trainer.train.settings", "trainer.machine", "trainer.job")
 
 
 def refusal(make) -> str:

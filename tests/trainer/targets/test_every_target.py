@@ -63,7 +63,7 @@ def test_bars_after_its_end_change_no_label_and_an_end_that_is_one_bar_short_is_
 @pytest.mark.parametrize("name", TARGETS)
 def test_bars_after_training_change_nothing_that_is_trained_on(model, name, candles):
     settings = {"lookback": 10, "blocks": 2, "width": 4, "chunk": 32, "horizon_sessions": 2, "validation_fraction": 0.2}
-    job = job_of(**keys_for({**settings, "test_fraction": 0.2}, model=model, target=name))
+    job = job_of(**keys_for(settings, model=model, target=name), test_fraction=0.2)
     data = prepare(candles, job)
     other = prepare(moved(candles, data.spans.train.stop - 1), job)
     for part in ("mean_F", "std_F", "reads"):
