@@ -246,11 +246,13 @@ def _unit_settings(text: str) -> dict[str, str]:
 
 
 def _end(members: Callable[[], set[int]], *, grace_seconds: float) -> None:
+    """End every member: SIGTERM once for each that there is or comes within the grace, then SIGKILL until none is left."""
     deadline = time.monotonic() + grace_seconds
-    if grace_seconds > 0:
-        _signal(members(), signal.SIGTERM, signal.SIGCONT)
-        while time.monotonic() < deadline and members():
-            time.sleep(POLL_SECONDS)
+    told: set[int] = set()
+    while time.monotonic() < deadline and (left := members()):
+        _signal(left - told, signal.SIGTERM, signal.SIGCONT)  # a process may be forked while the first are being told
+        told |= left
+        time.sleep(POLL_SECONDS)
     while left := members():
         _signal(left, signal.SIGKILL)
         time.sleep(POLL_SECONDS)

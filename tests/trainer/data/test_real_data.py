@@ -43,7 +43,7 @@ def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
     candles = read_candles(RAW, symbols=["SPY"], timeframe="1m").symbols["SPY"]
     data = prepare(candles, Job())
     assert data.calendar == "sessions"
-    days = np.unique(data.timestamps[np.flatnonzero(_holes(candles))].astype("datetime64[ns]").astype("datetime64[D]"))
+    days = np.unique(candles.timestamp[np.flatnonzero(_holes(candles))].astype("datetime64[ns]").astype("datetime64[D]"))
     early_closes = {"2024-07-03", "2024-11-29", "2024-12-24"}
     assert {str(day) for day in days if str(day) < "2025-03-26"} <= early_closes  # from then on, hours before and after trading
 

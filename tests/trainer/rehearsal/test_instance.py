@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.rehearsal import instance
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
 
@@ -241,6 +242,15 @@ def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
     assert reap(tmp_path) >= 1
     wait_for(lambda: not alive(pid))
     assert reap(tmp_path) == 0
+
+
+def test_a_process_that_is_forked_while_others_are_told_to_end_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[set[int], tuple[int, ...]]] = []
+    looks = iter([{11}, {11, 22}, {22}, set(), set()])  # 22 was not there when the first look was taken
+    monkeypatch.setattr(instance, "_signal", lambda pids, *numbers: told.append((set(pids), numbers)))
+    instance._end(lambda: next(looks), grace_seconds=600)
+    assert [pids for pids, _ in told] == [{11}, {22}, set()]
+    assert all(signal.SIGTERM in numbers and signal.SIGKILL not in numbers for _, numbers in told)
 
 
 def test_reap_leaves_a_process_alone_that_only_has_the_same_id(tmp_path: Path) -> None:
