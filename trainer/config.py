@@ -79,8 +79,8 @@ class Job(targets.TargetKeys, models.ModelKeys):
     micro_batch: int = setting(0, "Windows in one slice of a batch, for speed and memory; 0: by device.")
     tune: str = setting(
         "auto",
-        "Whether the fastest way is looked for before a training of a shape that is new here: auto (where 2 % of the "
-        "estimated run are 12 s or more), never, or always (60 s at most).",
+        "Whether a trial of 12 s finds the fastest way before a training of a shape that is new here: auto (before an "
+        "estimated run of ten minutes or more), never, or always.",
     )
     precision: str = setting(
         "auto", "Numbers of matrix products: " + ", ".join(PRECISIONS) + "; auto goes by the chip, fp32 on a CPU."

@@ -10,7 +10,7 @@ import torch
 from benchmarks.memory import ALLOWED, counted, held, predicted
 from trainer.config import Job, job_from
 from trainer.data.features import FEATURES
-from trainer.gpu_profiles.footprint import FLOAT, num_weights
+from trainer.gpu_profiles.memory import FLOAT, num_weights
 from trainer.train.packs.strategy import in_steps
 
 LSTMS = [

@@ -15,7 +15,7 @@ from trainer.artifacts.card import read_card
 from trainer.config import Job
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Choice, choose
-from trainer.gpu_profiles.tuned import keep_here, known_here, shape_of
+from trainer.gpu_profiles.measurements import keep_here, known_here, shape_of
 from trainer.models.lstm import CPU_SLICE
 from trainer.train.checkpoint import write
 from trainer.train.loop import Run
@@ -23,10 +23,9 @@ from trainer.train.packs.pack import Lanes
 from trainer.train.packs.strategy import in_steps
 from trainer.train.survey import Survey
 from trainer.train.task import Task
-from trainer.train.tuning.chosen import Chosen, Prospect, Site, choose_way, look_ahead
+from trainer.train.tuning.chosen import Chosen, Site, choose_way, look_ahead, placed
 from trainer.train.tuning.timing import Candidate, Timing, make_members
-from trainer.train.tuning.tune import entry_of
-from trainer.train.tuning.tuner_process import Tuning
+from trainer.train.tuning.tune import Tuning, entry_of
 
 CPU = Site(kind="cpu", profile=choose("cpu", None), workers=2)
 H200 = Site(kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=140.0), workers=1)
@@ -75,7 +74,7 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
         "activation_checkpointing": "tuned here",
         "batch": "job",
     }
-    assert choosing.asked == [{"device": "cpu", "seconds": 60.0, "batch_limit": 2048}]
+    assert choosing.asked == [{"device": "cpu", "seconds": 12.0, "batch_limit": 2048}]
     assert [event["event"] for event in choosing.events] == ["tuning", "tuned"]
     assert choosing.events[1]["entry"] == entry_of(SLICES) and choosing.events[1]["failure"] == ""
 
@@ -86,11 +85,8 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
-def test_the_tuner_gets_two_percent_of_the_run_and_a_minute_at_most():
-    found = look_ahead(Job(), CPU, surveyed(Job()))
-    assert found.run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
-    assert Prospect(run_seconds=1_000, batch_limit=0).tuner_seconds == pytest.approx(20)
-    assert found.tuner_seconds == 60.0
+def test_a_run_is_as_long_as_its_windows_take_at_the_profiles_rate():
+    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
 
 
 def test_a_rate_that_is_remembered_here_beats_the_profiles():
@@ -101,8 +97,8 @@ def test_a_rate_that_is_remembered_here_beats_the_profiles():
     assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
 
 
-def test_a_memory_that_cannot_be_read_leaves_the_estimate(tmp_path):
-    (tmp_path / "tuned.json").write_text("{")
+def test_a_cache_that_cannot_be_read_leaves_the_estimate(tmp_path):
+    (tmp_path / "measurements.json").write_text("{")
     assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
 
 
@@ -124,7 +120,7 @@ def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing
     never(Job(tune="never"))
     assert not never.asked
     always(Job(tune="always", epochs=1, batch=128), found=surveyed(Job(epochs=1), models=1))
-    assert always.asked[0]["seconds"] == 60.0  # asked for: it may take its time, and does on a busy machine
+    assert len(always.asked) == 1
     named(Job(strategy="lanes", pack=1, micro_batch=32))
     assert not named.asked
 
@@ -256,3 +252,29 @@ def test_a_tcn_is_chosen_in_chunks(tmp_path):
     )
     chosen = Choosing(tmp_path, best)(Job(model="tcn", batch_chunks=8, tune="always"), H200)
     assert (chosen.job.micro_batch, chosen.job.activation_checkpointing, chosen.job.batch) == (4, True, 8)
+
+
+A_YEAR = {"A-USD": {"bars": 300_000}, "B-USD": {"bars": 525_600}}
+
+
+def place(job: Job, memory_gib: float = 22.35, *, tuned: Job | None = None, workers_per_gpu: int = 1) -> Job:
+    choice = Choice(profile=named_profile("l4"), why="", memory_gib=memory_gib)
+    site = Site(kind="cuda", profile=choice, workers=workers_per_gpu, workers_per_gpu=workers_per_gpu)
+    return placed(job, site, tuned=tuned or job, symbols=A_YEAR)
+
+
+def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
+    alone = place(Job())
+    assert (alone.pack, alone.micro_batch, alone.batch) == (7, 0, 256)
+    assert 1 <= place(Job(), 3.0, workers_per_gpu=2).pack < alone.pack
+    sliced = place(Job(batch=16_384), 3.0)
+    assert 0 < sliced.micro_batch < sliced.batch == 16_384
+    assert place(Job(pack=3)).pack == 3
+
+
+def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_word():
+    tuned = Job(strategy="fused", pack=32, micro_batch=128)
+    assert place(Job(), 141.0, tuned=tuned) == tuned
+    small = place(Job(), 3.0, tuned=tuned)
+    assert (small.strategy, small.micro_batch) == ("fused", 128) and 1 <= small.pack < 32
+    assert place(Job(pack=2), 3.0, tuned=Job(pack=2, micro_batch=128)).pack == 2

@@ -5,12 +5,9 @@ import torch
 
 from trainer.config import Job
 from trainer.errors import UsageError
-from trainer.gpu_profiles.chips import named_profile
-from trainer.gpu_profiles.choice import Choice, Device
-from trainer.train.tuning import placement
-from trainer.train.tuning.placement import choose_device, placed
-
-A_YEAR = {"A-USD": {"bars": 300_000}, "B-USD": {"bars": 525_600}}
+from trainer.gpu_profiles.choice import Device
+from trainer.train.workers import devices
+from trainer.train.workers.devices import choose_device
 
 
 @pytest.fixture
@@ -21,7 +18,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         Device(name="NVIDIA L4", memory_gib=22.49, free_gib=8.0),
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(placement, "gpus_here", lambda: found)
+    monkeypatch.setattr(devices, "gpus_here", lambda: found)
 
 
 def test_the_gpu_with_the_least_room_decides(gpus):
@@ -47,25 +44,3 @@ def test_a_gpus_profile_waits_while_the_cpu_was_asked_for_and_is_refused_where_t
         choose_device(Job(gpu_profile="h200"), "auto")
     with pytest.raises(UsageError, match="unknown GPU profile"):
         choose_device(Job(gpu_profile="h2000"), "cpu")
-
-
-def place(job: Job, memory_gib: float = 22.35, *, tuned: Job | None = None, workers_per_gpu: int = 1) -> Job:
-    choice = Choice(profile=named_profile("l4"), why="", memory_gib=memory_gib)
-    return placed(job, choice, tuned=tuned or job, workers_per_gpu=workers_per_gpu, symbols=A_YEAR)
-
-
-def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
-    alone = place(Job())
-    assert (alone.pack, alone.micro_batch, alone.batch) == (7, 0, 256)
-    assert 1 <= place(Job(), 3.0, workers_per_gpu=2).pack < alone.pack
-    sliced = place(Job(batch=16_384), 3.0)
-    assert 0 < sliced.micro_batch < sliced.batch == 16_384
-    assert place(Job(pack=3)).pack == 3
-
-
-def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_word():
-    tuned = Job(strategy="fused", pack=32, micro_batch=128)
-    assert place(Job(), 141.0, tuned=tuned) == tuned
-    small = place(Job(), 3.0, tuned=tuned)
-    assert (small.strategy, small.micro_batch) == ("fused", 128) and 1 <= small.pack < 32
-    assert place(Job(pack=2), 3.0, tuned=Job(pack=2, micro_batch=128)).pack == 2
