@@ -73,9 +73,9 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     kind, choice = choose_device(job, arguments.device)
     found = survey(with_settings(job, data=""), Path(job.data))
     workers = min(default_workers(kind), len(found.tasks))
-    ahead = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
-    run = f"a run of about {duration(ahead.run_seconds)} ({len(found.tasks)} models, {found.data['bars']:,} bars)"
-    return seconds, ahead.batch_limit, f"{why}; for {run}"
+    run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
+    run = f"a run of about {duration(run_seconds)} ({len(found.tasks)} models, {found.data['bars']:,} bars)"
+    return seconds, limit, f"{why}; for {run}"
 
 
 def _lines(job: Job, choice: Choice, timings: Sequence[Timing]) -> list[str]:

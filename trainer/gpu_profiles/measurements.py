@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -22,10 +22,8 @@ from trainer.config import STRATEGIES, Job, with_settings
 FILE = "measurements.json"
 OBJECT = f"memory/{FILE}"  # in the bucket
 OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # what a trial chooses where the job does not
-MOST = {"pack": 4096, "micro_batch": 1 << 24, "batch": 1 << 24}
-_NUMBERS = ("windows_per_second", "memory_per_model_gib")
-_LONGEST_TEXT = 200
-_PROFILE = re.compile(r"[A-Za-z0-9_-]{1,80}")
+LONGEST_TEXT = 200
+PROFILE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 Entry = dict[str, Any]
 Measurements = dict[str, dict[str, Entry]]
@@ -100,10 +98,10 @@ def from_bytes(body: bytes) -> Measurements:
 
 
 def sound(values: Any) -> Measurements:
-    """Return what is well formed in values from elsewhere: known profile names, short shapes, checked entries."""
+    """Return what is well formed in values from elsewhere: possible profile names, short shapes, checked entries."""
     found: Measurements = {}
     for key, shapes in values.items() if isinstance(values, Mapping) else ():
-        if isinstance(key, str) and _PROFILE.fullmatch(key) and isinstance(shapes, Mapping):
+        if isinstance(key, str) and PROFILE.fullmatch(key) and isinstance(shapes, Mapping):
             entries = {shape: sound_entry(entry) for shape, entry in shapes.items() if _is_text(shape)}
             found[key] = {shape: entry for shape, entry in entries.items() if entry is not None}
     return found
@@ -113,28 +111,32 @@ def sound_entry(values: Any) -> Entry | None:
     """Return the known keys of an entry if each value has its type and lies within its bounds, else None."""
     if not isinstance(values, Mapping):
         return None
-    values = {"activation_checkpointing": False, "batch": 0, "torch": "", "date": "", **dict.fromkeys(_NUMBERS, 0), **values}
-    good = (
-        values.get("strategy") in STRATEGIES[1:]
-        and isinstance(values["activation_checkpointing"], bool)
-        and all(_is_whole(values.get(name), 0 if name == "batch" else 1, most) for name, most in MOST.items())
-        and all(type(values[name]) in (int, float) and 0 <= values[name] < 1e12 for name in _NUMBERS)
-        and _is_text(values["torch"])
-        and _is_text(values["date"])
-        and (not values["date"] or _is_date(values["date"]))
-    )
-    return {name: values[name] for name in (*OPEN, "batch", *_NUMBERS, "torch", "date")} if good else None
-
-
-def _is_whole(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
+    entry = {name: values.get(name, default) for name, (default, _) in _KINDS.items()}
+    return entry if all(is_good(entry[name]) for name, (_, is_good) in _KINDS.items()) else None
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT
 
 
-def _is_date(text: str) -> bool:
+def _is_day(value: Any) -> bool:
     with suppress(ValueError):
-        return bool(date.fromisoformat(text))
+        return _is_text(value) and (not value or bool(date.fromisoformat(value)))
     return False
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1e12
+
+
+_KINDS: dict[str, tuple[Any, Callable[[Any], bool]]] = {  # of each key of an entry: its default, and what is accepted
+    "strategy": (None, lambda value: value in STRATEGIES[1:]),
+    "pack": (None, lambda value: type(value) is int and 1 <= value <= 4096),
+    "micro_batch": (None, lambda value: type(value) is int and 1 <= value <= 1 << 24),
+    "activation_checkpointing": (False, lambda value: isinstance(value, bool)),
+    "batch": (0, lambda value: type(value) is int and 0 <= value <= 1 << 24),
+    "windows_per_second": (0, _is_number),
+    "memory_per_model_gib": (0, _is_number),
+    "torch": ("", _is_text),
+    "date": ("", _is_day),
+}

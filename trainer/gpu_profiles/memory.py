@@ -139,29 +139,30 @@ def filling_models(profile: GpuProfile) -> int:
 
 def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bool = True) -> int:
     """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps an epoch."""
-    batch = 1
-    while 2 * batch * FEWEST_STEPS <= bars * TRAINING_SHARE:
-        if footprint(job, features=features, bars=bars, windows=2 * batch, on_gpu=on_gpu).total > room * GIB:
-            break
-        batch *= 2
-    return batch
+    most = int(bars * TRAINING_SHARE / FEWEST_STEPS)
+    return max(1, _largest(room, job, most=most, features=features, bars=bars, on_gpu=on_gpu))
 
 
 def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
     """Return how many chunks of a full-size model fit at once, without and with activation checkpointing: powers of two.
 
-    By the formula, on seven years of minutes; 0 where not even one fits.
+    By the formula, on seven years of minutes; 0 if not even one fits.
     """
-    room = room_gib(profile.memory_gib) * GIB
-    known: dict[str, Any] = {"features": REFERENCE_FEATURES, "bars": MINUTES_OF_SEVEN_YEARS, "on_gpu": profile.name != CPU}
+    room, on_gpu, most = room_gib(profile.memory_gib), profile.name != CPU, 1 << 20
+    plain = with_settings(Job(model=model), **{MODELS[model].batch_key: most})
+    plain_size, size = (
+        _largest(room, job, most=most, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, on_gpu=on_gpu)
+        for job in (plain, with_settings(plain, activation_checkpointing=True))
+    )
+    return plain_size, size
 
-    def most(again: bool) -> int:
-        settings = {MODELS[model].batch_key: 1 << 20, "activation_checkpointing": again}
-        job = with_settings(Job(model=model), **settings)
-        sizes = (1 << power for power in range(20, -1, -1))
-        return next((size for size in sizes if footprint(job, windows=size, **known).total <= room), 0)
 
-    return most(False), most(True)
+def _largest(room: float, job: Job, *, most: int, features: int, bars: int, on_gpu: bool) -> int:
+    """Return the largest power of two up to `most` that fits `room` GiB as one slice of one model; 0 if none does."""
+    size = 1
+    while size <= most and footprint(job, features=features, bars=bars, windows=size, on_gpu=on_gpu).total <= room * GIB:
+        size *= 2
+    return size // 2
 
 
 def batch_limit(

@@ -22,6 +22,7 @@ from trainer.gpu_profiles.memory import MINUTES_OF_SEVEN_YEARS, REFERENCE_FEATUR
 from trainer.models import MODELS, chunk_models
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.tuning.timing import Candidate, Timing, make_members, measure
+from trainer.train.tuning.tune import answer_of
 
 ACCUMULATION = 4  # slices of a batch on a GPU, as this model is usually trained
 BATCHES = {"cuda": (16, 64, 200, 1500), "cpu": (1, 4, 16)}
@@ -107,20 +108,11 @@ def _in_a_process(candidate: Candidate, job: Job, device: torch.device, seconds:
     # Torch is loaded once, with what its optimizers load at their first use (two seconds); nothing else is shared.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(theirs, candidate, job, device, seconds), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        timing, memory_gib = ours.recv()
-        return timing, memory_gib
-    except EOFError:
-        process.join()
-        reason = f"its process ended ({process.exitcode}), most likely for want of memory"
-        return Timing(candidate=candidate, excluded=reason), None
-    finally:
-        process.kill()
-        process.join()
+    answer, failure = answer_of(context, _measure, candidate, job, device, seconds)
+    if failure:
+        return Timing(candidate=candidate, excluded=f"{failure}, most likely for want of memory"), None
+    timing, memory_gib = answer
+    return timing, memory_gib
 
 
 def _measure(pipe: Connection, candidate: Candidate, job: Job, device: torch.device, seconds: float) -> None:

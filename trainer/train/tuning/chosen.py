@@ -33,14 +33,6 @@ RunTuner = Callable[..., Tuning]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prospect:
-    """The run ahead: its estimated length, and how large `batch = "auto"` may become."""
-
-    run_seconds: float
-    batch_limit: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Site:
     """The devices a job trains on: `kind` is cuda or cpu."""
 
@@ -58,8 +50,11 @@ class Chosen:
     choice: dict[str, Any]
 
 
-def look_ahead(job: Job, site: Site, found: Survey) -> Prospect:
-    """Return the prospect of a surveyed job, by the rate measured for its shape on this machine, else the profile's."""
+def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
+    """Return the estimated seconds of a surveyed job's run, and how large `batch = "auto"` may become.
+
+    The estimate goes by the rate measured for the job's shape on this machine, else by the profile's.
+    """
     profile, symbols = site.profile.profile, found.data["symbols"].values()
     limit = 0
     if job.unit == WINDOWS:
@@ -75,7 +70,7 @@ def look_ahead(job: Job, site: Site, found: Survey) -> Prospect:
     rate = rate_of(profile, job, known_here(profile.key, job, torch=torch.__version__), torch=torch.__version__)
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
     visits = sum(task.estimate for task in found.tasks)
-    return Prospect(run_seconds=visits / rate.with_models(len(found.tasks) / devices) / devices, batch_limit=limit)
+    return visits / rate.with_models(len(found.tasks) / devices) / devices, limit
 
 
 def choose_way(
@@ -92,7 +87,8 @@ def choose_way(
 
     Raises UsageError if one model is too large for the device.
     """
-    ahead, kind, key = look_ahead(job, site, found), site.kind, site.profile.profile.key
+    kind, key = site.kind, site.profile.profile.key
+    run_seconds, limit = look_ahead(job, site, found)
     resumed = _of_checkpoints(out / "checkpoints", shape_of(job))
     entry: Entry | None = None
     sources: Mapping[str, str] = {}
@@ -100,15 +96,15 @@ def choose_way(
         entry, sources = sound_entry(resumed), resumed["from"]
     elif (entry := known_here(key, job, torch=torch.__version__)) is not None:
         sources = dict.fromkeys(PARTS, "remembered")
-    elif _is_worth(job, kind, ahead):
-        emit({"event": "tuning", "profile": key, "seconds": TRIAL_SECONDS, "run_seconds": round(ahead.run_seconds)})
+    elif _is_worth(job, kind, run_seconds):
+        emit({"event": "tuning", "profile": key, "seconds": TRIAL_SECONDS, "run_seconds": round(run_seconds)})
         began = clock()
-        tuning = run(job, device=kind, seconds=TRIAL_SECONDS, batch_limit=ahead.batch_limit)
+        tuning = run(job, device=kind, seconds=TRIAL_SECONDS, batch_limit=limit)
         entry = entry_of(tuning.timings[0]) if tuning.timings else None
         sources = dict.fromkeys(PARTS, "tuned here")
         emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, job), "seconds": round(clock() - began, 1)})
     wanted = way = with_entry(job, entry) if entry else _without_unproven(job, kind)
-    way = with_settings(way, batch=_batch(job, way, resumed, ahead))
+    way = with_settings(way, batch=_batch(job, way, resumed, limit))
     if kind == "cuda":
         given = with_settings(job, batch=way.batch, strategy=way.strategy)
         way = placed(given, site, tuned=way, symbols=found.data["symbols"], entry=entry)
@@ -149,13 +145,13 @@ def placed(job: Job, site: Site, *, tuned: Job, symbols: Mapping[str, Mapping[st
     )
 
 
-def _is_worth(job: Job, kind: str, ahead: Prospect) -> bool:
+def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
     """Return whether to run a trial."""
     if kind == "cuda" and job.model_settings.has_stacked_form and job.strategy in ("streams", "fused"):
         return True  # whatever the job says about tuning: it has to agree with plain modules first
     if job.tune == "never" or (job.batch and len(candidates(in_steps(job), kind)) < 2):
         return False
-    return job.tune == "always" or ahead.run_seconds >= LONG_RUN_SECONDS
+    return job.tune == "always" or run_seconds >= LONG_RUN_SECONDS
 
 
 def _without_unproven(job: Job, kind: str) -> Job:
@@ -163,11 +159,11 @@ def _without_unproven(job: Job, kind: str) -> Job:
     return with_settings(job, strategy="lanes") if kind == "cuda" and job.strategy in ("streams", "fused") else job
 
 
-def _batch(job: Job, way: Job, resumed: Mapping[str, Any] | None, ahead: Prospect) -> int:
+def _batch(job: Job, way: Job, resumed: Mapping[str, Any] | None, limit: int) -> int:
     """Return the batch: the job's; of a resumed run its own, on whatever chip; else the trial's or 256, within the limit."""
     if job.batch:
         return job.batch
-    return int(resumed["batch"]) if resumed else min(way.batch or REFERENCE_BATCH, ahead.batch_limit)
+    return int(resumed["batch"]) if resumed else min(way.batch or REFERENCE_BATCH, limit)
 
 
 def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:

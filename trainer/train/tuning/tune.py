@@ -20,7 +20,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -213,18 +215,23 @@ class Tuning:
 def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tuning:
     """Run the trial in a child process, for LIMIT_SECONDS at most, and keep its answer; report failures, never raise them."""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    answer, failure = answer_of(context, tune_and_tell, job, device, seconds, batch_limit, limit_seconds=LIMIT_SECONDS)
+    return answer if isinstance(answer, Tuning) else Tuning(failure=failure)
+
+
+def answer_of(
+    context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
+) -> tuple[Any, str]:
+    """Call `target(pipe, *arguments)` in a child process; return what it sends, or None and why it sent nothing."""
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=tune_and_tell, args=(theirs, job, device, seconds, batch_limit), name="tuner", daemon=True)
+    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)  # type: ignore[attr-defined]
     process.start()
     theirs.close()
     try:
-        if not ours.poll(LIMIT_SECONDS):
-            return Tuning(failure=f"it was not done after {LIMIT_SECONDS:.0f} s")
-        answer = ours.recv()
-        return answer if isinstance(answer, Tuning) else Tuning(failure="it sent something else")
+        return (ours.recv(), "") if ours.poll(limit_seconds) else (None, f"it was not done after {limit_seconds:.0f} s")
     except EOFError:
         process.join()
-        return Tuning(failure=f"its process ended with exit code {process.exitcode}")
+        return None, f"its process ended with exit code {process.exitcode}"
     finally:
         process.kill()
         process.join()

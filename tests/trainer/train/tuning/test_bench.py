@@ -49,7 +49,7 @@ def test_a_process_that_the_system_ends_is_an_answer(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn"))
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (1,)})
     row = bench(bench_job("cpu", TINY), CPU, quick=True, say=lambda line: None)[0]
-    assert "ended (9)" in row.excluded and row.chunks_per_second == 0
+    assert "ended with exit code 9" in row.excluded and row.chunks_per_second == 0
 
 
 @pytest.mark.parametrize(

@@ -86,33 +86,33 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
 
 
 def test_a_run_is_as_long_as_its_windows_take_at_the_profiles_rate():
-    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
+    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
 
 
 def test_a_rate_that_is_remembered_here_beats_the_profiles():
     keep_here("cpu", shape_of(Job()), entry_of(replace(SLICES, windows_per_second=4_000.0)))
-    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 4_000 / 2)
-    assert look_ahead(Job(hidden=128), CPU, surveyed(Job())).run_seconds > 4 * 15 * 300_000 / 2_000 / 2, "another shape"
+    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 4_000 / 2)
+    assert look_ahead(Job(hidden=128), CPU, surveyed(Job()))[0] > 4 * 15 * 300_000 / 2_000 / 2, "another shape"
     keep_here("cpu", shape_of(Job()), {**entry_of(SLICES), "windows_per_second": 1e11})
-    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
+    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
 
 
 def test_a_cache_that_cannot_be_read_leaves_the_estimate(tmp_path):
     (tmp_path / "measurements.json").write_text("{")
-    assert look_ahead(Job(), CPU, surveyed(Job())).run_seconds == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
+    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
 
 
 def test_workers_that_share_a_gpu_share_its_rate():
     alone, sharing = (replace(H200, workers=count, workers_per_gpu=count) for count in (1, 2))
-    seconds = [look_ahead(Job(), site, surveyed(Job())).run_seconds for site in (alone, sharing)]
+    seconds = [look_ahead(Job(), site, surveyed(Job()))[0] for site in (alone, sharing)]
     assert seconds[0] == seconds[1]
 
 
 def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
     """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for a tuner."""
     job = in_steps(Job(model="tcn", epochs=1))
-    found = look_ahead(job, replace(CPU, workers=1), surveyed(job, models=1, windows={**WINDOWS, "train": 25_851}))
-    assert 5 < found.run_seconds < 100
+    seconds, _ = look_ahead(job, replace(CPU, workers=1), surveyed(job, models=1, windows={**WINDOWS, "train": 25_851}))
+    assert 5 < seconds < 100
 
 
 def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing_open_is_not(tmp_path):
