@@ -41,9 +41,10 @@ VARIABLES = (
     Variable(
         name="MAYFLY_PROGRAMS",
         set_by=YOU,
-        meaning="folder in which rehearsals store how the Pulumi program was applied, by its hash",
-        default="`programs` in MAYFLY_HOME",
+        meaning="folder in which rehearsals store how the Pulumi program was applied, by its hash; yours alone to write",
+        default="`mayfly/programs` in XDG_CACHE_HOME",
     ),
+    Variable(name="XDG_CACHE_HOME", set_by=YOU, meaning="folder of caches", default="`~/.cache`"),
     Variable(
         name="MAYFLY_FORK_SERVER",
         set_by=YOU,
@@ -130,19 +131,23 @@ def rehearsal_home() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalEnvironment:
-    """How the embedded AWS starts nodes, and where it stores applied programs; None where the default holds."""
+    """How the embedded AWS starts nodes, and where it stores applied programs."""
 
     fresh_nodes: bool
-    programs: Path | None
-    fork_server: Path | None
+    programs: Path
+    fork_server: Path | None  # None: one of its own
 
 
 def rehearsal_environment() -> RehearsalEnvironment:
-    """Return what the embedded AWS's process reads of the desk's environment."""
+    """Return what the embedded AWS's process reads of the desk's environment.
+
+    Programs are not kept in MAYFLY_HOME, which may lie in a folder that came with a repository: what is stored is replayed.
+    """
     programs, fork_server = os.environ.get("MAYFLY_PROGRAMS"), os.environ.get("MAYFLY_FORK_SERVER")
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return RehearsalEnvironment(
         fresh_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") == "fresh",
-        programs=Path(programs) if programs else None,
+        programs=Path(programs) if programs else caches / "mayfly" / "programs",
         fork_server=Path(fork_server) if fork_server else None,
     )
 

@@ -9,6 +9,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,18 +20,25 @@ import pytest
 from benchmarks.rounds import interleave, machine, median, ratio, write
 
 ROOT = Path(__file__).resolve().parents[2]
+Quickly = Callable[..., tuple[str, dict[str, Any]]]
 RATIO = re.compile(r"\d\.\d\d+ ?x")
 
 
-def quickly(name: str, *arguments: str, out: Path) -> tuple[str, dict[str, Any]]:
-    """Run a benchmark's quick form in a process of its own: threads and allocator are set there. Return what it said."""
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *arguments, "--out", str(out)]
+@pytest.fixture
+def quickly(python: list[str]) -> Quickly:
+    """Return a function that runs a benchmark's quick form: -> (its output, the file it wrote)."""
+    return partial(_quickly, python)
+
+
+def _quickly(python: list[str], name: str, *arguments: str, out: Path) -> tuple[str, dict[str, Any]]:
+    """Run it in a process of its own, a fork that has torch loaded: threads and allocator are set there."""
+    command = [*python, "-m", f"benchmarks.{name}", "--quick", *arguments, "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(out.read_text())
 
 
-def test_a_save_is_compared_with_none_and_changes_no_step(tmp_path):
+def test_a_save_is_compared_with_none_and_changes_no_step(quickly, tmp_path):
     said, found = quickly("checkpoint_overhead", "--rounds", "1", out=tmp_path / "found.json")
     (table,) = found["tables"]
     assert table["rows"].keys() == {"no saves", "ours, beside", "torch.save inside"}
@@ -37,19 +46,19 @@ def test_a_save_is_compared_with_none_and_changes_no_step(tmp_path):
     assert RATIO.search(said) and found["machine"]["date"]
 
 
-def test_the_tuners_choice_is_compared_with_a_larger_grid(tmp_path):
+def test_the_tuners_choice_is_compared_with_a_larger_grid(quickly, tmp_path):
     said, found = quickly("tuner", "--seconds", "0.2", out=tmp_path / "found.json")
     (table,) = found["tables"]
     assert len(table["windows_per_second"]) > 4 and table["ratio"] > 0
     assert "<- the tuner's choice" in said and RATIO.search(said)
 
 
-def test_the_gather_is_compared_with_data_loaders(tmp_path):
+def test_the_gather_is_compared_with_data_loaders(quickly, tmp_path):
     said, found = quickly("input_pipeline", out=tmp_path / "found.json")
     assert RATIO.search(said) and found["machine"]["chip"]
 
 
-def test_the_memory_formula_is_set_beside_what_a_step_takes(tmp_path):
+def test_the_memory_formula_is_set_beside_what_a_step_takes(quickly, tmp_path):
     said, found = quickly("memory", out=tmp_path / "found.json")
     assert ("counted on a CPU" in said) != ("measured on the GPU" in said) and found["machine"]["chip"]
     assert all(figures["found_mib"] > 0 for row in found["rows"] for figures in row["figures"].values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.learning import chance, looks_like_chance, planted
+from benchmarks.learning import PROPER, chance, looks_like_chance, nothing, planted
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,3 +29,13 @@ def test_random_walks_are_seen_as_chance_and_one_feature_read_one_bar_ahead_is_s
     assert min(found["test windows"] for found in honest) >= 10_000
     assert looks_like_chance([found["auc"] for found in honest])
     assert not looks_like_chance([chance(seed, ahead=True)["auc"] for seed in range(5)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", PROPER)
+def test_a_walk_of_constant_volatility_gives_no_target_a_gain_over_what_knows_nothing(target):
+    found = nothing(target, 0, bars=12_000)
+    print(found)
+    assert found["gain low"] <= 0
+    if found["covered low"] is not None:
+        assert found["covered low"] <= 0.8 <= found["covered high"]

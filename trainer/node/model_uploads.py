@@ -65,6 +65,7 @@ class ModelUploads:
         return {
             **_identity(event),
             "family": event["family"],
+            "target": event.get("target", ""),
             "key": uploaded.key,
             "version_id": uploaded.version_id,
             "sha256": uploaded.sha256,

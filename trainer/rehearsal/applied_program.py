@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.errors import ConfigError
 from trainer.rehearsal.world import AwsError
 
 FORMAT = 1
@@ -79,15 +80,23 @@ class Recorder:
 
 
 class ProgramStore:
-    """Applied programs in a folder, by hash. Several processes may use it at once."""
+    """Applied programs in a folder, by hash. Several processes may use it at once.
+
+    What is stored is replayed, a function's code included, so the folder must be this user's, and nobody else's to write.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """Let one process at a time apply a program: the others then find it here."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Let one process at a time apply a program: the others then find it here. Raises ConfigError for an unsafe folder."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = self._folder.stat()
+        if about.st_uid != os.getuid() or about.st_mode & 0o022:
+            why = "it belongs to another user, or others may write there"
+            do = "Set MAYFLY_PROGRAMS to a folder of your own, or run chmod go-w on this one."
+            raise ConfigError(f"applied programs can't be kept in {self._folder}", why=why, do=do)
         with (self._folder / f"{key}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -70,6 +70,7 @@ def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
             {
                 **_identity(record, model),
                 "family": model["family"],
+                "target": model.get("target", ""),
                 "key": model["key"],
                 "version_id": model["version_id"],
                 "sha256": model["sha256"],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainer.access import Access
+from trainer.errors import ConfigError
 from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.applied_program import (
     AppliedProgram,
@@ -154,6 +155,15 @@ def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_o
     (tmp_path / "old.json").write_text(to_json(made))
     store.write("new", made)
     assert store.read("new") == made and not (tmp_path / "old.json").exists()
+
+
+def test_a_folder_that_others_may_write_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path / "cache" / "programs")
+    with store.locked("key"):
+        assert (tmp_path / "cache" / "programs").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "cache" / "programs").chmod(0o777)
+    with pytest.raises(ConfigError, match="MAYFLY_PROGRAMS"), store.locked("key"):
+        raise AssertionError("not reached")
 
 
 def test_identifiers_are_found_in_order_and_unknown_ones_stay() -> None:

@@ -52,7 +52,15 @@ def ended(make_record):
 
 def result(**fields: Any) -> NodeResult:
     phases = {"boot": at(60), "stage": at(70), "train": at(100.5), "upload": at(370.25), "end": at(380)}
-    model = {"symbol": "BTC-USD", "family": "lstm", "key": "k", "version_id": "v", "sha256": "s", "metrics": {}}
+    model = {
+        "symbol": "BTC-USD",
+        "family": "lstm",
+        "target": "direction",
+        "key": "k",
+        "version_id": "v",
+        "sha256": "s",
+        "metrics": {},
+    }
     data = {"files": [{"file": "a.parquet", "bars": 5}], "bars": 5, "holes": 1, "synthetic": True}
     return NodeResult(**({"state": "done", "models": (model,), "phases": phases, "data": data} | fields))
 

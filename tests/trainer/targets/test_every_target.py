@@ -12,10 +12,12 @@ from trainer.config import Job
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles
 from trainer.data.synthetic import synthetic_candles
+from trainer.models import MODELS
 from trainer.settings import HIGHER, LOWER, TargetSettings
 from trainer.targets import TARGETS, labels_of, loss_of, scores_of
 from trainer.targets.bars import Labels, sums_over, trailing_deviation
 from trainer.targets.scoring import Rows
+from trainer.train.prepare import prepare
 
 BARS, WARM = 1500, 300
 EVERY = pytest.mark.parametrize(
@@ -55,6 +57,20 @@ def changed_by_what_follows(target: TargetSettings, candles: Candles, *, short: 
 def test_bars_after_its_end_change_no_label_and_an_end_that_is_one_bar_short_is_found_out(target, candles):
     assert changed_by_what_follows(target, candles, short=0) == 0
     assert changed_by_what_follows(target, candles, short=1) > 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_bars_after_training_change_nothing_that_is_trained_on(model, name, candles):
+    settings = {"lookback": 10, "blocks": 2, "width": 4, "chunk": 32, "horizon_sessions": 2, "validation_fraction": 0.2}
+    job = Job(model=model, target=name, test_fraction=0.2, **settings)
+    data = prepare(candles, job)
+    other = prepare(moved(candles, data.spans.train.stop - 1), job)
+    for part in ("mean_F", "std_F", "reads"):
+        assert torch.equal(getattr(data, part), getattr(other, part))
+    assert torch.equal(data.train_labels_TK.nan_to_num(-9), other.train_labels_TK.nan_to_num(-9))
+    assert data.fitted == other.fitted and data.bars("train").tolist() == other.bars("train").tolist()
+    assert not np.array_equal(data.labels("test"), other.labels("test"))
 
 
 @EVERY
