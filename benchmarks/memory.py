@@ -25,7 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from benchmarks.rounds import half_precision, machine, write
 from trainer.data.features import FEATURES
-from trainer.gpu_profiles.footprint import Footprint, footprint
+from trainer.gpu_profiles.memory import Footprint, footprint
 from trainer.job import Job, job_of
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory, make_members, warm_up

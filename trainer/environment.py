@@ -29,7 +29,7 @@ VARIABLES = (
     Variable(
         name="MAYFLY_PROFILES",
         set_by=YOU,
-        meaning="your file of GPU profiles; what was measured and tuned is kept beside it. On a node the agent sets it.",
+        meaning="your file of GPU profiles; measurements are kept beside it. On a node the agent sets it.",
         default="`~/.config/mayfly/gpu_profiles.toml`",
     ),
     Variable(

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.memory import ALLOWED, counted, held, predicted
 from trainer.data.features import FEATURES
-from trainer.gpu_profiles.footprint import FLOAT, num_weights
+from trainer.gpu_profiles.memory import FLOAT, num_weights
 from trainer.job import Job, job_of, with_settings
 
 LSTMS = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainer.artifacts.card import read_card
-from trainer.gpu_profiles.tuned import from_memory
+from trainer.gpu_profiles.measurements import from_bytes
 
 TUNED = ("--epochs", "1", "--symbols", "AAA", "--set", "tune=always", "--gpu-profile", "my_v100")
 PROFILES = "[cpu]\nmodels_per_gpu = 1\n\n[my_v100]\nmemory_gib = 15.5\n\n[workshop]\nmemory_gib = 48\n"
@@ -43,8 +43,7 @@ def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(desk,
     assert choice["from"]["micro_batch"] == "tuned here"
     (event,) = desk.events("tuned")
     assert event["limit_seconds"] > 0 and event["profile"] == "cpu"
-    memories = [from_memory(body) for body in stored(desk, '"profile": "cpu"')]
-    assert {event["shape"]: event["entry"]} in memories
+    assert {"cpu": {event["shape"]: event["entry"]}} in [from_bytes(body) for body in stored(desk, event["shape"])]
 
     second, again = launched(desk, *TUNED)  # raw/ holds the candles by now
     assert second["run_id"] != first["run_id"] and len(desk.events("tuned")) == 1

@@ -34,7 +34,7 @@ from trainer.cost.planner import workload
 from trainer.data.candles import read_candles
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError
-from trainer.gpu_profiles.chips import named_profile, profiles, read_measured
+from trainer.gpu_profiles.chips import named_profile, profiles
 from trainer.gpu_profiles.choice import check_fits, choose
 from trainer.gpu_profiles.memory import fit
 from trainer.job import Job, job_from, job_of, load_job, parse_assignments
@@ -240,7 +240,6 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
             (lambda _, text=text: user_profiles(text))
             for text in ("= 3", "memory_gib = 3\n", "[mine]\nchip = 'x'\n", "[mine]\nmemory = 3\n", "[t4]\nmemory_gib = 'a'\n")
         ),
-        lambda _: read_measured(write("gpu_measured.json", "no json")),
         lambda _: check_fits(named_profile("h200"), chip="NVIDIA L4", memory_gib=22.0),
         lambda _: choose("h200", None),
         lambda _: fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000),

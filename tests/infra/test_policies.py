@@ -186,7 +186,7 @@ def test_security_page_names_what_an_instance_may_write_and_files_that_exist() -
 
 def test_what_an_instance_tuned_is_written_to_the_memory_by_somebody_else() -> None:
     resources = [resource for statement in INSTANCE["Statement"] for resource in _listed(statement["Resource"])]
-    assert not any(fnmatchcase("arn:aws:s3:::store/memory/tuned/l4.json", resource) for resource in resources)
+    assert not any(fnmatchcase("arn:aws:s3:::store/memory/measurements.json", resource) for resource in resources)
 
 
 def _listed(value: str | list[str]) -> list[str]:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from trainer.train.tuning.bench import bench, bench_job, epoch_seconds, num_chunks, num_parameters
-    from trainer.train.tuning.placement import choose_device
+    from trainer.train.workers.devices import choose_device
 
     kind, choice = choose_device(bench_job("cuda", settings), arguments.device)
     job = bench_job(kind, settings)

@@ -108,7 +108,7 @@ def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
         "--seconds",
         type=float,
         metavar="N",
-        help="time for all of it, 60 at most (default: 2 %% of the run, or 20 without --data)",
+        help="time to measure, 60 at most (default: 20)",
     )
     bench = verbs.add_parser("bench", help="measure what a large model costs on this machine: chunks a second, memory, dollars")
     bench.add_argument("--price", type=float, metavar="USD", help="an hour of this GPU (default: AWS's cheapest; 0 on a CPU)")

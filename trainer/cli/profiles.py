@@ -9,10 +9,10 @@ from typing import Any
 
 from trainer.cli.output import table
 from trainer.errors import UsageError
-from trainer.gpu_profiles.chips import MEASURED, GpuProfile, profiles, user_file
+from trainer.gpu_profiles.chips import REFERENCE, GpuProfile, profiles, user_file
 from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here
-from trainer.gpu_profiles.memory import CPU, REFERENCE, Figure, chunk_slices, figures
-from trainer.gpu_profiles.tuned import TUNED
+from trainer.gpu_profiles.measurements import file_here
+from trainer.gpu_profiles.memory import CPU, Figure, chunk_slices, figures
 from trainer.models import MODELS, chunk_models
 
 HEADER = [
@@ -53,8 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print("\n".join(_lines(listed, holds=here.profile.name)))
     print(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
-    files = {"yours": user_file(), "measured": user_file().with_name(MEASURED), "tuned": user_file().with_name(TUNED)}
-    print("    ".join(f"{name}: {_state(path)}" for name, path in files.items()))
+    print(f"yours: {_state(user_file())}    measured: {_state(file_here())}")
     return 0
 
 
@@ -98,11 +97,7 @@ def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) 
             "gpus": [vars(gpu) for gpu in gpus],
         },
         "profiles": [_as_dict(profile) for profile in listed],
-        "files": {
-            "yours": str(user_file()),
-            "measured": str(user_file().with_name(MEASURED)),
-            "tuned": str(user_file().with_name(TUNED)),
-        },
+        "files": {"yours": str(user_file()), "measured": str(file_here())},
     }
 
 
@@ -121,6 +116,6 @@ def _amd_gpus() -> tuple[Device, ...]:
     """Ask torch, where AMD's compute driver shows its device: nvidia-smi knows nothing of those."""
     if not Path("/dev/kfd").exists():
         return ()
-    from trainer.train.tuning.placement import gpus_of_torch  # torch takes 1.2 s, so only here
+    from trainer.train.workers.devices import gpus_of_torch  # torch takes 1.2 s, so only here
 
     return gpus_of_torch()

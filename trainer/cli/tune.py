@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.cli.output import duration
 from trainer.errors import UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 
-DEFAULT_SECONDS = 20.0  # without candles to estimate the run by
+if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
+    from trainer.gpu_profiles.choice import Choice
+    from trainer.train.tuning.timing import Timing
+
+DEFAULT_SECONDS = 20.0
 MOST_SECONDS = 60.0
 
 
@@ -21,8 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table of candidates, the chosen first, and where the answer is kept."""
     job = _job(arguments)
     # Late: torch takes a second to load, and a wrong setting should not wait for it.
-    from trainer.train.tuning.placement import choose_device
-    from trainer.train.tuning.tune import remember, told, tune_here
+    from trainer.train.tuning.tune import remember, tune_here
+    from trainer.train.workers.devices import choose_device
 
     choose_device(job, arguments.device)  # a profile that is unknown, or larger than the chip, ends it here
     seconds, batch_limit, why = _time(job, arguments)
@@ -39,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = {"profile": choice.profile.name, "why": choice.why, "timings": [asdict(timing) for timing in timings]}
         print(json.dumps({**found, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)}, indent=2))
         return 0
-    print("\n".join([*told(job, choice, timings), f"kept in {file}: this machine's next runs of this shape take the first"]))
+    print("\n".join([*_lines(job, choice, timings), f"kept in {file}: this machine's next runs of this shape take the first"]))
     return 0
 
 
@@ -56,29 +61,38 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 
 def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
-    """Return the most seconds, the largest batch that `auto` may become, and why so long.
-
-    Raises UsageError where 2 % of the run that the candles make are too little to measure anything in.
-    """
+    """Return the seconds to measure, the largest batch that `auto` may become, and why so long."""
+    seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
+    why = "--seconds" if arguments.seconds else "--seconds says otherwise"
     if not job.data.path:
-        seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
-        return seconds, 0, "--seconds" if arguments.seconds else "without --data the run's length is not known"
+        return seconds, 0, why
     from trainer.train.survey import survey
-    from trainer.train.tuning.chosen import LEAST_SECONDS, Site, look_ahead
-    from trainer.train.tuning.placement import choose_device
-    from trainer.train.workers.devices import default_workers
+    from trainer.train.tuning.chosen import Site, look_ahead
+    from trainer.train.workers.devices import choose_device, default_workers
 
     kind, choice = choose_device(job, arguments.device)
     found = survey(with_settings(job, path=""), Path(job.data.path))
     workers = min(default_workers(kind), len(found.tasks))
-    ahead = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
-    run = f"a run of about {duration(ahead.run_seconds)} ({len(found.tasks)} models, {found.data['bars']:,} bars)"
-    if arguments.seconds:
-        return min(MOST_SECONDS, arguments.seconds), ahead.batch_limit, f"--seconds, for {run}"
-    if ahead.tuner_seconds < LEAST_SECONDS:
-        raise UsageError(
-            f"not worth tuning for: {run}",
-            why=f"2 % of it are {ahead.tuner_seconds:.1f} s, and to measure takes {LEAST_SECONDS:.0f}",
-            do="Tune all the same with --seconds 20.",
-        )
-    return ahead.tuner_seconds, ahead.batch_limit, f"2 % of {run}, and no more than {MOST_SECONDS:.0f} s"
+    run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
+    run = f"a run of about {duration(run_seconds)} ({len(found.tasks)} models, {found.data['bars']:,} bars)"
+    return seconds, limit, f"{why}; for {run}"
+
+
+def _lines(job: Job, choice: Choice, timings: Sequence[Timing]) -> list[str]:
+    """Return the table for people, with the sentence that says how to read it."""
+    unit, batch = job.model.reads, job.train.batch
+    steps = f"of {batch} {unit}" if batch else "of batches that differ"
+    reading = f"Most {unit} a second wins; it/s are {steps} and mislead."
+    return [f"{choice.profile.name}: {choice.why}. {reading}", *(_line(timing, unit) for timing in timings)]
+
+
+def _line(timing: Timing, unit: str) -> str:
+    option = timing.candidate
+    batch = f"batch {option.batch:6,}  " if option.batch else ""
+    again = "  checkpointing" if option.activation_checkpointing else ""
+    name = f"{batch}{option.strategy:8} pack {option.pack:3}  slices of {option.micro_batch:5}{again}"
+    if timing.excluded:
+        return f"{name}  excluded: {timing.excluded}"
+    memory = f"  {timing.memory_per_model_gib:.2f} GiB a model" if timing.memory_per_model_gib else ""
+    speed = f"{timing.windows_per_second:10,.0f}" if timing.windows_per_second >= 100 else f"{timing.windows_per_second:10,.2f}"
+    return f"{name}  {speed} {unit}/s  {timing.steps_per_second:8.1f} it/s{memory}"

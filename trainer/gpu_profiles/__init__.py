@@ -1,1 +1,1 @@
-"""What is known of each chip: `chips` the facts, `memory` what follows from them, `choice` which one holds here."""
+"""GPU profiles: the facts of each chip, the profile that holds here, measurements, and the figures that follow from them."""

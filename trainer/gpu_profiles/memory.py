@@ -1,8 +1,9 @@
-"""What follows from a model's footprint for a chip: models at a time, slices, and the largest batch by timeframe.
+"""The device memory that training a model takes, and what follows for a chip: models at a time, slices, batch ceilings.
 
-Each figure comes from the first of these that has it, and says which: `yours` (the user's profiles file), `measured <date>`
-(the tuner's), `estimate` (the formula in `footprint`). They change the speed of training and never the model: a batch is the
-job's, the ceiling is a limit for those who choose one, and what fits less is sliced. Standard library only.
+The formula is counted from what autograd keeps, not fitted; tests hold it within 10 % of a count on a CPU, and
+`benchmarks.memory` compares it with a GPU. A figure is the first of `yours` (the user's profiles file), `measured <date>`
+(the cache of measurements) and `estimate` (the formula). Figures change the speed of training and never the model: a batch is
+the job's, and what does not fit is sliced. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.errors import UsageError
-from trainer.gpu_profiles.chips import GpuProfile
-from trainer.gpu_profiles.footprint import Footprint, footprint
+from trainer.gpu_profiles.chips import REFERENCE, GpuProfile, packaged
 from trainer.job import Job, job_of, with_settings
-from trainer.settings import CHUNKS
+from trainer.settings import CHUNKS, FLOAT, Training
 
 GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
@@ -26,7 +26,83 @@ FEWEST_STEPS = 100  # optimizer steps an epoch below which a larger batch starve
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # what the listed ceilings are for: 24x7 bars of seven years
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 TRAINING_SHARE = 0.7
-REFERENCE, REFERENCE_FEATURES, REFERENCE_BATCH = Job(), 37, 256  # the model that figures are for
+REFERENCE_FEATURES, REFERENCE_BATCH = 37, 256
+BELIEVED = 100.0  # a rate that is further off the profile's, either way, is an error or a hostile node's
+LANE_COPIES = 4  # weights, gradients, two moments
+STACKED_COPIES = LANE_COPIES + 1 + 6  # the modules that evaluation fills, and what the update makes of all rows at once
+STREAM_WORKSPACE = 2 * 8 * 2**20  # cuBLAS's, for each stream: 8 MiB for either pass's thread (train/precision.py)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes of one model in training.
+
+    `rows` are its symbol's bars, `weights` those with gradients, moments and average, `copies` the best weights and a
+    checkpoint's, `kept` what the forward pass of a slice leaves for the backward pass, `workspace` what the latter holds at its
+    peak. `assumed` is the part of `kept` that no count on a CPU can show: cuDNN's own.
+    """
+
+    rows: float
+    weights: float
+    copies: float
+    kept: float
+    workspace: float
+    assumed: float = 0.0
+
+    @property
+    def step(self) -> float:
+        """Return the peak of a step: what a device's allocator shows of a model that is trained and not yet kept."""
+        return self.rows + self.weights + self.kept + self.workspace
+
+    @property
+    def total(self) -> float:
+        """Return all of it."""
+        return self.step + self.copies
+
+
+def is_half(job: Job, *, on_gpu: bool) -> bool:
+    """Return whether matrix products run in bf16 or fp16: with `auto` they do on a GPU."""
+    return on_gpu if job.train.precision == "auto" else job.train.precision != "fp32"
+
+
+def num_weights(job: Job, *, features: int) -> int:
+    """Return how many weights a model of the job has."""
+    return job.model.num_weights(features=features, outputs=job.target.outputs)
+
+
+def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool = True) -> Footprint:
+    """Return the footprint of one model of the job on so many bars, trained in slices of `windows` windows (or chunks).
+
+    If the job leaves its strategy open, it is the larger of both kinds.
+    """
+    stacks = job.model.has_stacked_form
+    kinds = {"auto": (False, True), "fused": (True,)}.get(job.train.strategy, (False,)) if stacks else (False,)
+    options = [_footprint(job, features=features, bars=bars, reads=windows, on_gpu=on_gpu, fused=fused) for fused in kinds]
+    return max(options, key=lambda one: one.total)
+
+
+def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, fused: bool) -> Footprint:
+    model, target = job.model, job.target
+    stacked = model.has_stacked_form and job.train.strategy != "lanes"
+    training = Training(
+        half=is_half(job, on_gpu=on_gpu),
+        fused=fused,
+        recompute=job.train.activation_checkpointing,
+        accumulates=reads < job.train.batch,
+    )
+    part = model.activations(training, features=features, outputs=target.outputs, reads=reads)
+    streams = stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")  # a stream a model
+    weights, averages = FLOAT * num_weights(job, features=features), 1 if job.train.ema else 0
+    copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if model.counts_gradients else 0)
+    numbers = (features + target.label_columns) * FLOAT * (2 if stacked else 1)  # stacked ones are joined
+    return Footprint(
+        rows=bars * (numbers + 2 * 8 / model.bars_out),  # two indices a window, or chunk
+        weights=(copies + averages) * weights,
+        copies=(1 + (3 + averages if job.train.checkpoint_seconds else 0)) * weights,
+        kept=part.kept,
+        workspace=part.workspace + (STREAM_WORKSPACE if streams else 0),
+        assumed=part.assumed,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,33 +138,30 @@ def filling_models(profile: GpuProfile) -> int:
 
 def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bool = True) -> int:
     """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps an epoch."""
-
-    def fits(windows: int) -> bool:
-        return footprint(job, features=features, bars=bars, windows=windows, on_gpu=on_gpu).total <= room * GIB
-
-    batch = 1
-    while 2 * batch * FEWEST_STEPS <= bars * TRAINING_SHARE and fits(2 * batch):
-        batch *= 2
-    return batch
+    most = int(bars * TRAINING_SHARE / FEWEST_STEPS)
+    return max(1, _largest(room, job, most=most, features=features, bars=bars, on_gpu=on_gpu))
 
 
 def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
     """Return how many chunks of a full-size model fit at once, without and with activation checkpointing: powers of two.
 
-    By the formula, on seven years of minutes; 0 where not even one fits.
+    By the formula, on seven years of minutes; 0 if not even one fits.
     """
-    room = room_gib(profile.memory_gib) * GIB
-    plain = job_of(model=model, batch=1 << 20)
-    found = []
-    for job in (plain, with_settings(plain, activation_checkpointing=True)):
-        sizes = (
-            1 << power
-            for power in range(20, -1, -1)
-            if _footprint(profile, job, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, windows=1 << power).total
-            <= room
-        )
-        found.append(next(sizes, 0))
-    return found[0], found[1]
+    room, on_gpu, most = room_gib(profile.memory_gib), profile.name != CPU, 1 << 20
+    plain = job_of(model=model, batch=most)
+    plain_size, size = (
+        _largest(room, job, most=most, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, on_gpu=on_gpu)
+        for job in (plain, with_settings(plain, activation_checkpointing=True))
+    )
+    return plain_size, size
+
+
+def _largest(room: float, job: Job, *, most: int, features: int, bars: int, on_gpu: bool) -> int:
+    """Return the largest power of two up to `most` that fits `room` GiB as one slice of one model; 0 if none does."""
+    size = 1
+    while size <= most and footprint(job, features=features, bars=bars, windows=size, on_gpu=on_gpu).total <= room * GIB:
+        size *= 2
+    return size // 2
 
 
 def batch_limit(
@@ -96,11 +169,12 @@ def batch_limit(
 ) -> int:
     """Return the largest power of two that `batch = "auto"` may become.
 
-    That is the ceiling which the user or a tuner set for the timeframe (such as 5m), else what fits `memory_gib` of
-    free memory as one slice; never more than leaves 100 steps in an epoch of `windows` training windows.
+    It is the user's ceiling for the timeframe (such as 5m), else what fits `memory_gib` of free memory as one slice; never
+    more than leaves 100 steps in an epoch of `windows` training windows.
     """
-    set_by_hand = {**profile.measured.get("batch", {}), **profile.yours.get("batch", {})}.get(timeframe)
-    ceiling = set_by_hand or batch_ceiling(room_gib(memory_gib), job, features=features, bars=bars, on_gpu=profile.name != CPU)
+    ceiling = profile.yours.get("batch", {}).get(timeframe) or batch_ceiling(
+        room_gib(memory_gib), job, features=features, bars=bars, on_gpu=profile.name != CPU
+    )
     return 1 << (max(1, min(int(ceiling), windows // FEWEST_STEPS)).bit_length() - 1)
 
 
@@ -111,43 +185,42 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
     than the profile's.
     """
     room = room_gib(profile.memory_gib if memory_gib is None else min(profile.memory_gib, memory_gib))
-    on_gpu = profile.name != CPU
-    whole = _footprint(
-        profile, REFERENCE, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, windows=REFERENCE_BATCH
-    ).total
-    needed = round(whole / GIB, 2)
-    a_model = _figure(profile, "memory_per_model_gib", needed)
-    models = _figure(profile, "models_per_gpu", max(1, min(filling_models(profile), int(room / a_model.value))))
+    known: dict[str, Any] = {"features": REFERENCE_FEATURES, "on_gpu": profile.name != CPU}
+    part = footprint(REFERENCE, bars=MINUTES_OF_SEVEN_YEARS, windows=REFERENCE_BATCH, **known)
+    measured = _measured(profile, part)
+
+    def figure(key: str, estimate: Any) -> Figure:
+        if key in profile.yours:
+            return Figure(value=profile.yours[key], basis="yours")
+        if key in measured:
+            return Figure(value=measured[key], basis=f"measured {profile.measured['date']}")
+        return Figure(value=estimate, basis="estimate")
+
+    a_model = figure("memory_per_model_gib", round(part.total / GIB, 2))
+    models = figure("models_per_gpu", max(1, min(filling_models(profile), int(room / a_model.value))))
     ceilings = {
-        timeframe: batch_ceiling(
-            room / models.value,
-            REFERENCE,
-            features=REFERENCE_FEATURES,
-            bars=MINUTES_OF_SEVEN_YEARS // minutes,
-            on_gpu=on_gpu,
-        )
+        timeframe: batch_ceiling(room / models.value, REFERENCE, bars=MINUTES_OF_SEVEN_YEARS // minutes, **known)
         for timeframe, minutes in TIMEFRAME_MINUTES.items()
     }
-    batch = _figure(profile, "batch", ceilings)
+    batch = figure("batch", ceilings)
     return {
         "memory_per_model_gib": a_model,
         "models_per_gpu": models,
-        "batch": replace(batch, value={**ceilings, **batch.value}),  # somebody may have a word on one timeframe only
-        "windows_per_second": _figure(profile, "windows_per_second", profile.windows_per_second),
+        "batch": replace(batch, value={**ceilings, **batch.value}),  # the user may set one timeframe only
+        "windows_per_second": figure("windows_per_second", profile.windows_per_second),
     }
 
 
-def is_reference(job: Job) -> bool:
-    """Say whether a job's models are of the size that figures are for: only what was measured of those is a figure."""
-    return (job.model, job.train.batch) == (REFERENCE.model, REFERENCE_BATCH)
-
-
-def with_rows_of_seven_years(measured_gib: float, *, rows: int) -> float:
-    """Return what a reference model takes on seven years of bars, from what it took on few rows: rows can be counted."""
-    few, many = (
-        footprint(REFERENCE, features=REFERENCE_FEATURES, bars=bars, windows=0) for bars in (rows, MINUTES_OF_SEVEN_YEARS)
-    )
-    return measured_gib + (many.rows - few.rows) / GIB
+def _measured(profile: GpuProfile, part: Footprint) -> dict[str, Any]:
+    """Return the figures that the measurement of the reference model gives; none if its rate is not believable."""
+    entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
+    if not entry or not entry["date"] or not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED:
+        return {}
+    found: dict[str, Any] = {"windows_per_second": round(entry["windows_per_second"])}
+    if entry["memory_per_model_gib"]:  # on few bars, and without the copies
+        memory_gib = entry["memory_per_model_gib"] + (part.rows + part.copies) / GIB
+        found.update(memory_per_model_gib=round(memory_gib, 3), models_per_gpu=entry["pack"])
+    return found
 
 
 def fit(
@@ -162,13 +235,13 @@ def fit(
 ) -> Fit:
     """Decide how many of a job's models train at a time in so much free memory, and in which slices.
 
-    `bars` is the longest symbol's; `tuned` is the job as a tuner, which knew neither these bars nor this memory, would have it,
-    and `measured_gib` what it saw one model take so: that wins over the formula. What the job itself says stands. Raises
-    UsageError where the smallest slice of one model is too much.
+    `bars` is the longest symbol's. `tuned` is the job as a trial on other bars would have it, and `measured_gib` the memory of
+    one model there, which wins over the formula. The job's own settings stand. Raises UsageError if the smallest slice of one
+    model does not fit.
     """
     room, best = room_gib(memory_gib), tuned or job
-    for number, (way, windows) in enumerate(_ways(job, best)):
-        part = _footprint(profile, way, features=features, bars=bars, windows=windows)
+    for number, (way, windows) in enumerate(_slices(job, best)):
+        part = footprint(way, features=features, bars=bars, windows=windows, on_gpu=profile.name != CPU)
         needed = part.total / GIB
         if number == 0 and measured_gib:
             needed = measured_gib + (part.rows + part.copies) / GIB
@@ -195,8 +268,8 @@ def fit(
     )
 
 
-def _ways(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
-    """Yield ways to try: the tuned slice, then halved; where it pays, the same with activation checkpointing."""
+def _slices(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
+    """Yield micro-batch sizes to try: tuned, then halved; where it pays, the same with activation checkpointing."""
     batch = best.train.batch or REFERENCE_BATCH
     again = with_settings(best, activation_checkpointing=True)
     for way in dict.fromkeys((best, again) if best.model.recompute_pays else (best,)):
@@ -205,15 +278,3 @@ def _ways(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
         while not job.train.micro_batch and windows > 1:
             windows = (windows + 1) // 2
             yield way, windows
-
-
-def _footprint(profile: GpuProfile, job: Job, *, features: int, bars: int, windows: int) -> Footprint:
-    return footprint(job, features=features, bars=bars, windows=windows, on_gpu=profile.name != CPU)
-
-
-def _figure(profile: GpuProfile, key: str, estimate: Any) -> Figure:
-    if key in profile.yours:
-        return Figure(value=profile.yours[key], basis="yours")
-    if key in profile.measured:
-        return Figure(value=profile.measured[key], basis=f"measured {profile.measured['date']}")
-    return Figure(value=estimate, basis="estimate")

@@ -142,9 +142,9 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
 
 
 def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
-    """Write the user's profiles and what tuners found before as files of a desk; return the profiles' file."""
+    """Write the user's profiles and what was measured before as files of a desk; return the profiles' file."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tuned.json").write_text(json.dumps(manifest.get("tuned") or {}))
+    (folder / "measurements.json").write_text(json.dumps(manifest.get("tuned") or {}))
     profiles = folder / "gpu_profiles.json"
     profiles.write_text(json.dumps(manifest.get("gpu_profiles") or {}))
     return profiles

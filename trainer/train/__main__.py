@@ -84,8 +84,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     from trainer.train.precision import matmul_dtype
     from trainer.train.survey import survey
     from trainer.train.tuning.chosen import Site, choose_way
-    from trainer.train.tuning.placement import choose_device
-    from trainer.train.workers.devices import default_workers
+    from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
     from trainer.train.workers.worker import WorkerSettings
 

@@ -48,8 +48,8 @@ class TrainSettings:
     micro_batch: int = setting(0, "Windows, or chunks, in one slice of a batch, for speed and memory; 0: by device.", least=0)
     tune: str = setting(
         "auto",
-        "Whether the fastest way is looked for before a training of a shape that is new here: auto (where 2 % of the "
-        "estimated run are 12 s or more), never, or always (60 s at most).",
+        "Whether a trial of 12 s finds the fastest way before a training of a shape that is new here: auto (before an "
+        "estimated run of ten minutes or more), never, or always.",
         choices=TUNE,
     )
     precision: str = setting(

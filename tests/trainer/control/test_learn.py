@@ -7,7 +7,7 @@ import pytest
 from trainer.control.drive import drive_to_receipt
 from trainer.control.learn import learn
 from trainer.errors import PermissionDenied
-from trainer.gpu_profiles.tuned import from_memory, memory_key
+from trainer.gpu_profiles.measurements import OBJECT, from_bytes
 from trainer.runs.store import Conflict
 
 SHAPE = "model=lstm hidden=64"
@@ -25,8 +25,8 @@ ENTRY = {
 
 
 def memory(cloud, profile: str = "l4"):
-    stored = cloud.objects.get(key=memory_key(profile))
-    return from_memory(stored.body) if stored else None
+    stored = cloud.objects.get(key=OBJECT)
+    return from_bytes(stored.body).get(profile) if stored else None
 
 
 def drive(cloud, record):

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import UsageError
-from trainer.gpu_profiles.chips import named_profile, packaged, profiles, write_measured
+from trainer.gpu_profiles.chips import REFERENCE, named_profile, packaged, profiles
 from trainer.gpu_profiles.choice import Device, profile_of
+from trainer.gpu_profiles.measurements import Entry, keep_here, shape_of
 from trainer.gpu_profiles.memory import figures
+from trainer.job import with_settings
 
 ASKED_FOR = {"rtx_4090", "rtx_5090", "rtx_5080", "a100_40gb", "a100_80gb", "h100", "h200", "b200", "mi300x", "cpu"}
 INSTANCES = Path(__file__).parents[3] / "trainer" / "cost" / "instances.csv"
@@ -70,19 +72,32 @@ def test_a_mistake_in_the_users_file_is_one_clear_line(user_file, text, words):
     assert str(user_file) in str(caught.value)
 
 
-def test_what_was_measured_wins_over_the_estimate_and_the_users_word_over_both(user_file):
-    file = write_measured("h100", {"models_per_gpu": 24, "windows_per_second": 1e6, "other": 1}, date="2026-11-21")
-    assert file == user_file.with_name("gpu_measured.json")
-    write_measured("h100", {"models_per_gpu": 20}, date="2026-11-22")
+MEASURED: Entry = {
+    "strategy": "fused",
+    "pack": 20,
+    "micro_batch": 256,
+    "activation_checkpointing": False,
+    "batch": 0,
+    "windows_per_second": 1e6,
+    "memory_per_model_gib": 0.5,
+    "torch": "2.13",
+    "date": "2026-11-22",
+}
+
+
+def test_what_was_measured_of_the_reference_model_wins_over_the_estimate_and_the_users_word_over_both(user_file):
+    keep_here("h100", shape_of(with_settings(REFERENCE, hidden=128)), {**MEASURED, "pack": 2})
+    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}, "another model's"
+    keep_here("h100", shape_of(REFERENCE), MEASURED)
     found = figures(named_profile("h100"))
     assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (20, "measured 2026-11-22")
     assert found["windows_per_second"].value == 1e6
-    assert found["memory_per_model_gib"].basis == "estimate"
+    assert 0.5 < found["memory_per_model_gib"].value < 2.5, "beside the rows of seven years"
     user_file.write_text("[h100]\nmodels_per_gpu = 8\n")
     assert figures(named_profile("h100"))["models_per_gpu"].basis == "yours"
 
 
-def test_a_broken_file_of_measurements_says_which(user_file):
-    user_file.with_name("gpu_measured.json").write_text("{")
-    with pytest.raises(UsageError, match="gpu_measured.json can't be read"):
-        profiles()
+@pytest.mark.parametrize("absurd", [{"windows_per_second": 1e11}, {"windows_per_second": 0}, {"date": ""}])
+def test_a_measurement_that_cannot_be_believed_leaves_the_estimate(user_file, absurd):
+    keep_here("h100", shape_of(REFERENCE), {**MEASURED, **absurd})
+    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from trainer.gpu_profiles.chips import named_profile
+from trainer.gpu_profiles.measurements import from_bytes, shape_of
 from trainer.gpu_profiles.rates import TORCH, Rate, rate_of, visits_per_second
-from trainer.gpu_profiles.tuned import from_memory, shape_of, to_memory
 from trainer.job import Job, job_of
 from trainer.node.packages import TORCH as NODE_TORCH
 
@@ -76,9 +76,12 @@ def test_the_users_own_word_stands_over_what_was_measured():
 )
 def test_a_hostile_or_absurd_entry_leaves_the_estimate(wrong):
     shape = shape_of(Job())
-    body = json.dumps({"format": 1, "entries": {shape: {**ENTRY, **wrong}}}).encode()
-    assert rate_of(named_profile("l4"), Job(), from_memory(body).get(shape)) == rate_of(named_profile("l4"), Job())
-    sound = from_memory(to_memory("l4", {shape: ENTRY}))[shape]
+
+    def read(entry):
+        return from_bytes(json.dumps({"l4": {shape: entry}}).encode())["l4"].get(shape)
+
+    assert rate_of(named_profile("l4"), Job(), read({**ENTRY, **wrong})) == rate_of(named_profile("l4"), Job())
+    sound = read(ENTRY)
     assert not rate_of(named_profile("l4"), Job(), sound).is_estimate, "and a sound one does not"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from trainer.cost.instances import instance_type
 from trainer.errors import PermissionDenied
-from trainer.gpu_profiles.tuned import memory_key, shape_of, to_memory
+from trainer.gpu_profiles.measurements import OBJECT, Entry, shape_of, to_bytes
 from trainer.job import Job, job_of
 from trainer.launch.knowledge import known_rates, known_ways, own_profiles, profiles_of
 from trainer.runs.store import Stored
@@ -29,14 +29,20 @@ MACHINES = [instance_type(name) for name in ("g6.xlarge", "g6.12xlarge", "g5.xla
 
 
 class Bucket:
-    def __init__(self, **bodies: bytes) -> None:
-        self.bodies = {memory_key(profile): body for profile, body in bodies.items()}
+    """A bucket with these measurements; None: it may not be read."""
+
+    def __init__(self, measured: bytes | None) -> None:
+        self.measured = measured
 
     def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
-        if key == memory_key("a10g"):
+        assert key == OBJECT
+        if self.measured is None:
             raise PermissionDenied("not allowed to read", why="AccessDenied")
-        body = self.bodies.get(key)
-        return Stored(key=key, etag="e", modified_at=datetime.now(timezone.utc), body=body) if body else None
+        return Stored(key=key, etag="e", modified_at=datetime.now(timezone.utc), body=self.measured)
+
+
+def measured(profile: str, *jobs: Job, entry: Entry = ENTRY) -> Bucket:
+    return Bucket(to_bytes({profile: {shape_of(job): entry for job in jobs}}))
 
 
 def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
@@ -46,11 +52,11 @@ def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
 
 
 def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
-    body = to_memory("l4", {shape_of(Job()): ENTRY, shape_of(job_of(hidden=128)): ENTRY})
+    bucket = measured("l4", Job(), job_of(hidden=128))
     profiles = profiles_of(Job(), MACHINES, rehearsal=False)
-    assert known_ways(Job(), profiles, Bucket(l4=body)) == {"l4": {shape_of(Job()): ENTRY}}
-    assert known_ways(job_of(hidden=256), profiles, Bucket(l4=body)) == {}
-    assert known_ways(Job(), profiles, Bucket(l4=b"{")) == {}
+    assert known_ways(Job(), profiles, bucket) == {"l4": {shape_of(Job()): ENTRY}}
+    assert known_ways(job_of(hidden=256), profiles, bucket) == {}
+    assert known_ways(Job(), profiles, Bucket(b"{")) == known_ways(Job(), profiles, Bucket(None)) == {}
 
 
 def test_of_the_users_profiles_those_go_along_that_may_be_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -64,20 +70,19 @@ def test_of_the_users_profiles_those_go_along_that_may_be_needed(tmp_path: Path,
 
 
 def test_a_measured_rate_is_that_of_the_machines_own_chip():
-    body = to_memory("l4", {shape_of(Job()): ENTRY})
-    found = known_rates(Job(), MACHINES, Bucket(l4=body), rehearsal=False)
+    found = known_rates(Job(), MACHINES, measured("l4", Job()), rehearsal=False)
     assert [found[machine.name].basis for machine in MACHINES] == [
         "measured on 2026-11-21",
         "measured on 2026-11-21",
         "estimate",
     ]
-    named = known_rates(job_of(gpu_profile="t4"), MACHINES, Bucket(t4=body), rehearsal=False)
+    named = known_rates(job_of(gpu_profile="t4"), MACHINES, measured("t4", Job()), rehearsal=False)
     assert {rate.basis for rate in named.values()} == {"estimate"}, "the T4's is no rate of an L4"
 
 
 def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
     lanes = {**ENTRY, "strategy": "lanes", "pack": 1, "windows_per_second": 4_000.0}
-    memory, p3 = Bucket(cpu=to_memory("cpu", {shape_of(Job()): lanes})), [instance_type("p3.8xlarge")]
+    memory, p3 = measured("cpu", Job(), entry=lanes), [instance_type("p3.8xlarge")]
     rehearsed, launched = (known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False))
     assert (rehearsed.per_second, rehearsed.basis) == (4_000.0, "measured on 2026-11-21")
     assert launched.is_estimate and launched.per_second > 100_000

@@ -7,7 +7,7 @@ import pytest
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.gpu_profiles.chips import write_measured
+from trainer.gpu_profiles.measurements import keep_here, shape_of
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, job_of
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
@@ -175,7 +175,8 @@ def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypa
     before = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert before.times_are == "an estimate, not measured"
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
-    write_measured("l4", {"windows_per_second": 1_500_000}, date="2026-11-21")
+    way = {"strategy": "lanes", "pack": 1, "micro_batch": 256, "windows_per_second": 1_500_000, "date": "2026-11-21"}
+    keep_here("l4", shape_of(Job()), way)
     made = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert made.times_are == "by a rate measured 2026-11-21 for g6.xlarge, else an estimate"
     assert made.candidates[0].seconds_p50 < before.candidates[0].seconds_p50

@@ -57,7 +57,7 @@ def test_traces_are_sent_beside_the_metrics(machine: Any) -> None:
 def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tunes_is_reported(machine: Any) -> None:
     machine.known = {"tuned": {"cpu": {"a shape": {"pack": 1}}}, "gpu_profiles": {"mine": {"memory_gib": 20}}}
     look = "import os; path = pathlib.Path(os.environ['MAYFLY_PROFILES']); print('profiles:', path.read_text(), flush=True)\n"
-    look += "print('tuned:', path.with_name('tuned.json').read_text(), flush=True)\n"
+    look += "print('tuned:', path.with_name('measurements.json').read_text(), flush=True)\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
     entry = {"strategy": "lanes", "pack": 1, "micro_batch": 64}
     found = {"event": "tuned", "profile": "cpu", "shape": "another", "entry": entry}

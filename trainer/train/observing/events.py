@@ -138,7 +138,7 @@ def _started_line(event: dict[str, Any]) -> str:
 
 
 def _tuning_line(event: dict[str, Any]) -> str:
-    return f"looking for the fastest way on {event['profile']}, for {event['seconds']:.0f} s at most"
+    return f"looking for the fastest way on {event['profile']} for {event['seconds']:.0f} s"
 
 
 def _tuned_line(event: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""What one way to train does on this device: windows a second and memory, on rows of noise in the shape of real ones.
+"""Time one way to train on this device: windows a second and memory, on rows of noise in the shape of real ones.
 
-Here are a candidate, its timing, and the ten steps in which a strategy for GPUs has to agree with plain modules. Which
-candidates there are, and which wins, belongs to `trainer.train.tuning.tune`.
+Owns the ten steps in which a strategy for GPUs has to agree with plain modules, too. `trainer.train.tuning.tune` decides which
+candidates there are, and which wins.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.data.features import FEATURES
+from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job, job_of, with_settings
 from trainer.settings import CHUNKS, WINDOWS
 from trainer.train.packs.pack import Lanes, Member, Pack
@@ -33,7 +34,7 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to train: strategy, models at a time, windows in a slice. `batch` is a number only where the tuner chooses it."""
+    """One way to train: strategy, models at a time, windows in a slice. `batch` is 0 unless the trial chooses it."""
 
     strategy: str
     pack: int
@@ -43,13 +44,12 @@ class Candidate:
 
     def of(self, job: Job) -> Job:
         """Return the job, trained this way."""
-        way = {name: getattr(self, name) for name in ("strategy", "pack", "micro_batch", "activation_checkpointing")}
-        return with_settings(job, **way, batch=self.batch or job.train.batch)
+        return with_settings(job, **{**vars(self), "batch": self.batch or job.train.batch})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What a candidate does, or why it is out."""
+    """The speed and memory of a candidate, or why it is excluded."""
 
     candidate: Candidate
     windows_per_second: float = 0.0  # or chunks
@@ -58,11 +58,11 @@ class Timing:
     excluded: str = ""
 
 
-def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float) -> Timing:
-    """Train the members this way for about `seconds`, two steps at least. Out of memory is an answer; so is any other error of
-    torch's, but for plain modules: what they fail at, all do.
+def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float, *, whole: bool = False) -> Timing:
+    """Train the members this way for about `seconds`, two steps at least.
 
-    On a CPU a step takes a few slices and not the whole batch: they cost the same each, and the optimizer next to nothing.
+    Out of memory excludes a candidate, and so does any other error of torch's, except with plain modules: if they fail, all do.
+    On a CPU a step takes a few slices of the batch unless `whole`: they cost the same each, and the optimizer next to nothing.
     """
     cuda = members[0].rows_TF.device.type == "cuda"
     before = 0
@@ -70,68 +70,43 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() - _bytes_of(members)  # rows of members that larger packs are timed with
-    whole = option.of(job)
-    job = (
-        whole
-        if cuda
-        else with_settings(whole, batch=min(whole.train.batch, max(option.micro_batch, CPU_READS[job.model.reads])))
-    )
+    job = option.of(job)
+    reads = job.train.batch if cuda or whole else min(job.train.batch, max(option.micro_batch, CPU_READS[job.model.reads]))
     try:
-        step_seconds = _step_seconds(job, members, seconds)
+        step_seconds = _step_seconds(with_settings(job, batch=reads), members, seconds)
     except RuntimeError as error:
         if option.strategy == "lanes" and not is_out_of_memory(error):
             raise
         return Timing(candidate=option, excluded=reason_of(error))
-    memory = (torch.cuda.max_memory_allocated() - before) / 2**30 if cuda else 0.0
+    memory = (torch.cuda.max_memory_allocated() - before) / GIB if cuda else 0.0
     return Timing(
         candidate=option,
-        windows_per_second=job.train.batch * len(members) / step_seconds,
-        steps_per_second=job.train.batch / whole.train.batch / step_seconds,
+        windows_per_second=reads * len(members) / step_seconds,
+        steps_per_second=reads / job.train.batch / step_seconds,
         memory_per_model_gib=memory / len(members),
     )
 
 
-def _bytes_of(members: Sequence[Member]) -> int:
-    return sum(part.nbytes for member in members for part in (member.rows_TF, member.labels_TK, member.mean_F, member.std_F))
-
-
 def warm_up(device: torch.device) -> None:
-    """Take two steps of nearly nothing: what torch loads for its first ones (two seconds) is no candidate's."""
+    """Take a few steps of nearly nothing: torch loads libraries for its first ones, which takes two seconds."""
     job = job_of(hidden=1, layers=1, lookback=1, batch=1)
     measure(Candidate(strategy="lanes", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether torch raised this for want of memory, or while it dealt with that: a recording has an error of its own."""
+    """Return whether torch raised this for want of memory, or while it handled that: a recording has an error of its own."""
     if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
         return True
     return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 def reason_of(error: RuntimeError) -> str:
-    """Return why a strategy that raised this is out."""
+    """Return why a strategy that raised this is excluded."""
     return OUT_OF_MEMORY if is_out_of_memory(error) else f"it fails here: {str(error).partition(chr(10))[0]}"
 
 
-def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
-    """Return the median seconds of a step: on a machine with others at work a mean tells of them."""
-    pack = form_pack(members, job)
-    active = [True] * len(members)
-    prepared = [batches(members, job, step) for step in range(PREPARED)]
-    warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph
-    found: list[float] = []
-    began = time.perf_counter()
-    while len(found) < warm_up + FEWEST_STEPS or time.perf_counter() - began < seconds:
-        before = time.perf_counter()
-        pack.step(active, prepared[len(found) % PREPARED]).sum().item()  # waits for the device
-        found.append(time.perf_counter() - before)
-        if len(found) == warm_up:
-            began = time.perf_counter()
-    return statistics.median(found[warm_up:])
-
-
 def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
-    """Let a fresh pack of these members take ten steps beside plain modules; return '' if the losses agree, else how far not.
+    """Train a fresh pack beside plain modules of the same members for ten steps; return '' if the losses agree, else why not.
 
     1e-3 is allowed in float32, 1e-2 in half precision.
     """
@@ -140,13 +115,13 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
     worst = 0.0
     for step in range(GATE_STEPS):
         starts = batches(members, job, step)
-        expected, found = (pack.step([True] * len(members), starts).double() for pack in (plain, other))
-        worst = max(worst, float(((found - expected) / expected).abs().nan_to_num(torch.inf).max()))
+        expected, seen = (pack.step([True] * len(members), starts).double() for pack in (plain, other))
+        worst = max(worst, float(((seen - expected) / expected).abs().nan_to_num(torch.inf).max()))
     return "" if worst <= allowed else f"its losses differ by {worst:.1e} after {GATE_STEPS} steps, {allowed:.0e} is allowed"
 
 
 def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
-    """Return models with rows of noise in the shape of real ones; what they learn does not matter here."""
+    """Return models with rows of noise in the shape of real ones: speed and memory do not depend on values."""
     generator = torch.Generator().manual_seed(job.train.seed)
     rows, columns = places(job) * job.model.bars_out + job.model.bars_seen, job.target.label_columns
     return [
@@ -169,8 +144,25 @@ def places(job: Job) -> int:
 def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
     """Return a batch of random windows, or chunks, for each model."""
     generator = torch.Generator().manual_seed(step)
-    size = job.model.bars_out
-    return [
-        (torch.randint(0, places(job), (job.train.batch,), generator=generator) * size).to(member.rows_TF.device)
-        for member in members
-    ]
+    draws = [torch.randint(0, places(job), (job.train.batch,), generator=generator) * job.model.bars_out for _ in members]
+    return [starts_B.to(member.rows_TF.device) for starts_B, member in zip(draws, members, strict=True)]
+
+
+def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
+    """Return the median seconds of a step: the mean would include what else the machine does."""
+    pack = form_pack(members, job)
+    prepared = [batches(members, job, step) for step in range(PREPARED)]
+    warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < warm_up + FEWEST_STEPS or time.perf_counter() - began < seconds:
+        before = time.perf_counter()
+        pack.step([True] * len(members), prepared[len(times) % PREPARED]).sum().item()  # waits for the device
+        times.append(time.perf_counter() - before)
+        if len(times) == warm_up:
+            began = time.perf_counter()
+    return statistics.median(times[warm_up:])
+
+
+def _bytes_of(members: Sequence[Member]) -> int:
+    return sum(part.nbytes for member in members for part in (member.rows_TF, member.labels_TK, member.mean_F, member.std_F))

@@ -1,10 +1,16 @@
-"""Which devices there are, and which worker gets which: `cpu`, or one of `cuda:0`, `cuda:1` ... each."""
+"""The devices of this machine: CPU or GPUs, the profile that holds there, and the device of each worker."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
 from trainer.errors import UsageError
+from trainer.gpu_profiles.chips import named_profile
+from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here, wished
+from trainer.gpu_profiles.memory import GIB
+from trainer.job import Job
 from trainer.train.cpu import num_cores
 
 
@@ -26,3 +32,34 @@ def default_workers(kind: str) -> int:
 def device_of(kind: str, worker: int) -> str:
     """Return the device of a worker; more workers than GPUs share them in turn."""
     return f"cuda:{worker % torch.cuda.device_count()}" if kind == "cuda" else "cpu"
+
+
+def choose_device(job: Job, device: str) -> tuple[str, Choice]:
+    """Return `cuda` or `cpu`, and the profile that holds there. `device` is the command line's: auto, cpu or cuda.
+
+    Raises UsageError for a missing GPU, and for a profile that is unknown or does not fit this machine.
+    """
+    wish, _ = wished(job.machine.gpu_profile)
+    kind = device_kind("cpu" if wish == "cpu" and device == "auto" else device)
+    if kind == "cuda":
+        # Workers are placed alike on every GPU: the one with the least room decides.
+        return kind, choose(job.machine.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib))
+    if device == "cpu" and wish not in ("", "cpu"):
+        # A rehearsal's node, or somebody who wants the CPU this time: the job's profile waits for its GPU.
+        why = f"--device cpu: {named_profile(wish).name} is for a GPU"
+        return kind, replace(choose("cpu", None), why=why)
+    return kind, choose(job.machine.gpu_profile, None)
+
+
+def gpus_of_torch() -> tuple[Device, ...]:
+    """Ask torch where there is no nvidia-smi (AMD has another tool). Without a context it does not tell what is free."""
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return tuple(
+        Device(
+            name=gpu.name,
+            memory_gib=gpu.total_memory / GIB,
+            free_gib=gpu.total_memory / GIB,
+            compute_capability=f"{gpu.major}.{gpu.minor}",
+        )
+        for gpu in found
+    )

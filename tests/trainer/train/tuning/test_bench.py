@@ -9,8 +9,11 @@ import sys
 import pytest
 import torch
 
+from trainer.job import with_settings
 from trainer.train.tuning import bench as benching
+from trainer.train.tuning import timing as timing_of
 from trainer.train.tuning.bench import Row, bench, bench_job, epoch_seconds, num_chunks, num_parameters
+from trainer.train.tuning.timing import make_members
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +47,9 @@ def test_a_row_has_its_own_memory(monkeypatch):
 def test_a_process_that_the_system_ends_is_an_answer(monkeypatch):
     monkeypatch.setattr(benching, "_measure", _ended)  # pickled by its name, so that the child finds this one
     monkeypatch.setattr(multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn"))
-    row = benching._in_a_process(bench_job("cpu", TINY), 0.1)
-    assert "ended (9)" in row.excluded and row.chunks_per_second == 0
+    monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (1,)})
+    row = bench(bench_job("cpu", TINY), CPU, quick=True, say=lambda line: None)[0]
+    assert "ended with exit code 9" in row.excluded and row.chunks_per_second == 0
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,10 @@ def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch, error):
     def too_much(*given: object) -> float:
         raise error
 
-    monkeypatch.setattr(benching, "_step_seconds", too_much)
+    monkeypatch.setattr(
+        benching, "make_members", lambda count, job, device: make_members(count, with_settings(job, chunk=8), CPU)
+    )
+    monkeypatch.setattr(timing_of, "_step_seconds", too_much)
     for name in ("empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda *given: None)
     rows = bench(bench_job("cuda", {}), torch.device("cuda"), quick=False, say=lambda line: None)

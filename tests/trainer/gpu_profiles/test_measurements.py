@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
-from trainer.gpu_profiles.tuned import (
+from trainer.gpu_profiles.measurements import (
     Entry,
-    from_memory,
+    from_bytes,
     keep_here,
-    key_of,
     known_here,
+    merged,
     shape_of,
     sound,
-    to_memory,
+    to_bytes,
     with_entry,
 )
 from trainer.job import job_of, with_settings
@@ -69,14 +66,24 @@ def test_a_tcns_shape_is_its_own():
 
 
 def test_a_share_of_a_chip_and_an_unknown_chip_are_kept_apart():
-    assert key_of(named_profile("l4")) == "l4"
-    assert key_of(profile_of(Device(name="NVIDIA H200", memory_gib=70, free_gib=70))) == "h200_1of2"
-    assert key_of(profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9))) == "unknown_nvidia_z1__2027_"
+    assert named_profile("l4").key == "l4"
+    assert profile_of(Device(name="NVIDIA H200", memory_gib=70, free_gib=70)).key == "h200_1of2"
+    assert profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9)).key == "unknown_nvidia_z1__2027_"
 
 
-def test_memory_is_written_and_read():
-    assert from_memory(to_memory("h200", {shape_of(JOB): ENTRY})) == {shape_of(JOB): ENTRY}
-    assert from_memory(b"{") == from_memory(b"[]") == from_memory(b'{"format": 2, "entries": {"a": {}}}') == {}
+def test_the_stored_form_is_read_back_and_anything_else_holds_nothing():
+    assert from_bytes(to_bytes({"h200": {shape_of(JOB): ENTRY}})) == {"h200": {shape_of(JOB): ENTRY}}
+    for body in (b"{", b"[]", b"3", b"\xff", b"[" * 100_000):
+        assert from_bytes(body) == {}
+
+
+def test_of_two_entries_for_one_shape_the_newer_is_kept():
+    newer = {"h200": {"a": {**ENTRY, "pack": 2}}, "t4": {"a": ENTRY}}
+    both = merged({"h200": {"a": ENTRY, "b": ENTRY}}, newer)
+    assert both == {
+        "h200": {"a": {**ENTRY, "pack": 2}, "b": ENTRY},
+        "t4": {"a": ENTRY},
+    }
 
 
 @pytest.mark.parametrize(
@@ -93,23 +100,26 @@ def test_memory_is_written_and_read():
         {"windows_per_second": "fast"},
         {"torch": "x" * 1000},
         {"date": None},
+        {"date": "\x1b[31mtoday"},
     ],
 )
 def test_of_values_from_somewhere_else_only_what_is_well_formed_is_taken(spoilt):
-    assert sound({"good": {**ENTRY, "more": "left out"}, "bad": {**ENTRY, **spoilt}, "x" * 1000: ENTRY}) == {"good": ENTRY}
-    assert sound({"bad": 3, 4: ENTRY}) == sound(None) == {}
+    shapes = {"good": {**ENTRY, "more": "left out"}, "bad": {**ENTRY, **spoilt}, "x" * 1000: ENTRY}
+    assert sound({"l4": shapes, "../run": shapes, "": shapes, "t4": 3, 4: shapes}) == {"l4": {"good": ENTRY}}
+    assert sound({"l4": {"bad": 3, 4: ENTRY}}) == {"l4": {}} and sound(None) == {}
 
 
-def test_a_spoilt_file_of_this_machine_is_named_with_its_remedy(user_file):
-    file = user_file.with_name("tuned.json")
-    for text in ("{", "[]"):
+def test_a_file_that_cannot_be_read_counts_as_nothing_and_is_replaced(user_file):
+    file = user_file.with_name("measurements.json")
+    for text in ("{", "[]", '{"cpu": 3}'):
         file.write_text(text)
-        with pytest.raises(UsageError, match=r"tuned\.json.*Delete the file"):
-            known_here("cpu", JOB, torch="2.13")
+        assert known_here("cpu", JOB, torch="2.13") is None
+    assert keep_here("cpu", shape_of(JOB), ENTRY) == file
+    assert known_here("cpu", JOB, torch="2.13") == ENTRY
 
 
-def test_a_file_of_the_version_before_is_read(user_file):
-    old = {"strategy": "lanes", "pack": 1, "micro_batch": 64, "windows_per_second": 5, "date": "2026-11-21"}
-    user_file.with_name("tuned.json").write_text(json.dumps({"cpu": {shape_of(JOB): old}}))
-    found = known_here("cpu", JOB, torch="")
-    assert found is not None and found["micro_batch"] == 64
+def test_the_files_of_the_version_before_are_ignored(user_file):
+    for name in ("tuned.json", "gpu_measured.json"):
+        user_file.with_name(name).write_text("{")
+    assert known_here("cpu", JOB, torch="2.13") is None
+    assert named_profile("cpu").measured == {}
