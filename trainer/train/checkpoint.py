@@ -30,12 +30,14 @@ from trainer.train.packs.pack import ModelState
 
 FORMAT = 1
 KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
-# The settings that decide about speed, place or money, and not about the model: a run may be resumed with others.
-_NOT_THE_MODEL = (
-    *("name", "data", "symbols", "retries", "strategy", "pack", "micro_batch", "activation_checkpointing", "tune"),
-    *("gpu_profile", "trace_steps", "checkpoint_seconds", "stage_gib"),
-    *("instance", "market", "budget", "max_duration", "nodes"),
-)
+# The tables that decide about the model, and of their keys those that decide about speed or place: a run may be resumed with
+# others of these.
+_OF_THE_MODEL = ("data", "model", "target", "train")
+_NOT_THE_MODEL = {
+    *("data.path", "data.symbols"),
+    *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
+    *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib"),
+}
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps")
 _TENSORS = ("weights", "average", "exp_avg", "exp_avg_sq")  # of the state, by weight's name
@@ -60,7 +62,9 @@ class Checkpoint:
 
 def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str:
     """Return the hash of what a resumed run must share with the one that wrote: settings, bars, code that training reaches."""
-    settings = {key: value for key, value in job.to_dict().items() if key not in _NOT_THE_MODEL}
+    tables = job.to_dict()
+    keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
+    settings = {key: value for key, value in keys.items() if key not in _NOT_THE_MODEL}
     digest = hashlib.sha256(json.dumps([settings, code_sha256, torch.__version__], sort_keys=True).encode())
     for name, content in data.items():
         digest.update(name.encode() + hashlib.sha256(content).digest())

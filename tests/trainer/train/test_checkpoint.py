@@ -14,8 +14,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from trainer.job import Job, job_of, with_settings
-from trainer.train.checkpoint import CheckpointWriter, fingerprint, forget, newest, write
+from trainer.job import Job, job_keys, job_of, with_settings
+from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
@@ -171,15 +171,26 @@ def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
 def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast():
     data = {"close": b"1234"}
     mark = fingerprint(JOB, data=data, code_sha256="c")
-    assert mark == fingerprint(with_settings(JOB, strategy="fused", pack=4, budget=5.0, retries=3), data=data, code_sha256="c")
+    for fast in (
+        {"strategy": "fused", "pack": 4},
+        {"budget": 5.0},
+        {"retries": 3},
+        {"symbols": ("A",)},
+        {"gpu_profile": "l4-24gb"},
+    ):
+        assert mark == fingerprint(with_settings(JOB, **fast), data=data, code_sha256="c"), fast
     others = [
+        fingerprint(with_settings(JOB, folds=2), data=data, code_sha256="c"),
+        fingerprint(with_settings(JOB, test_fraction=0.2), data=data, code_sha256="c"),
+        fingerprint(with_settings(JOB, horizon=3), data=data, code_sha256="c"),
         fingerprint(with_settings(JOB, hidden=7), data=data, code_sha256="c"),
         fingerprint(with_settings(JOB, seed=1), data=data, code_sha256="c"),
         fingerprint(with_settings(JOB, ema=0.9), data=data, code_sha256="c"),
         fingerprint(JOB, data={"close": b"1235"}, code_sha256="c"),
         fingerprint(JOB, data=data, code_sha256="d"),
     ]
-    assert len({mark, *others}) == 6
+    assert len({mark, *others}) == 9
+    assert {key for key, _, _ in job_keys(JOB)} >= _NOT_THE_MODEL
 
 
 def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tmp_path):
