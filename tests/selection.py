@@ -18,6 +18,7 @@ SLOW_FIXTURES = {
     "tests/trainer/conftest.py": {"applied"},
     "tests/trainer/node/conftest.py": {"machine"},
     "tests/trainer/train/conftest.py": {"start", "planted"},
+    "tests/trainer/rehearsal/test_instance.py": {"start", "forking_node"},
     "tests/trainer/rehearsal/test_layers.py": {"net"},
     "tests/trainer/rehearsal/test_server.py": {"root"},
     "tests/trainer/rehearsal/test_pulumi_apply.py": {"applied"},

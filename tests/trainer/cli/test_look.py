@@ -9,6 +9,7 @@ import pytest
 
 from trainer.cli.main import main
 
+pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
 
 

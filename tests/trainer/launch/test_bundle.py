@@ -84,6 +84,7 @@ def test_the_wheel_of_this_package_holds_what_a_node_starts_with():
     assert not any("__pycache__" in name for name in names)
 
 
+@pytest.mark.slow
 def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_has_the_desks_fingerprint(tmp_path):
     folder = unpack(build_bundle(), tmp_path)
     command = [sys.executable, "-I", "-c", IMPORT_ALL, str(folder)]

@@ -76,6 +76,7 @@ def account_as_text(access: Access, outputs: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+@pytest.mark.slow
 def test_a_replay_leaves_the_account_as_an_application_does(aws_server: EmbeddedAws) -> None:
     one, other = aws_server.account(), aws_server.account()
     program = pulumi_apply.apply(one)

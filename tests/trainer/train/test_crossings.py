@@ -23,6 +23,7 @@ from trainer.models import MODELS
 from trainer.targets import TARGETS, default_of
 from trainer.train.predict import predict_file
 
+pytestmark = pytest.mark.slow  # small models are trained, two dozen
 SMALL: dict[str, Any] = {
     "hidden": 4,
     "layers": 1,
