@@ -1,6 +1,6 @@
 """The AWS calls that applied the Pulumi program, kept by the program's hash and replayed into other accounts.
 
-Applying the program takes four core-seconds, replaying its hundred calls in this process a few tens of milliseconds. A replay
+Applying the program takes four core-seconds, replaying its calls in this process about 0.3 s. A replay
 goes through the same front as any request, so the account holds the same resources under identifiers of its own.
 """
 
