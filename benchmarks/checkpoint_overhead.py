@@ -1,4 +1,4 @@
-"""What a checkpoint costs the training: ours, written beside the step, against none and against saving in the loop.
+"""Measure what checkpoints cost a training: ours, written beside the step, against none and against saving in the loop.
 
     python -m benchmarks.checkpoint_overhead            an LSTM, a middle and the full-size TCN (three minutes on two cores)
     python -m benchmarks.checkpoint_overhead --quick    the LSTM alone (ten seconds)

@@ -1,4 +1,4 @@
-"""Who trains the models in benchmarks.packs: processes that take the same steps on the same windows, each in its own way.
+"""Contenders of benchmarks.packs: processes that take the same steps on the same windows, each in its own way.
 
 A contender is a `Team` of processes. Each sends the losses of its models' first step, so that they can be compared, and then
 steps for as long as it is told, again and again.

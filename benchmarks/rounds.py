@@ -1,4 +1,4 @@
-"""What all benchmarks share: contenders in turn, medians of ratios of one round, the machine's name, and the JSON file.
+"""Shared parts of the benchmarks: contenders in turn, medians of ratios of one round, the machine's name, and the JSON file.
 
 Neighbours on a machine come and go. Contenders therefore run in interleaved rounds, forwards and backwards in turn, and a
 ratio is that of two contenders in one round; its median over the rounds is what is printed.

@@ -1,1 +1,1 @@
-"""What stays in the account, as a Pulumi program. Read infra/__main__.py from the top."""
+"""The resources that stay in the account, as a Pulumi program. Read infra/__main__.py from the top."""

@@ -1,4 +1,4 @@
-"""What stays in the account, read from top to bottom. Run it with `pulumi up`; rehearsals apply it to the embedded AWS.
+"""The resources that stay in the account, from top to bottom. Run it with `pulumi up`; rehearsals apply it to the embedded AWS.
 
 Instances are not here: a launch makes each by one CreateFleet call from the template below, and the safety net ends it.
 """

@@ -1,4 +1,4 @@
-"""What an instance is made of, but for what a launch decides: type, zone, market, image id and the run's tags.
+"""Launch templates: everything of an instance except what a launch decides (type, zone, market, image id, tags).
 
 User data stands here, since CreateFleet can't override it. It is the same for every run: what differs travels as instance tags.
 """

@@ -1,4 +1,4 @@
-"""Who may do what, as IAM documents: plain functions from names to dictionaries, tested as dictionaries.
+"""IAM policies: plain functions from names to dictionaries, tested as dictionaries.
 
 No statement allows a wildcard action, and none allows a resource that this stack doesn't own, save the few actions for which
 AWS takes no resource; those are alone in statements whose Sid ends in `HasNoResource`.

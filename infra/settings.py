@@ -1,4 +1,4 @@
-"""What the program is told: the stack's settings, checked, and the account and region that it runs in.
+"""Settings of the stack, checked, and the account and region that the program runs in.
 
 Types, defaults and descriptions stand in Pulumi.yaml and nowhere else; which values make sense stands here.
 """

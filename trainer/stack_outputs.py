@@ -1,4 +1,4 @@
-"""What the stack tells the launcher: the one SSM parameter that Pulumi writes and preflight reads. Standard library only.
+"""Outputs of the stack: the one SSM parameter that Pulumi writes and preflight reads. Standard library only.
 
 The names here are the program's exports; `tests/infra/test_program.py` holds both sides to this file.
 """

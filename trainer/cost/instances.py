@@ -1,4 +1,4 @@
-"""What is known about AWS GPU instance types: GPUs, memory, list prices with their date, quota codes. Package data, no network.
+"""Table of AWS GPU instance types: GPUs, memory, list prices with their date, quota codes. Package data, no network.
 
 The table rots: whether a type is offered, and what spot costs, is asked of the account at run time (`launch/preflight`).
 """

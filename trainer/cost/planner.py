@@ -1,4 +1,4 @@
-"""How long a job takes on a machine and what that costs: arithmetic on bars, epochs and rates. Rough until it is measured.
+"""Estimate how long a job takes on a machine and what it costs, from bars, epochs and rates. Rough until measured.
 
     training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first
 

@@ -1,4 +1,4 @@
-"""Which profile holds here, and why: the one that was named, else the one of the GPU that nvidia-smi shows, else the CPU's."""
+"""Choose the GPU profile of this machine: the one named, else that of the GPU that nvidia-smi shows, else the CPU's."""
 
 from __future__ import annotations
 

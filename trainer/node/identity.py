@@ -1,4 +1,4 @@
-"""Who this node is: its instance, and the tags that its launch gave it. From instance metadata (IMDSv2)."""
+"""Identity of this node, from instance metadata (IMDSv2): its instance, and the tags that its launch gave it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainer's events add up to. Pure: an event and the state before it give the state after it."""
+"""Progress of a training, folded from its events. Pure: state and event in, the next state out."""
 
 from __future__ import annotations
 

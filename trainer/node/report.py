@@ -1,4 +1,4 @@
-"""What a node says about itself: the heartbeat while it works and the result at the end. Pure: values in, JSON values out."""
+"""Heartbeat and result of a node. Pure: values in, JSON values out."""
 
 from __future__ import annotations
 

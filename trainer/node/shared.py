@@ -1,4 +1,4 @@
-"""What the agent's threads share: where the node works, what it has to tell, and whether it is to stop."""
+"""State that the agent's threads share: folders, status, and the request to stop."""
 
 from __future__ import annotations
 

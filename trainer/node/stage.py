@@ -1,4 +1,4 @@
-"""What comes from S3 to the node: the inputs of the manifest, each by VersionId, each checked by sha256."""
+"""Download the manifest's inputs from S3, each by VersionId, and check each sha256."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes from the node to S3: heartbeat, log parts, metrics parts, models, the result. Owns retries, not what is said.
+"""Uploads of a node: heartbeat, log parts, metrics parts, models, the result. Owns retries, not contents.
 
 A heartbeat or a part that S3 refuses is tried again with the next one and never ends training; a model that can't be
 uploaded is tried until the caller gives up, and then reported.

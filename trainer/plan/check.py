@@ -1,4 +1,4 @@
-"""What a run would train on, said before anything is launched. Run by the desk as a child, so that the launcher needs no
+"""Check a job's data before anything is launched. The desk runs it as a child process, so that the launcher needs no
 pyarrow:
 
     python -m trainer.plan.check --job JOB.json --data PATH

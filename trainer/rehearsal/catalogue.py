@@ -1,4 +1,4 @@
-"""What an embedded AWS has on offer: machine images, and the retired instance types that `historic` still knows.
+"""Catalogue of the embedded AWS: machine images, and the retired instance types that `historic` still offers.
 
 `today` is what moto dumped from AWS (package built 2026-10-27); `historic` adds the p3 family, which AWS stopped describing
 in 2026-04 (figures: the last dump that had them, 2026-04-01). The images are those of `images.json`, which moto loads too.

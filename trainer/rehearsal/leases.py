@@ -1,4 +1,4 @@
-"""Who needs the embedded AWS: leases held by processes of this machine, and when its server may end.
+"""Leases on the embedded AWS, held by processes of this machine; they decide when the server may end.
 
 A lease dies with its holder, whatever killed it: a process is known by its id and its start time. Pure but for /proc.
 """

@@ -1,4 +1,4 @@
-"""What stands in for Pulumi's engine in a rehearsal: it makes resources and answers look-ups with the embedded AWS."""
+"""Pulumi mocks of a rehearsal: they create resources and answer look-ups with the embedded AWS."""
 
 from __future__ import annotations
 

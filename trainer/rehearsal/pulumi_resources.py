@@ -1,4 +1,4 @@
-"""How each resource type of infra/ is made on the embedded AWS: one function a type, which calls the service by boto3.
+"""Create each resource type of infra/ on the embedded AWS: one function a type, which calls the service through boto3.
 
 A type or a property that is not handled here is an error: a rehearsal must not pass over what `pulumi up` would do. What
 this doesn't know are the provider's own rules (which arguments exclude each other, what forces a replacement).

@@ -1,4 +1,4 @@
-"""What the front adds to moto, as plain values: instances and their states, tokens, pools, schedules, time. Pure.
+"""State that the front adds to moto, as plain values: instances and their states, tokens, pools, schedules, time. Pure.
 
 No I/O, no threads, no clock of its own: every method takes `now`, and whoever calls keeps calls apart. The front asks it for
 each request, and a simulator may call it directly, at microseconds an operation. What an instance is made of (its

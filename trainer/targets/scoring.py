@@ -1,4 +1,4 @@
-"""What the scores of several targets are made of: the rows to score, blocks of bars, and weighted means. Numpy, float64.
+"""Parts that the scores of several targets share: rows to score, blocks of bars, weighted means. Numpy, float64.
 
 Shapes: N bars to score, K label columns, B blocks, F features.
 """

@@ -1,4 +1,4 @@
-"""How far a score can be trusted: what simple forecasts reach on the same bars, and how much chance moves a score.
+"""Evaluate a forecast: its scores beside simple baselines on the same bars, with bootstrap intervals.
 
 Owns block-bootstrap intervals; metrics and baselines are the target's. Everything here is numpy on the CPU, float64,
 deterministic by seed. Baselines learn from the training bars only and are scored on the bars of the span that is asked for.

@@ -1,4 +1,4 @@
-"""What a model says about every bar of a file. Over the bars it was tested on, the same numbers that its card was scored from.
+"""Predict every bar of a file. Over a model's test bars these are the numbers that its card was scored from.
 
 Features are computed again from the candles, and go through `readers` as in training. Nothing here trains.
 """

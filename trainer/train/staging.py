@@ -1,4 +1,4 @@
-"""What a worker reads while it trains: the symbol that it will probably train next, prepared on a thread beside the training.
+"""Read ahead: prepare the symbol that a worker will probably train next, on a thread beside the training.
 
 Owns the thread, the one source that waits there, and how much memory one may take. It never touches a GPU: a call there from
 another thread would spoil the recording of a CUDA graph, and memory is pinned by such a call, too. What is staged lies in

@@ -1,4 +1,4 @@
-"""How good a forecast of a barrier is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+"""Scores and baselines of a forecast of a barrier. Numpy on the CPU, float64, deterministic.
 
 Shapes: N bars, C classes (down, none, up).
 """

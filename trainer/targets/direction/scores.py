@@ -1,4 +1,4 @@
-"""How good a forecast of direction is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+"""Scores and baselines of a forecast of direction. Numpy on the CPU, float64, deterministic.
 
 Shapes: N windows, F features, B blocks.
 """

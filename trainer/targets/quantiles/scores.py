@@ -1,4 +1,4 @@
-"""How good an interval is, its calibration, and the simple intervals beside it: numpy on the CPU, float64, deterministic.
+"""Scores, calibration and baselines of a forecast interval. Numpy on the CPU, float64, deterministic.
 
 Forecasts and labels are in units of trailing volatility. Shapes: N bars, Q quantiles (lower, median, upper).
 """

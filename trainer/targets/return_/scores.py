@@ -1,4 +1,4 @@
-"""How good a forecast of a return is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+"""Scores and baselines of a forecast of a return. Numpy on the CPU, float64, deterministic.
 
 Forecasts and labels are in units of trailing volatility. Shapes: N bars.
 """

@@ -1,4 +1,4 @@
-"""How good a forecast of volatility is, and what simple forecasts reach: numpy on the CPU, float64, deterministic.
+"""Scores and baselines of a forecast of volatility. Numpy on the CPU, float64, deterministic.
 
 Forecasts and labels are logs of realized volatility. Baselines learn from the training bars only.
 

@@ -1,1 +1,1 @@
-"""What a training shows: `events` (JSONL), `observe` and `tensorboard` (files), `gpu_watch` (NVML), `trace` (a profile)."""
+"""Output of a training: `events` (JSONL), `observe` and `tensorboard` (files), `gpu_watch` (NVML), `trace` (a profile)."""

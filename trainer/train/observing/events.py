@@ -1,4 +1,4 @@
-"""What the trainer says while it works: JSON lines for programs, dense lines or a progress bar for people.
+"""Events of a training: JSON lines for programs, dense lines or a progress bar for people.
 
 `events.jsonl` is read by the node agent while it grows, so each event is one write of one whole line.
 """

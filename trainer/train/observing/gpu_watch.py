@@ -1,4 +1,4 @@
-"""What the GPUs did while a training ran: use, memory, power and temperature, read from the driver by NVML every few seconds.
+"""GPU use, memory, power and temperature during a training, read from the driver through NVML every few seconds.
 
 NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. On a machine whose driver has
 none, or has it without a GPU, nothing is said of GPUs and the training goes on.

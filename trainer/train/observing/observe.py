@@ -1,4 +1,4 @@
-"""What is kept of a training for a later look: events by model and by worker, TensorBoard's files, and what the GPUs did.
+"""Files for a later look at a training: events by model and by worker, TensorBoard's files, GPU use.
 
     OUT/observed/models/<model>.jsonl  workers/<number>.jsonl  gpus.jsonl  tensorboard/<model or gpu>/
 

@@ -1,4 +1,4 @@
-"""How a model that streams over a symbol's bars is trained: in chunks, each read with the bars that it looks back on.
+"""Pack of models that read chunks: each chunk is read together with the bars that its outputs look back on.
 
     rows      |------ bars_seen - 1 ------|---------- chunk ----------|
     outputs                               |---------- chunk ----------|     one a bar; the loss is theirs alone

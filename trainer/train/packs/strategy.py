@@ -1,4 +1,4 @@
-"""Which strategy a worker trains its models with, and how many at a time: the job's word, else the device's default."""
+"""Choose a worker's strategy and the number of models it trains at a time: the job's, else the device's default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers and their models have of the machine, and how a worker's process is set up for it: cores, threads, memory.
+"""Share the machine out to workers and set up a worker's process: cores, threads, memory.
 
 The supervisor deals stations out; the worker settles in before it makes anything, as memory lies where it is first touched.
 """
