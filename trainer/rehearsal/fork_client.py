@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT)
@@ -77,7 +78,9 @@ def main(path: str, executable: str, arguments: Sequence[str]) -> None:
         name=os.environ.get("MAYFLY_INSTANCE", "python"),
     )
     answers = connection.makefile("r", encoding="utf-8")
-    first = answers.readline()
+    first = ""
+    with suppress(ConnectionResetError):  # it ended before it had read the order
+        first = answers.readline()
     if not first:
         sys.exit("the fork server is gone, or can't run this")
     pid = json.loads(first)["pid"]

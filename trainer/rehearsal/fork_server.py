@@ -3,11 +3,14 @@
 Loading torch takes four core-seconds, and a node starts three interpreters that need it. Nothing of `trainer` is loaded here:
 a fork finds its code in its own folders, as a new interpreter would. A plain script, which imports the standard library:
 
-    python fork_server.py SOCKET [PID [LIBRARY...]]
+    python fork_server.py SOCKET [PID [LIBRARY...]]     # standard input is the listening socket, bound to SOCKET
+
+Whoever starts it binds the socket (`listen`), so that a client can connect at once and waits for nothing but its fork.
 
 A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. What a
 client asks for is `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first
-process of a node, which is a fork server of its own) or `python --serve SOCKET` (a fork server for somebody else).
+process of a node, which is a fork server of its own) or `python --serve SOCKET` (a fork server for somebody else, who gives
+the listening socket as standard input).
 
 When a client goes away, its fork is killed with its process group, unless it is detached; a node's first process ends by
 itself, with its node, when the server that forked it is gone. This server ends when the process that started it does, or the
@@ -53,13 +56,10 @@ STANDARD_PATH = [path for path in sys.path if path.startswith(sys.base_prefix) a
 class ForkServer:
     """Answers clients on a Unix socket. `step` returns None after a while, and in a new fork what that is to run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, listener: socket.socket) -> None:
+        """Serve the clients of a listening socket that is bound to `path`."""
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        path.chmod(0o600)
-        self._listener.listen(64)
-        self._path = path
+        self._listener, self._path = listener, path
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._forks: dict[socket.socket, Fork | None] = {}  # by client; None until its message has come
 
@@ -204,6 +204,20 @@ class Order:
             runpy._run_module_as_main(what)  # type: ignore[attr-defined]  # what `python -m` itself calls
 
 
+def listen(path: Path) -> socket.socket:
+    """Return a listening socket that only this user can connect to."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(64)
+    return listener
+
+
+def inherited_listener() -> socket.socket:
+    """Return the listening socket that this process was given as its standard input."""
+    return socket.socket(fileno=os.dup(0))
+
+
 def split_command(words: list[str]) -> tuple[str, str, list[str]]:
     """Split Python's command line at -m or -c, after flags that change nothing here: (flag, module or code, the rest)."""
     for place, word in enumerate(words):
@@ -260,20 +274,20 @@ def supervise(words: list[str]) -> Order | None:
     """Be the first process of a node (`supervisor.py`), and its fork server. Returns an order in each fork, None at the end."""
     script, path, *rest = words
     supervisor = runpy.run_path(script, run_name="supervisor")
-    order: Order | None = supervisor["main"](*map(Path, rest), forks=ForkServer(Path(path)))
+    order: Order | None = supervisor["main"](*map(Path, rest), forks=ForkServer(Path(path), listen(Path(path))))
     return order
 
 
 def main(path: Path, *, until_ends: int, more_libraries: Sequence[str]) -> None:
     """Load the libraries and serve; in each fork, do what was ordered."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the desk is not meant for it
-    server = ForkServer(path)  # first: who connects while libraries are being loaded waits for his fork
+    server = ForkServer(path, inherited_listener())
     load_libraries((*LIBRARIES, *more_libraries))
     order = serve(server, until_ends=until_ends)
     while order is not None:
         order.become()
         if order.arguments[0] == SERVE:
-            order = serve(ForkServer(Path(order.arguments[1])), until_ends=order.parent)
+            order = serve(ForkServer(Path(order.arguments[1]), inherited_listener()), until_ends=order.parent)
         elif order.arguments[0] == SUPERVISE:
             order = supervise(order.arguments[1:])
         else:

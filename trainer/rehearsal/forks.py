@@ -13,17 +13,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from trainer.rehearsal.fork_client import send_order
+from trainer.rehearsal.fork_server import listen
 
 SERVER = Path(__file__).with_name("fork_server.py")
 # OpenMP reads its own when torch is loaded. The trainer sets the same for what it starts (train/workers/station.py).
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "GOMP_SPINCOUNT": "1000"}
-START_SECONDS = 120.0  # for a process to begin; loading the libraries takes four more, and nobody gives up on that
 
 
 class ForkedProcess:
@@ -32,7 +31,9 @@ class ForkedProcess:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._answers = connection.makefile("r", encoding="utf-8")
-        first = self._answers.readline()
+        first = ""
+        with suppress(ConnectionResetError):  # it ended before it had read the order
+            first = self._answers.readline()
         if not first:
             raise RuntimeError("the fork server forked nothing")
         self.pid: int = json.loads(first)["pid"]
@@ -77,15 +78,17 @@ class ForkServerProcess:
         self._parent = parent
         self._folder = Path(tempfile.mkdtemp(prefix="mayfly-forks-"))  # short: a socket's path holds 107 bytes
         self.path = self._folder / "socket"
+        self._listener = listen(self.path)
         self._server: subprocess.Popen[bytes] | ForkedProcess | None = None
         if parent is None:
             self._server = subprocess.Popen(
                 [sys.executable, str(SERVER), str(self.path), str(until_ends or os.getpid()), *more_libraries],
-                stdin=subprocess.DEVNULL,
+                stdin=self._listener.fileno(),
                 env=ENVIRONMENT,
                 cwd="/",
                 start_new_session=True,
             )
+            self._listener.close()
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, files: Mapping[int, int], name: str
@@ -95,10 +98,11 @@ class ForkServerProcess:
         Waits for the libraries where they are being loaded. Raises RuntimeError without a server.
         """
         if self._server is None and self._parent is not None:
-            words, no_input = ("--serve", str(self.path)), {0: 0, 1: 2, 2: 2}
+            words, files_there = ("--serve", str(self.path)), {0: self._listener.fileno(), 1: 2, 2: 2}
             self._server = fork(
-                self._parent, words, environment=ENVIRONMENT, folder=Path.cwd(), files=no_input, name="mayfly-forks"
+                self._parent, words, environment=ENVIRONMENT, folder=Path.cwd(), files=files_there, name="mayfly-forks"
             )
+            self._listener.close()
         return fork(self.path, arguments, environment=environment, folder=folder, files=files, name=name, detached=True)
 
     def close(self) -> None:
@@ -106,6 +110,7 @@ class ForkServerProcess:
         if self._server is not None:
             self._server.kill()
             self._server.wait()
+        self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -120,21 +125,17 @@ def fork(
     detached: bool = False,
 ) -> ForkedProcess:
     """Have the server at `path` fork a Python, and return it. `files`: number in the fork -> number here."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            connection = send_order(
-                path,
-                executable=sys.executable,
-                arguments=arguments,
-                environment=environment,
-                folder=folder,
-                files=files,
-                name=name,
-                detached=detached,
-            )
-            return ForkedProcess(connection)
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the fork server at {path} did not start") from error
-            time.sleep(0.02)  # it is about to bind its socket
+    try:
+        connection = send_order(
+            path,
+            executable=sys.executable,
+            arguments=arguments,
+            environment=environment,
+            folder=folder,
+            files=files,
+            name=name,
+            detached=detached,
+        )
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise RuntimeError(f"there is no fork server at {path}") from error
+    return ForkedProcess(connection)

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from trainer.rehearsal import fork_client
-from trainer.rehearsal.forks import ForkServerProcess, fork
+from trainer.rehearsal import fork_client, forks
+from trainer.rehearsal.fork_client import send_order
+from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess, fork
 
 CLIENT = Path(fork_client.__file__)
 LOOK = """
@@ -153,6 +154,20 @@ def test_a_servers_forks_end_with_it(fork_server: Path, tmp_path: Path, wait_unt
     assert Path(f"/proc/{forked.pid}/comm").read_text().strip() == "i-1"
     server.close()
     wait_until(lambda: gone(forked.pid))
+
+
+def test_a_client_can_connect_before_the_server_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the first client was faster than the server, found no socket and failed."""
+    script = tmp_path / "never_ready.py"
+    script.write_text("import time; time.sleep(600)")
+    monkeypatch.setattr(forks, "SERVER", script)
+    server = ForkServerProcess()
+    no_files: dict[int, int] = {}
+    words = {"executable": sys.executable, "arguments": ["-c", "pass"], "environment": {}, "name": "first", "files": no_files}
+    with send_order(server.path, folder=tmp_path, **words) as connection:
+        server.close()
+        with pytest.raises(RuntimeError, match="forked nothing"):
+            ForkedProcess(connection)
 
 
 def test_a_detached_fork_goes_on_without_its_client(
