@@ -223,12 +223,17 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_node_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
+def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_scratch_folder(tmp_path: Path) -> None:
     server = run_server(tmp_path / "nodes/i-orphan")
     pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")
+    wait_for((tmp_path / "nodes/i-orphan" / MARKER).exists)
     server.kill()
     server.wait()
     wait_for(lambda: not alive(pid))
+    scratch = Path(json.loads((tmp_path / "nodes/i-orphan" / MARKER).read_text())["scratch"])
+    assert scratch.exists()
+    reap(tmp_path)
+    assert not scratch.exists()
 
 
 def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
