@@ -42,6 +42,7 @@ from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.plan import machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
+from trainer.launch.prices import table_prices
 from trainer.machine import parse_duration
 from trainer.plan.check import check_data
 from trainer.plan.check import main as check_main
@@ -90,10 +91,10 @@ def client_error(code: str, message: str, status: int = 400) -> aws.ClientError:
 
 def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=12)) -> Any:
     zones = dict.fromkeys(job.machine.instance, ("us-east-1a",)) if offered else {}
-    offers = Offers(image_line="l", image_id="ami-1", launch_template_id="lt-1", zones=zones, spot_usd_per_hour={})
-    machines = [instance_type(name) for name in job.machine.instance]
+    priced = table_prices([instance_type(name) for name in job.machine.instance])
+    offers = Offers(image_line="l", image_id="ami-1", launch_template_id="lt-1", zones=zones, priced=priced)
     known: dict[str, Any] = {"subnets": {"us-east-1a": "subnet-a"}, "region": "us-east-1", "rehearsal": False, "cap": cap}
-    return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), machines, offers, **known)
+    return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), offers, **known)
 
 
 def given(symbol: str, timeframe: str, bars: int) -> Input:
@@ -232,6 +233,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: refuse_retired([instance_type("p3.8xlarge")], workload(Job(), {"BTC-USD": 3_700_000})),
         lambda _: planned(job_of(instance=("g6.xlarge",)), offered=False),
         lambda _: planned(job_of(instance=("g6.xlarge",), budget=0.001)),
+        lambda _: planned(job_of(instance=("g6.xlarge",), epochs=4000)),
         lambda _: planned(job_of(instance=("g6.xlarge",), max_duration="13h")),
     ],
     "GPU profiles": [

@@ -20,6 +20,7 @@ from trainer.job import job_of
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
+from trainer.launch.prices import table_prices
 from trainer.runs.observation import NodeResult, Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
@@ -45,11 +46,11 @@ def plan(name: str) -> LaunchPlan:
         launch_template_id="lt-1",
         zones={machine: zones for machine in job.machine.instance if machine != "p5.4xlarge"},
         spot_usd_per_hour={("g6.xlarge", zone): 0.31 for zone in zones} if name == "spot" else {},
+        priced=table_prices([instance_type(machine) for machine in job.machine.instance]),
     )
     return make_plan(
         job,
         workload(job, CANDLES.bars),
-        [instance_type(machine) for machine in job.machine.instance],
         offers,
         subnets={zone: f"subnet-{zone}" for zone in zones},
         region="us-east-1",

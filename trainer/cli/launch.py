@@ -138,7 +138,6 @@ def _preflight(
     plan = make_plan(
         job,
         workload(job, found.candles.bars),
-        machines,
         offers.result(),
         subnets=outputs.subnets,
         region=outputs.region,

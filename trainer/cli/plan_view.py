@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainer.cli.output import duration, money, table
 from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.plan import LIST_PRICE_REGION, LaunchPlan, PlanCandidate
+from trainer.launch.plan import LaunchPlan, PlanCandidate
 from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
@@ -26,8 +26,7 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
     lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.train.epochs}"]
     rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
     lines += table(rows, right=(0, 3, 5))
-    dates = sorted({candidate.machine.price_date for candidate in plan.candidates if candidate.machine.price_date})
-    lines.append(f"list prices of {LIST_PRICE_REGION}, {', '.join(dates)}; times are {plan.times_are}: P50 (P90)")
+    lines.append(f"{plan.prices_are}; times are {plan.times_are}: P50 (P90)")
     if plan.rehearsal:
         lines.append(
             "a rehearsal: GPUs are processes on this machine's CPU, and its dollars are their seconds at that list price"

@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from trainer.errors import UsageError, nearest
 
+TABLE_REGION = "us-east-1"  # whose prices the table has
 # Four-GPU machines that are offered today: what stands in for a retired type (list prices, 2026-07-20).
 REPLACEMENTS = {
     1: ("g6.xlarge", "g5.xlarge", "g6e.xlarge"),
@@ -32,7 +33,9 @@ class InstanceType:
     gpu_memory_gib: float  # of one GPU
     vcpus: int
     memory_gib: float
-    price_usd_per_hour: float | None  # on demand, Linux, us-east-1; None where it is not sold there
+    price_usd_per_hour: (
+        float | None
+    )  # on demand, Linux, in us-east-1 unless `launch.prices` says otherwise; None: not sold there
     price_date: str
     on_demand_quota_code: str
     spot_quota_code: str

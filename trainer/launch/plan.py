@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,12 +19,11 @@ from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.job import Job
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
-from trainer.runs.deadline import TimeLimit, time_limit
+from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
 
 # Candidates of a job that names no type: one or four GPUs that most accounts can get (2026-11-20).
 DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xlarge")
-LIST_PRICE_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +55,7 @@ class LaunchPlan:
     budget_usd: float
     rehearsal: bool
     region: str
+    prices_are: str  # the source of the prices, as text
 
     @property
     def first(self) -> PlanCandidate:
@@ -92,13 +92,13 @@ class LaunchPlan:
             },
             "budget_usd": self.budget_usd,
             "times_are": f"rough: {self.times_are}",
+            "prices_are": self.prices_are,
         }
 
 
 def make_plan(
     job: Job,
     work: Workload,
-    machines: Sequence[InstanceType],
     offers: Offers,
     *,
     subnets: dict[str, str],
@@ -111,11 +111,14 @@ def make_plan(
 
     `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the profiles'.
 
-    Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget, UsageError for a
-    `max_duration` beyond the cap.
+    Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget or no plan ends
+    before its hard stop, UsageError for a `max_duration` beyond the cap.
     """
     known = rates or {}
-    weighed = [weigh(job, work, machine, offers, rehearsal=rehearsal, rate=known.get(machine.name)) for machine in machines]
+    weighed = [
+        weigh(job, work, machine, offers, rehearsal=rehearsal, rate=known.get(machine.name))
+        for machine in offers.priced.machines
+    ]
     if not job.machine.instance:
         weighed.sort(key=lambda candidate: (bool(candidate.refused), candidate.dollars_p50))
     offered = [candidate for candidate in weighed if not candidate.refused]
@@ -125,6 +128,9 @@ def make_plan(
     candidates = _within_budget(weighed, job.machine.budget)
     usable = [candidate for candidate in candidates if not candidate.refused]
     run_limit = _run_limit(job, max(candidate.seconds_p90 for candidate in usable), cap)
+    if not rehearsal:  # a rehearsal shows what happens at the hard stop, and its times are this desk's
+        candidates = _within_time(candidates, run_limit, job)
+        usable = [candidate for candidate in candidates if not candidate.refused]
     ladder = build_ladder(
         [_pools(candidate, offers, job) for candidate in usable],
         subnets=subnets,
@@ -144,6 +150,7 @@ def make_plan(
         budget_usd=job.machine.budget,
         rehearsal=rehearsal,
         region=region,
+        prices_are=offers.priced.basis,
     )
 
 
@@ -226,6 +233,9 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
+    idle = machine.num_workers - len(work.windows)
+    if idle > 0 and not refused:
+        note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(
         machine=machine,
         market=job.machine.market,
@@ -261,8 +271,51 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[P
     return marked
 
 
+def _within_time(candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job: Job) -> list[PlanCandidate]:
+    """Refuse the candidates that would be stopped before they are done. Raises BudgetError where that leaves none."""
+    limits = {
+        candidate.machine.name: time_limit(
+            run=run_limit,
+            budget_usd=job.machine.budget,
+            on_demand_usd_per_hour=on_demand_price(candidate.machine),
+            default_seconds=_default_seconds(candidate, job),
+        )
+        for candidate in candidates
+        if not candidate.refused
+    }
+    late = {name for name, limit in limits.items() if _seconds(candidates, name) > limit.duration.total_seconds()}
+    if late == limits.keys():
+        fastest = min((one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50)
+        limit = limits[fastest.machine.name]
+        needed, stop = _hours(fastest.seconds_p50), _hours(limit.duration.total_seconds())
+        raise BudgetError(
+            f"no plan ends before its hard stop of {stop}, set by {CAUSES[limit.cause]}",
+            why=f"the fastest, {fastest.machine.name}, is estimated at {needed}",
+            do=REMEDIES[limit.cause],
+        )
+    return [
+        replace(one, refused=f"needs {_hours(one.seconds_p50)}, stopped after {_hours(limits[name].duration.total_seconds())}")
+        if (name := one.machine.name) in late
+        else one
+        for one in candidates
+    ]
+
+
+def _seconds(candidates: Sequence[PlanCandidate], name: str) -> float:
+    return next(candidate.seconds_p50 for candidate in candidates if candidate.machine.name == name)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+
+
+def _default_seconds(candidate: PlanCandidate, job: Job) -> float:
+    """Return the default of max_duration on a type; 0 where the job names a duration."""
+    return 0.0 if job.machine.max_duration else default_max_duration(candidate.seconds_p90).total_seconds()
+
+
 def _over_budget(candidate: PlanCandidate) -> PlanCandidate:
-    return candidate if candidate.refused else PlanCandidate(**{**vars(candidate), "refused": "over the budget"})
+    return candidate if candidate.refused else replace(candidate, refused="over the budget")
 
 
 def _cents_up(amount: float) -> str:
@@ -293,7 +346,7 @@ def _pools(candidate: PlanCandidate, offers: Offers, job: Job) -> Pools:
         market=candidate.market,
         on_demand_usd_per_hour=on_demand,
         price_by_zone=prices,
-        default_seconds=0.0 if job.machine.max_duration else default_max_duration(candidate.seconds_p90).total_seconds(),
+        default_seconds=_default_seconds(candidate, job),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from trainer.access import Access, aws_error
 from trainer.cost.instances import InstanceType
 from trainer.errors import ConfigError
+from trainer.launch.prices import PricedTypes, list_prices
 from trainer.runs.record import utc_now
 from trainer.stack_outputs import StackOutputs
 
@@ -26,6 +27,7 @@ class Offers:
     launch_template_id: str
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
+    priced: PricedTypes  # the types that were asked for, with their list prices in the region
 
 
 def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceType], spot: bool) -> Offers:
@@ -36,9 +38,10 @@ def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceTy
     names = [machine.name for machine in machines]
     ec2 = access.client("ec2")
     try:
-        with ThreadPoolExecutor(max_workers=3) as pool:
+        with ThreadPoolExecutor(max_workers=4) as pool:
             image = pool.submit(_image, access, ec2, outputs=outputs, line=line)
             zones = pool.submit(_zones, ec2, names=names, subnets=outputs.subnets)
+            priced = pool.submit(list_prices, access, machines, region=outputs.region, today=utc_now().date())
             # A rehearsal has no spot market; its dollars are list prices.
             prices = pool.submit(_spot_prices, ec2, names=names) if spot and not access.rehearsal else None
             return Offers(
@@ -47,6 +50,7 @@ def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceTy
                 launch_template_id=outputs.launch_templates[line],
                 zones=zones.result(),
                 spot_usd_per_hour=prices.result() if prices else {},
+                priced=priced.result(),
             )
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, "cannot look up what the account offers") from error

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, job_of
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
+from trainer.launch.prices import table_prices
 from trainer.runs.deadline import TimeLimit
 
 ZONES = ("us-east-1a", "us-east-1b")
@@ -26,6 +28,7 @@ def plan(
     rehearsal: bool = False,
     cap: timedelta = timedelta(hours=12),
     rates: dict[str, Rate] | None = None,
+    bars: dict[str, int] | None = None,
 ) -> LaunchPlan:
     names = job.machine.instance or DEFAULT_TYPES
     offers = Offers(
@@ -34,11 +37,11 @@ def plan(
         launch_template_id="lt-1",
         zones=zones if zones is not None else dict.fromkeys(names, ZONES),
         spot_usd_per_hour=spot or {},
+        priced=table_prices([instance_type(name) for name in names]),
     )
-    machines = [instance_type(name) for name in names]
-    work = workload(job, {"BTC-USD": 3_700_000})
+    work = workload(job, bars or {"BTC-USD": 3_700_000})
     known = {"subnets": SUBNETS, "region": "us-east-1", "cap": cap, "rates": rates}
-    return make_plan(job, work, machines, offers, rehearsal=rehearsal, **known)
+    return make_plan(job, work, offers, rehearsal=rehearsal, **known)
 
 
 def test_the_users_first_type_is_asked_first_even_if_another_is_cheaper():
@@ -120,7 +123,7 @@ def test_a_longer_run_than_the_template_allows_is_refused():
 
 def test_a_rehearsal_runs_a_retired_type_and_says_so():
     made = plan(job_of(instance=("p3.8xlarge",)), rehearsal=True)
-    assert made.first.note == "retired by AWS in 2026: a rehearsal only"
+    assert made.first.note == "retired by AWS in 2026: a rehearsal only; 3 of 4 GPUs idle"
 
 
 def test_on_aws_a_retired_type_names_three_that_run_with_time_and_cost():
@@ -199,3 +202,30 @@ def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
 def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
     made = plan(job_of(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")})
     assert made.run_limit.duration == timedelta(minutes=30)
+
+
+def test_a_plan_that_cannot_end_before_its_hard_stop_is_refused_with_the_numbers():
+    with pytest.raises(
+        BudgetError, match=r"no plan ends before its hard stop of 12\.0 h.*g6\.xlarge, is estimated at \d+\.\d h"
+    ):
+        plan(job_of(instance=("g6.xlarge",), epochs=200), bars=dict.fromkeys(map(str, range(40)), 3_700_000))
+
+
+def test_a_type_too_slow_for_the_duration_is_not_asked_and_says_both_times():
+    slow, fast = plan(job_of(instance=("g4dn.xlarge", "p5.4xlarge"), epochs=100, max_duration="12h")).candidates
+    between = f"{int((slow.seconds_p50 + fast.seconds_p50) / 2)}s"
+    made = plan(job_of(instance=("g4dn.xlarge", "p5.4xlarge"), epochs=100, max_duration=between))
+    assert re.fullmatch(r"needs \S+ \w+, stopped after \S+ \w+", made.candidates[0].refused)
+    assert {rung.instance_type for rung in made.ladder} == {"p5.4xlarge"}
+
+
+def test_a_rehearsal_shows_what_happens_at_the_hard_stop():
+    made = plan(job_of(instance=("g6.xlarge",), epochs=200, max_duration="1m"), rehearsal=True)
+    assert made.first.seconds_p50 > made.hard_stop.duration.total_seconds()
+
+
+def test_gpus_that_no_model_would_use_are_named():
+    (one_model,) = plan(job_of(instance=("p4d.24xlarge",))).candidates
+    assert one_model.note == "7 of 8 GPUs idle"
+    (busy,) = plan(job_of(instance=("p4d.24xlarge",), seeds=8)).candidates
+    assert busy.note == ""

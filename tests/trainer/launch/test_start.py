@@ -11,6 +11,7 @@ from trainer.launch.bundle import build_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
+from trainer.launch.prices import table_prices
 from trainer.launch.start import new_record, register
 from trainer.runs.record import from_iso, record_from_json
 from trainer.runs.store import Conflict, Stored, manifest_key, record_key
@@ -18,7 +19,13 @@ from trainer.stack_outputs import StackOutputs
 
 NOW = from_iso("2026-11-20T12:00:00Z")
 JOB = job_of(name="crypto", instance=("g6.xlarge",), symbols=("BTC-USD",), timeframe="1m", budget=2.0, max_duration="2h")
-OFFERS = Offers(image_line="line", image_id="ami-1", launch_template_id="lt-1", zones={"g6.xlarge": ("us-east-1a",)})
+OFFERS = Offers(
+    image_line="line",
+    image_id="ami-1",
+    launch_template_id="lt-1",
+    zones={"g6.xlarge": ("us-east-1a",)},
+    priced=table_prices([instance_type("g6.xlarge")]),
+)
 OUTPUTS = StackOutputs(
     format=1,
     project="mayfly",
@@ -58,7 +65,6 @@ def record_and_plan():
     plan = make_plan(
         JOB,
         workload(JOB, {"BTC-USD": 100_000}),
-        [instance_type("g6.xlarge")],
         OFFERS,
         subnets=OUTPUTS.subnets,
         region="us-east-1",

@@ -1,0 +1,74 @@
+"""List prices of a region: the table's, the Price List's, or a high assumption that is named."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import ANY, Stubber
+
+from trainer.access import Access
+from trainer.cost.instances import instance_type
+from trainer.launch.prices import UNKNOWN_REGION_FACTOR, list_prices, prices_in, table_prices
+
+MACHINES = [instance_type("g6.xlarge"), instance_type("p5.4xlarge")]
+TODAY = date(2026, 11, 22)
+
+
+def product(usd: str, unit: str = "Hrs") -> str:
+    dimension = {"unit": unit, "pricePerUnit": {"USD": usd}}
+    return json.dumps({"product": {}, "terms": {"OnDemand": {"SKU.TERM": {"priceDimensions": {"SKU.TERM.RATE": dimension}}}}})
+
+
+@pytest.fixture
+def price_list(monkeypatch: pytest.MonkeyPatch) -> Stubber:
+    """The Price List as botocore's own model has it; a test says what it answers."""
+    client = boto3.client("pricing", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    regions = []
+
+    def made(self: Access, service: str, **_: Any) -> Any:
+        regions.append((self.region, service))
+        return client
+
+    monkeypatch.setattr(Access, "client", made)
+    monkeypatch.setattr("trainer.launch.prices._PARALLEL", 1)  # the stub answers in order
+    with Stubber(client) as stub:
+        yield stub
+    assert set(regions) <= {("us-east-1", "pricing")}
+
+
+def expect(stub: Stubber, *answers: list[str]) -> None:
+    for products in answers:
+        stub.add_response("get_products", {"PriceList": products}, {"ServiceCode": "AmazonEC2", "Filters": ANY})
+
+
+def test_the_tables_region_asks_nobody(price_list: Stubber) -> None:
+    found = list_prices(Access(region="us-east-1"), MACHINES, region="us-east-1", today=TODAY)
+    assert found == table_prices(MACHINES) and found.basis == "list prices of us-east-1, 2026-07-20"
+
+
+def test_another_regions_prices_are_asked_and_a_type_not_sold_there_has_none(price_list: Stubber) -> None:
+    expect(price_list, [product("1.0063")], [])
+    found = list_prices(Access(region="eu-central-1"), MACHINES, region="eu-central-1", today=TODAY)
+    assert [machine.price_usd_per_hour for machine in found.machines] == [1.0063, None]
+    assert found.basis == "list prices of eu-central-1, 2026-11-22"
+
+
+def test_without_the_permission_prices_are_assumed_to_be_high_and_it_says_so(price_list: Stubber) -> None:
+    price_list.add_client_error("get_products", "AccessDeniedException", "no")
+    found = list_prices(Access(region="eu-central-1"), MACHINES[:1], region="eu-central-1", today=TODAY)
+    assert found.machines[0].price_usd_per_hour == pytest.approx(UNKNOWN_REGION_FACTOR * MACHINES[0].price_usd_per_hour)
+    assert (
+        "2 x the list prices of us-east-1" in found.basis and "eu-central-1 are unknown (AccessDeniedException)" in found.basis
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", product("0"), product("-1"), product("inf"), product("nan"), product("one"), product("1", "Quantity")],
+)
+def test_a_product_of_another_shape_has_no_price(text: str) -> None:
+    assert prices_in(text) == []

@@ -1,0 +1,98 @@
+"""On-demand list prices of the stack's region: the package's table in us-east-1, the AWS Price List elsewhere.
+
+Budgets and deadlines count with these prices, so an unknown one must not be too low: where the Price List does not answer,
+a price is the table's times UNKNOWN_REGION_FACTOR, and the plan says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from trainer.access import Access, error_code
+from trainer.cost.instances import TABLE_REGION, InstanceType
+
+# The Price List answers in us-east-1, eu-central-1 and ap-south-1 only (AWS Price List guide, looked up 2026-11-22).
+PRICE_LIST_REGION = "us-east-1"
+# A bound and no measurement: us-gov-west-1 lists GPU types at 1.26 times us-east-1 (Karpenter's price file, 2026-07-20), and
+# no region at twice the price is known to us.
+UNKNOWN_REGION_FACTOR = 2.0
+_PARALLEL = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedTypes:
+    """Instance types with their prices in one region, and the source of the prices as text."""
+
+    machines: tuple[InstanceType, ...]
+    basis: str
+
+
+def table_prices(machines: Sequence[InstanceType]) -> PricedTypes:
+    """Return the types with the table's prices."""
+    dates = sorted({machine.price_date for machine in machines if machine.price_date})
+    return PricedTypes(machines=tuple(machines), basis=f"list prices of {TABLE_REGION}, {', '.join(dates)}")
+
+
+def list_prices(access: Access, machines: Sequence[InstanceType], *, region: str, today: date) -> PricedTypes:
+    """Return the types with their prices in a region; asks AWS where that is not the table's.
+
+    A type that is not sold there has no price. An error of the Price List (a missing permission, no network) is no error
+    here: the prices are then the table's times UNKNOWN_REGION_FACTOR.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
+
+    if region == TABLE_REGION:
+        return table_prices(machines)
+    client = replace(access, region=PRICE_LIST_REGION).client("pricing")
+    try:
+        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+            asked = list(pool.map(lambda machine: _price(client, machine.name, region=region), machines))
+    except (BotoCoreError, ClientError) as error:
+        return _assumed(machines, region=region, why=error_code(error))
+    priced = [
+        replace(machine, price_usd_per_hour=price, price_date=today.isoformat())
+        for machine, price in zip(machines, asked, strict=True)
+    ]
+    return PricedTypes(machines=tuple(priced), basis=f"list prices of {region}, {today.isoformat()}")
+
+
+def _assumed(machines: Sequence[InstanceType], *, region: str, why: str) -> PricedTypes:
+    """Return the types with the prices that are assumed of a region whose own are unknown."""
+    raised = [
+        replace(machine, price_usd_per_hour=machine.price_usd_per_hour and machine.price_usd_per_hour * UNKNOWN_REGION_FACTOR)
+        for machine in machines
+    ]
+    basis = f"{UNKNOWN_REGION_FACTOR:g} x the list prices of {TABLE_REGION}, since those of {region} are unknown ({why})"
+    return PricedTypes(machines=tuple(raised), basis=basis)
+
+
+def _price(client: Any, instance_type: str, *, region: str) -> float | None:
+    """Return the dollars an hour of a Linux instance on demand, None where the Price List has none."""
+    wanted = {
+        "instanceType": instance_type,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    answer = client.get_products(ServiceCode="AmazonEC2", Filters=filters)
+    prices = [price for product in answer["PriceList"] for price in prices_in(product)]
+    return max(prices, default=None)
+
+
+def prices_in(product: str) -> list[float]:
+    """Return the on-demand dollars an hour in one product of the Price List (JSON text); none where it has another shape."""
+    try:
+        terms = json.loads(product)["terms"]["OnDemand"].values()
+        dimensions = [one for term in terms for one in term["priceDimensions"].values()]
+        found = [float(one["pricePerUnit"]["USD"]) for one in dimensions if one["unit"] == "Hrs"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [price for price in found if 0 < price < float("inf")]
