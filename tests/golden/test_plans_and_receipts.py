@@ -32,7 +32,9 @@ NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000, "ETH-USD": 3_200_000}, synthetic=False)
 JOBS = {
     "on-demand": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("g5.12xlarge", "g6.xlarge", "p5.4xlarge"), budget=40.0),
-    "spot": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("g6.xlarge",), market="spot", max_duration="2h"),
+    "spot": job_of(
+        symbols=("BTC-USD", "ETH-USD"), columns="funding_rate", instance=("g6.xlarge",), market="spot", max_duration="2h"
+    ),
     "rehearsal": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
     "tcn": job_of(symbols=("BTC-USD", "ETH-USD"), model="tcn", instance=("g6.12xlarge",)),
 }

@@ -30,7 +30,7 @@ class Card:
     symbol: str
     timeframe: str
     architecture: dict[str, Any]
-    features: list[str]
+    features: list[str]  # what the model reads of each bar, in order
     features_version: str
     lookback: int
     horizon: int
@@ -47,6 +47,7 @@ class Card:
     target: str = ""  # empty in cards of before 2026-11-22: the model's default
     target_settings: dict[str, Any] = field(default_factory=dict)
     fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
+    columns: list[str] = field(default_factory=list)  # those of `features`, at their end, that are columns of the candle files
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     format: int = FORMAT

@@ -24,6 +24,7 @@ from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
 DEMO_BARS = 20_000
+INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further")  # of a file, beside what it holds
 # What the demo's job sets where the user does not: small enough for two minutes on two cores.
 DEMO_JOB: dict[str, Any] = {
     "name": "crypto-lstm",
@@ -70,7 +71,7 @@ class DataCheck:
         files = []
         for entry in report["files"]:
             # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
-            summary = {name: entry[name] for name in ("file", "bytes", "sha256", "timeframe", "synthetic", "holds")}
+            summary = {name: entry[name] for name in (*INDEXED, "holds")}
             path = self._data if self._data.is_file() else self._data / entry["file"]
             files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
         bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
@@ -97,6 +98,7 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
             inputs,
             symbols=job.data.symbols,
             timeframe=job.data.timeframe,
+            columns=job.data.columns,
             fewest_bars=job.model.bars_seen + job.target.bars_ahead,
         )
         notes = [f"left out: {key} (no launch put it there; name it with --data once)" for key in candles.left_out]

@@ -24,6 +24,11 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
         models += f" = {len(candles.bars)} symbols x {job.data.folds} folds x {job.train.seeds} seeds"
     what = f"{job.name}: {models} ({job.model.name}: {names})"
     lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.train.epochs}"]
+    if job.data.columns:
+        features = len(job.data.inputs) - len(job.data.columns)
+        lines.append(
+            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the candle files"
+        )
     rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
     lines += table(rows, right=(0, 3, 5))
     lines.append(f"{plan.prices_are}; times are {plan.times_are}: P50 (P90)")

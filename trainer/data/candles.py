@@ -7,8 +7,8 @@ are an error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,11 @@ from trainer.errors import DataError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Candles:
-    """The bars of one symbol, oldest first: `timestamp` (N,) int64 ns UTC, the bar's start; prices and volume (N,) float64."""
+    """The bars of one symbol, oldest first: `timestamp` (N,) int64 ns UTC, the bar's start; prices and volume (N,) float64.
+
+    `columns` has further columns of the files, (N,) float64 by name: each bar's value, else the last one before it, NaN
+    before the first.
+    """
 
     symbol: str
     timeframe: str
@@ -30,25 +34,36 @@ class Candles:
     low: np.ndarray
     close: np.ndarray
     volume: np.ndarray
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.timestamp)
 
+    @property
+    def columns_begin(self) -> int:
+        """Return the first row at which every column has a value: 0 without columns, `len(self)` where one has none."""
+        return max((int(np.isnan(values).sum()) for values in self.columns.values()), default=0)
+
     def rows(self, start: int, stop: int | None = None) -> Candles:
         """Return bars `start` to `stop` (exclusive) as views, with numpy's rules for negative numbers."""
         part = slice(start, stop)
-        return replace(self, **{name: getattr(self, name)[part] for name in ("timestamp", *FIELDS)})
+        columns = {name: values[part] for name, values in self.columns.items()}
+        return replace(self, **{name: getattr(self, name)[part] for name in ("timestamp", *FIELDS)}, columns=columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileRead:
-    """A file that was read: the symbols taken from it with their bars, and all that it holds, taken or not."""
+    """A file that was read: the symbols taken from it with their bars, and all that it holds, taken or not.
+
+    `further` are the names of its columns that are no part of a bar.
+    """
 
     file: str
     timeframe: str
     symbols: tuple[str, ...]
     bars: int
     holds: tuple[Held, ...]
+    further: tuple[str, ...]
     synthetic: bool
 
 
@@ -68,9 +83,17 @@ class CandleSet:
 
 
 def read_candles(
-    path: Path, *, symbols: Sequence[str] = (), timeframe: str = "", bars: int = 0, files: Collection[str] = ()
+    path: Path,
+    *,
+    symbols: Sequence[str] = (),
+    timeframe: str = "",
+    bars: int = 0,
+    columns: Sequence[str] = (),
+    files: Collection[str] = (),
 ) -> CandleSet:
     """Read the candles of `symbols` (none: all) from a folder or a file, the last `bars` of each (0: all). Raises DataError.
+
+    `columns` are further ones, which every file that is read must have; an empty cell takes the last earlier value.
 
     A file whose name or header shows that it can't matter is not read. `files` are the names of those that hold the symbols,
     where an earlier look has told: no other is opened.
@@ -91,7 +114,7 @@ def read_candles(
             why="a run trains on one",
             do=f"Choose one, such as --timeframe {several[0]}.",
         )
-    return _join(sources, wanted, several[0], bars)
+    return _join(sources, wanted, several[0], bars, tuple(columns))
 
 
 def _open_sources(path: Path, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[Source]:
@@ -133,11 +156,11 @@ def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> DataEr
     )
 
 
-def _join(sources: list[Source], wanted: tuple[str, ...], timeframe: str, bars: int) -> CandleSet:
+def _join(sources: list[Source], wanted: tuple[str, ...], timeframe: str, bars: int, columns: tuple[str, ...]) -> CandleSet:
     parts: dict[str, list[Series]] = {}
     files = []
     for source in sources:
-        series, held = read_series(source, set(wanted) or None)
+        series, held = read_series(source, set(wanted) or None, columns)
         if not source.has_symbol_column and wanted and series[0].symbol not in wanted:
             continue
         for item in series:
@@ -150,19 +173,34 @@ def _join(sources: list[Source], wanted: tuple[str, ...], timeframe: str, bars: 
                 symbols=tuple(sorted(item.symbol for item in series)),
                 bars=sum(len(item.timestamp) for item in series),
                 holds=tuple(sorted(held, key=lambda item: item.symbol)),
+                further=source.further,
                 synthetic=source.synthetic,
             )
         )
-    candles = {symbol: _candles(symbol, timeframe, parts[symbol], bars) for symbol in wanted or sorted(parts)}
+    candles = {symbol: _candles(symbol, timeframe, parts[symbol], bars, columns) for symbol in wanted or sorted(parts)}
     return CandleSet(symbols=candles, timeframe=timeframe, files=tuple(files), synthetic=any(file.synthetic for file in files))
 
 
-def _candles(symbol: str, timeframe: str, parts: list[Series], bars: int) -> Candles:
+def _candles(symbol: str, timeframe: str, parts: list[Series], bars: int, columns: tuple[str, ...]) -> Candles:
     timestamp, values = _merge(symbol, parts)
+    for column in values[len(FIELDS) :]:
+        column[:] = _carried(column)  # before the cut: its first bar may continue an older value
     if bars:
         timestamp, values = timestamp[-bars:], values[:, -bars:]
-    _check_values(symbol, parts, timestamp, values)
-    return Candles(symbol=symbol, timeframe=timeframe, timestamp=timestamp, **dict(zip(FIELDS, values, strict=True)))
+    _check_values(symbol, parts, timestamp, values, columns)
+    return Candles(
+        symbol=symbol,
+        timeframe=timeframe,
+        timestamp=timestamp,
+        **dict(zip(FIELDS, values[: len(FIELDS)], strict=True)),
+        columns=dict(zip(columns, values[len(FIELDS) :], strict=True)),
+    )
+
+
+def _carried(column_N: np.ndarray) -> np.ndarray:
+    """Return a column in which an empty cell (NaN) has the last value before it."""
+    last_N = np.maximum.accumulate(np.where(np.isnan(column_N), 0, np.arange(len(column_N))))
+    return np.asarray(column_N[last_N])
 
 
 def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +215,8 @@ def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
     timestamp, values, owner = timestamp[order], values[:, order], owner[order]
     same = np.flatnonzero(timestamp[1:] == timestamp[:-1])
     # Compared as float32, so that a copy stored with fewer digits is the same bar.
-    differs = (values[:, same].astype(np.float32) != values[:, same + 1].astype(np.float32)).any(axis=0)
+    one, other = values[:, same].astype(np.float32), values[:, same + 1].astype(np.float32)
+    differs = ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
     if differs.any():
         first = same[differs.argmax()]
         raise DataError(
@@ -210,11 +249,13 @@ def _check_order(series: Series) -> None:
     )
 
 
-def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, values: np.ndarray) -> None:
+def _check_values(
+    symbol: str, parts: list[Series], timestamp: np.ndarray, values: np.ndarray, columns: tuple[str, ...]
+) -> None:
     """Raise DataError for bars that can't be: not finite, a price not above zero, high below low, negative volume."""
     prices, volume = values[:4], values[4]
-    checks = [(f"{field} is NaN", np.isnan(row)) for field, row in zip(FIELDS, values, strict=True)]
-    checks += [(f"{field} is infinite", np.isinf(row)) for field, row in zip(FIELDS, values, strict=True)]
+    checks = [(f"{field} is NaN", np.isnan(row)) for field, row in zip(FIELDS, values, strict=False)]
+    checks += [(f"{name} is infinite", np.isinf(row)) for name, row in zip((*FIELDS, *columns), values, strict=True)]
     checks += [(f"{field} is not above zero", row <= 0) for field, row in zip(FIELDS, prices, strict=False)]
     checks += [("high is below low", values[1] < values[2]), ("volume is negative", volume < 0)]
     for problem, bad in checks:

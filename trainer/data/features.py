@@ -1,5 +1,5 @@
-"""Features of a symbol's bars, computed with torch on the device that trains. Owns the formulas; the names stand in
-`feature_names`.
+"""Inputs of a model: features of a symbol's bars, computed with torch on the device that trains, and columns of its files.
+Owns the formulas; the names of features stand in `feature_names`, those of a job's inputs in `settings`.
 
 The promise: row t uses bars t-WARMUP to t only, bit by bit. It does not change when later bars are added, taken away or
 altered, nor when the series begins earlier or later (from WARMUP bars before t on), so that a prediction reproduces the
@@ -7,13 +7,14 @@ card's metrics exactly.
 
 Holes are not known here: a return over a hole is a return, and `log_seconds_since_last_bar` says how long it took.
 
-Shapes: N bars, F features.
+Shapes: N bars, F features or inputs.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,11 +23,23 @@ from trainer.data.feature_names import FEATURES, FEATURES_VERSION, WARMUP
 from trainer.data.rolling import exponential_mean, rolling_extremes, rolling_moments, rolling_sum, shift
 from trainer.data.timeframes import DAY, SECOND
 
-__all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_features"]
+__all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_features", "compute_inputs"]
 
 _SMALLEST_MOVE = 1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite where nothing moved
 _WEEK = 7 * DAY
 _CPU_PIECE = 1 << 16  # rows: half the time and memory of the whole series at once (measured 2026-11-21, a million rows)
+
+
+def compute_inputs(candles: Candles, *, features: bool = True, device: str | torch.device = "cpu") -> Tensor:
+    """Return (N, F) float32 on `device`, row-major: our features unless left out, then the candles' columns.
+
+    Row t of a column is its value at bar t. It is meaningful from `candles.columns_begin` on, and zero before its first value.
+    """
+    if not candles.columns:
+        return compute_features(candles, device)
+    columns_NF = torch.from_numpy(np.stack(list(candles.columns.values()), axis=1)).to(torch.float32).nan_to_num_(nan=0.0)
+    columns_NF = columns_NF.to(device)
+    return torch.cat((compute_features(candles, device), columns_NF), dim=1) if features else columns_NF
 
 
 def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.data.feature_names import FEATURES, WARMUP
+from trainer.errors import UsageError
 from trainer.settings import bad_value, check_values, setting
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
+OURS = ("all", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,8 @@ class DataSettings:
     symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
     timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0)
+    columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads, by name.")
+    features: str = setting("all", "Features computed from the bars, beside the columns: all, none.", choices=OURS)
     calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ".", choices=CALENDARS)
     validation_fraction: float = setting(0.15, "Share of the bars, after training, for early stopping.", above=0, below=1)
     test_fraction: float = setting(0.15, "Share of the bars, at the end, for the final score.", above=0, below=1)
@@ -27,6 +32,21 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_values("data", self)
+        if len(set(self.columns)) < len(self.columns) or set(self.columns) & set(FEATURES):
+            raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
+        if not self.inputs:
+            do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
+            raise UsageError("data.features = none leaves the model nothing to read", why="data.columns is empty", do=do)
         if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
             expected = "small enough to leave a tenth of the bars for training, whatever the folds take (each tests so many)"
             raise bad_value("data.test_fraction", self.test_fraction, expected)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of what a model reads of each bar, in order: features, then columns."""
+        return (*(FEATURES if self.features == "all" else ()), *self.columns)
+
+    @property
+    def warmup(self) -> int:
+        """Return how many bars the features look back: no window holds so many rows at the head of a series."""
+        return WARMUP if self.features == "all" else 0

@@ -1,11 +1,13 @@
 """One candle file: which columns it has, which symbols it holds, its rows as numpy arrays. Joining files is `candles`' work.
 
-Columns are recognized by name, whatever their order and case; other columns are ignored. Times may be timestamps, dates, epoch
-numbers in s, ms, us or ns (told by their size), or ISO text; a time without a zone is UTC.
+Columns are recognized by name, whatever their order and case; others are read where a job names them exactly. Times may be
+timestamps, dates, epoch numbers in s, ms, us or ns (told by their size), or ISO text; a time without a zone is UTC.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.data.timeframes import commonest_step, parse_name
-from trainer.errors import DataError
+from trainer.errors import DataError, nearest
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")
 FIELDS = ("open", "high", "low", "close", "volume")
@@ -54,6 +56,7 @@ class Source:
 
     path: Path
     columns: dict[str, str]  # our field -> the file's column
+    names: tuple[str, ...]  # of all of the file's columns
     name_symbol: str  # what the name says, for a file without a symbol column
     name_timeframe: str  # '' where the name says none
     synthetic: bool
@@ -63,10 +66,18 @@ class Source:
     def has_symbol_column(self) -> bool:
         return "symbol" in self.columns
 
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Return the names of the columns that are none of our fields, without blanks around them."""
+        return tuple(name.strip() for name in self.names if name not in self.columns.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The bars of one symbol in one file, as they stand: `timestamp` int64 ns UTC, `values` (5, N) float64, rows as FIELDS."""
+    """The bars of one symbol in one file, as they stand: `timestamp` int64 ns UTC, `values` (5 + C, N) float64.
+
+    The rows of `values` are FIELDS, then the C columns asked for, NaN where a cell is empty.
+    """
 
     file: str
     symbol: str
@@ -135,7 +146,13 @@ def open_source(path: Path) -> Source:
         )
     synthetic = (schema.metadata or {}).get(SYNTHETIC_KEY, b"") == b"true"
     return Source(
-        path=path, columns=columns, name_symbol=symbol, name_timeframe=timeframe, synthetic=synthetic, delimiter=delimiter
+        path=path,
+        columns=columns,
+        names=tuple(schema.names),
+        name_symbol=symbol,
+        name_timeframe=timeframe,
+        synthetic=synthetic,
+        delimiter=delimiter,
     )
 
 
@@ -143,7 +160,7 @@ def symbols_in(source: Source) -> list[str]:
     """List the symbols of a file, sorted; reads one column at most."""
     if not source.has_symbol_column:
         return [source.name_symbol]
-    column = _table(source, ("symbol",)).column(0)
+    column = _table(source, (source.columns["symbol"],)).column(0)
     return sorted(str(name) for name in pc.unique(column).to_pylist() if name is not None)
 
 
@@ -155,20 +172,24 @@ def timeframe_of(source: Source) -> str:
     return commonest_step(max(series, key=lambda item: len(item.timestamp)).timestamp)
 
 
-def read_series(source: Source, symbols: set[str] | None) -> tuple[list[Series], list[Held]]:
-    """Read the bars of `symbols` (None: all), a Series each, and what the file holds of every symbol. Raises DataError."""
-    fields = ("timestamp", *FIELDS) + (("symbol",) if source.has_symbol_column else ())
-    table = _table(source, fields)
+def read_series(source: Source, symbols: set[str] | None, columns: Sequence[str] = ()) -> tuple[list[Series], list[Held]]:
+    """Read the bars of `symbols` (None: all), a Series each, and what the file holds of every symbol.
+
+    `columns` are further ones to read. Raises DataError, also for a column that is not there or has no numbers.
+    """
+    numbers = [*(source.columns[field] for field in FIELDS), *(_further(source, name) for name in columns)]
+    symbol = [source.columns["symbol"]] if source.has_symbol_column else []
+    table = _table(source, (source.columns["timestamp"], *numbers, *symbol), numbers=numbers)
     if not table.num_rows:
         raise DataError(f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder.")
     timestamp = _timestamps(source, table.column(0))
-    values = np.empty((len(FIELDS), table.num_rows))
-    for row, field in enumerate(FIELDS):
-        values[row] = _floats(source, field, table.column(1 + row))
+    values = np.empty((len(numbers), table.num_rows))
+    for row, name in enumerate(numbers):
+        values[row] = _floats(source, name, table.column(1 + row))
     if not source.has_symbol_column:
         whole = Series(file=source.path.name, symbol=source.name_symbol, timestamp=timestamp, values=values)
         return [whole], [_held(whole.symbol, timestamp)]
-    return _by_symbol(source, table.column(len(fields) - 1), timestamp, values, symbols)
+    return _by_symbol(source, table.column(table.num_columns - 1), timestamp, values, symbols)
 
 
 def _by_symbol(
@@ -195,21 +216,40 @@ def _held(symbol: str, timestamp: np.ndarray) -> Held:
     return Held(symbol=symbol, bars=len(timestamp), first=int(timestamp[0]), last=int(timestamp[-1]))
 
 
-def _table(source: Source, fields: tuple[str, ...]) -> pa.Table:
-    names = [source.columns[field] for field in fields]
+def _further(source: Source, name: str) -> str:
+    """Return the file's name of a column that a job names. Raises DataError where it is not there, or is one of the bar's."""
+    field = next((field for field, taken in source.columns.items() if taken.strip() == name), "")
+    if field:
+        raise DataError(
+            f"column {name} of {source.path} is the {field} of its bars",
+            why="data.columns takes what is no part of a bar",
+            do="Leave it out, or give a copy of it another name.",
+        )
+    for header in source.names:
+        if header.strip() == name:
+            return header
+    there = ", ".join(source.further[:12]) or "none"
+    do = nearest(name, source.further) or "Leave it out of data.columns, or add it to the file."
+    raise DataError(f"{source.path} has no column {name}", why=f"its columns beside those of a bar: {there}", do=do)
+
+
+def _table(source: Source, names: Sequence[str], numbers: Collection[str] = ()) -> pa.Table:
+    """Read columns by their names in the file, in the order asked for. Those of `numbers` hold floats."""
     try:
         if not source.delimiter:
-            return pq.read_table(source.path, columns=names, memory_map=True).select(names)
+            return pq.read_table(source.path, columns=list(names), memory_map=True).select(names)
         # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text.
-        types = {source.columns[field]: pa.float64() for field in fields if field in FIELDS}
-        if "symbol" in fields:
+        types = {name: pa.float64() for name in numbers}
+        if source.has_symbol_column:
             types[source.columns["symbol"]] = pa.string()
         return pa_csv.read_csv(
             source.path,
             parse_options=pa_csv.ParseOptions(delimiter=source.delimiter),
-            convert_options=pa_csv.ConvertOptions(include_columns=names, column_types=types, strings_can_be_null=False),
+            convert_options=pa_csv.ConvertOptions(include_columns=list(names), column_types=types, strings_can_be_null=False),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if match := re.match(r"In CSV column #(\d+):.* to double", str(error)):
+            raise _no_number(source, source.names[int(match[1])], error) from error
         raise DataError(
             f"{source.path} can't be read", why=_first_line(error), do="Replace the file, or move it out of the data folder."
         ) from error
@@ -264,13 +304,16 @@ def _from_epoch(numbers: np.ndarray) -> np.ndarray:
     return np.asarray(np.rint(numbers * factor).astype(np.int64))
 
 
-def _floats(source: Source, field: str, column: Any) -> np.ndarray:
+def _floats(source: Source, name: str, column: Any) -> np.ndarray:
     try:
-        return np.asarray(column.cast(pa.float64()).to_numpy())  # nulls become NaN, which the check of values reports
+        return np.asarray(column.cast(pa.float64()).to_numpy())  # nulls become NaN
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(
-            f"{source.path} has a {field} that is no number", why=_first_line(error), do="Correct the column."
-        ) from error
+        raise _no_number(source, name, error) from error
+
+
+def _no_number(source: Source, name: str, error: Exception) -> DataError:
+    what = f"{source.path} has something in column {name.strip()} that is no number"
+    return DataError(what, why=_first_line(error), do="Correct the column, or leave it out.")
 
 
 def _delimiter(path: Path) -> str:

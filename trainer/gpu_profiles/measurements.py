@@ -24,6 +24,7 @@ FILE = "measurements.json"
 OBJECT = f"memory/{FILE}"  # in the bucket
 OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # what a trial chooses where the job does not
 LONGEST_TEXT = 200
+USUAL_INPUTS = len(Job().data.inputs)
 PROFILE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 Entry = dict[str, Any]
@@ -35,7 +36,8 @@ def shape_of(job: Job) -> str:
     named = [name for name in OPEN if getattr(job.train, name) not in ("auto", 0, False)]
     sizes = [f"{name}={getattr(job.model, name)}" for name in job.model.shape]
     how = [f"{name}={getattr(job.train, name)}" for name in ("batch", "precision", *named)]
-    return " ".join([f"model={job.model.name}", *sizes, *how])
+    inputs = len(job.data.inputs)
+    return " ".join([f"model={job.model.name}", *sizes, *([f"inputs={inputs}"] if inputs != USUAL_INPUTS else []), *how])
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:

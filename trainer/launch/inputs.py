@@ -55,8 +55,10 @@ def list_inputs(objects: Objects) -> tuple[Input, ...]:
         return tuple(item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None)
 
 
-def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int) -> ChosenCandles:
-    """Choose the inputs of a run. Raises DataError for an unknown symbol or timeframe, an open choice, or too few bars."""
+def choose(
+    inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int, columns: Sequence[str] = ()
+) -> ChosenCandles:
+    """Choose the inputs of a run. Raises DataError for too few bars, an open choice, an unknown symbol, timeframe or column."""
     known = [item for item in inputs if item.sha256 and item.summary]
     if not known:
         names = ", ".join(item.key for item in inputs[:3])
@@ -79,6 +81,8 @@ def choose(inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, f
             why = f"one window and its label take {fewest_bars}"
             raise DataError(f"{symbol} has {count} bars", why=why, do="Bring more bars, or set a smaller lookback.")
     used = [item for item in known if item.summary["timeframe"] == timeframe and _symbols(item) & bars.keys()]
+    for item in used:
+        _refuse_missing_column(item, columns)
     return ChosenCandles(
         timeframe=timeframe,
         bars=bars,
@@ -95,6 +99,16 @@ def _spans(inputs: Sequence[Input]) -> dict[str, dict[tuple[str, str], int]]:
         for entry in item.summary["holds"]:
             spans.setdefault(str(entry["symbol"]), {})[str(entry["first"]), str(entry["last"])] = int(entry["bars"])
     return spans
+
+
+def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
+    """Raise DataError for a column that a file has not. Index entries of before 2026-11-22 do not say; the node finds out."""
+    there = item.summary.get("further", columns)
+    for name in columns:
+        if name not in there:
+            do = nearest(name, there) or "Leave it out of data.columns, or bring files that have it with --data PATH."
+            why = f"its columns beside those of a bar: {', '.join(there) or 'none'}"
+            raise DataError(f"{item.key} has no column {name}", why=why, do=do)
 
 
 def _symbols(item: Input) -> set[str]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.candles import Candles, CandleSet, read_candles, time_text
-from trainer.data.feature_names import FEATURES
 from trainer.errors import TrainerError, UsageError
 from trainer.job import Job, job_from_json
 from trainer.plan.plans import plan_folds
@@ -26,18 +25,19 @@ from trainer.plan.plans import plan_folds
 
 def check_data(path: Path, job: Job) -> dict[str, Any]:
     """Read the job's candles at `path` and describe them as JSON values. Raises DataError for what a run could not use."""
-    candles = read_candles(path, symbols=job.data.symbols, timeframe=job.data.timeframe, bars=job.data.bars)
+    data = job.data
+    candles = read_candles(path, symbols=data.symbols, timeframe=data.timeframe, bars=data.bars, columns=data.columns)
     return {
         "files": _files(path, candles),
         "timeframe": candles.timeframe,
         "synthetic": candles.synthetic,
         "symbols": [_symbol(item, job) for item in candles.symbols.values()],
-        "features": len(FEATURES),
+        "inputs": list(data.inputs),
     }
 
 
 def _files(path: Path, candles: CandleSet) -> list[dict[str, Any]]:
-    """Describe each file: what the run takes from it, and under `holds` all that it holds, whatever the job takes."""
+    """Describe each file: what the run takes from it; all that it holds, and its further columns, whatever the job takes."""
     described = []
     for read in candles.files:
         file = path if path.is_file() else path / read.file
@@ -51,6 +51,7 @@ def _files(path: Path, candles: CandleSet) -> list[dict[str, Any]]:
                 "symbols": list(read.symbols),
                 "timeframe": read.timeframe,
                 "synthetic": read.synthetic,
+                "further": list(read.further),
                 "holds": [
                     {"symbol": held.symbol, "bars": held.bars, "first": time_text(held.first), "last": time_text(held.last)}
                     for held in read.holds

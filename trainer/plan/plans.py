@@ -1,7 +1,7 @@
 """Plan a symbol: holes, labels, spans, and the bars of each span that a model can be trained or scored on.
 
 A bar t is valid if
-- what the model sees, and what its label reads before t, lie after the WARMUP of the features,
+- what the model sees, and what its label reads before t, lie after the warm-up of the features and each column's first value,
 - no hole lies in that, nor just before its first bar (whose own return would reach back over the hole), nor in the label,
 - it has a label, and
 - it and the whole of its label lie in one span. What the model sees may begin in the span before: inputs of the past are no
@@ -20,7 +20,6 @@ import numpy as np
 
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.candles import Candles
-from trainer.data.feature_names import WARMUP
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.errors import DataError
 from trainer.job import Job
@@ -40,6 +39,7 @@ class Plan:
     target: TargetSettings  # the job's, with what it left open chosen
     labels_TK: np.ndarray  # float32; NaN at bars that are not valid
     ends: np.ndarray  # (T,) int64: the last bar that each label reads
+    warmup: int  # rows at the head of the series that no output depends on
     spans: Spans
     bars: dict[str, np.ndarray]  # "train", "validation", "test" -> int64 rows, ascending
     bars_seen: int
@@ -94,13 +94,20 @@ def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
 
 
 def plan_symbol(
-    candles: Candles, job: Job, *, warmup: int = WARMUP, spans: Spans | None = None, target: TargetSettings | None = None
+    candles: Candles,
+    job: Job,
+    *,
+    warmup: int | None = None,
+    spans: Spans | None = None,
+    target: TargetSettings | None = None,
 ) -> Plan:
     """Find the holes, labels, spans and valid bars of a symbol. Raises DataError when a span is left without any.
 
     The embargo between spans is the larger of the job's and the longest label. `spans` replaces the job's split: a fold;
-    `target` the job's target.
+    `target` the job's target; `warmup` that of the job's inputs.
     """
+    _refuse_empty_columns(candles)
+    warmup = warmup_of(candles, job) if warmup is None else warmup
     seen, target = job.model.bars_seen, target or job.target
     first = max(warmup + seen - 1, target.reach)
     if len(candles) <= first + target.bars_ahead:
@@ -135,6 +142,7 @@ def plan_symbol(
         target=chosen.target,
         labels_TK=labels_TK,
         ends=chosen.ends,
+        warmup=warmup,
         spans=spans,
         bars=bars,
         bars_seen=seen,
@@ -144,6 +152,11 @@ def plan_symbol(
         if job.model.reads == CHUNKS
         else np.empty(0, dtype=np.int64),
     )
+
+
+def warmup_of(candles: Candles, job: Job) -> int:
+    """Return how many rows at the head of a series no output may depend on: before them an input has no value."""
+    return max(job.data.warmup, candles.columns_begin)
 
 
 def _choose(
@@ -198,10 +211,18 @@ def longest_stretch(hole: np.ndarray) -> int:
     return int(np.diff(edges).max())
 
 
+def _refuse_empty_columns(candles: Candles) -> None:
+    for name, values in candles.columns.items():
+        if np.isnan(values).all():
+            do = "Fill the column, or leave the symbol out of --symbols."
+            raise DataError(f"{candles.symbol} has no value of {name}", why="every cell of the column is empty", do=do)
+
+
 def _too_short(candles: Candles, job: Job, target: TargetSettings, *, warmup: int, needed: int) -> DataError:
+    before = "before the columns' first values" if warmup > job.data.warmup else "for the features"
     return DataError(
         f"{candles.symbol} has {len(candles)} bars",
-        why=f"one label needs {needed}: {warmup} for the features, {job.model.bars_seen} that the model sees, "
+        why=f"one label needs {needed}: {warmup} {before}, {job.model.bars_seen} that the model sees, "
         f"{target.bars_ahead} or more ahead",
         do=f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols.",
     )
@@ -241,7 +262,7 @@ def _fold_spans(candles: Candles, job: Job, *, embargo: int) -> tuple[Spans, ...
             validation_fraction=job.data.validation_fraction,
             test_fraction=job.data.test_fraction,
             embargo=embargo,
-            first=WARMUP,
+            first=warmup_of(candles, job),
         )
     except DataError as error:
         raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error

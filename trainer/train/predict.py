@@ -18,7 +18,7 @@ from trainer.artifacts.card import Card
 from trainer.artifacts.weights import load
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles, read_candles, time_text
-from trainer.data.features import FEATURES, FEATURES_VERSION, WARMUP, compute_features
+from trainer.data.features import FEATURES, FEATURES_VERSION, WARMUP, compute_inputs
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError
 from trainer.models import MODELS, network_of
@@ -41,20 +41,23 @@ class Prediction:
 def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> Sequence[Prediction]:
     """Predict every bar of the file (the last `last` ones) that has behind it all that the model sees, oldest first.
 
-    A bar has not within WARMUP + lookback bars of the series' beginning, or where a hole lies in them.
+    A bar has not within warm-up + lookback bars of the series' beginning, or where a hole lies in them.
     Uses one thread, as training did, so that the sums are the same. Raises DataError for a model that does not fit.
     """
     use_one_thread()
     keep_freed_memory()
     tensors, card = load(model_path)
-    _check_features(card, model_path)
+    with_features = _has_features(card, model_path)
     target = target_of(card, model_path)
-    candles = read_candles(data_path, symbols=(card.symbol,), timeframe=card.timeframe).symbols[card.symbol]
-    bars = _whole_bars(candles, card, target)
+    candles = read_candles(data_path, symbols=(card.symbol,), timeframe=card.timeframe, columns=card.columns).symbols[
+        card.symbol
+    ]
+    warmup = max(WARMUP if with_features else 0, candles.columns_begin)
+    bars = _whole_bars(candles, card, target, warmup=warmup)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):
-        needed = f"{WARMUP + card.lookback} bars of {card.symbol}, the last {card.lookback} without a hole"
+        needed = f"{warmup + card.lookback} bars of {card.symbol}, the last {card.lookback} without a hole"
         raise DataError(
             f"no bar of {data_path} has behind it what the model sees",
             why=f"a prediction needs {needed}; there are {len(candles)}",
@@ -62,17 +65,17 @@ def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> 
         )
     network = network_of(card.family).build(card.architecture).eval()
     network.load_state_dict(tensors)
-    # Features look back WARMUP bars and no further, so older bars are not needed. The grid of chunks stays where it was in
+    # Inputs look back over the warm-up and no further, so older bars are not needed. The grid of chunks stays where it was in
     # training: the same sums, the same digits.
-    first_row = (int(bars[0]) - card.lookback + 1 - WARMUP) // EVALUATION_CHUNK * EVALUATION_CHUNK
+    first_row = (int(bars[0]) - card.lookback + 1 - warmup) // EVALUATION_CHUNK * EVALUATION_CHUNK
     reader = reader_of(
         MODELS[card.family].reads,
-        rows_TF=compute_features(candles.rows(first_row)),
+        rows_TF=compute_inputs(candles.rows(first_row), features=with_features),
         mean_F=torch.tensor(card.scaler["mean"]),
         std_F=torch.tensor(card.scaler["std"]),
         limit=card.scaler.get("limit", math.inf),
         bars_seen=card.lookback,
-        first_bar=WARMUP + card.lookback - 1,
+        first_bar=warmup + card.lookback - 1,
     )
     outputs_NO = reader.outputs(network, bars - first_row)
     columns = scores_of(target).columns(target, outputs_NO, candles, bars, card.fitted or card.scaler)
@@ -99,19 +102,22 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
     return TARGETS[name](**{item.name: given[item.name] for item in fields(TARGETS[name]) if item.name in given})
 
 
-def _check_features(card: Card, model_path: Path) -> None:
-    if card.features_version != FEATURES_VERSION or tuple(card.features) != FEATURES:
+def _has_features(card: Card, model_path: Path) -> bool:
+    """Return whether the model reads our features, beside columns. Raises DataError for those of another version."""
+    features = tuple(card.features[: len(card.features) - len(card.columns)])
+    if features and (card.features_version, features) != (FEATURES_VERSION, FEATURES):
         raise DataError(
             f"{model_path} was trained on features of version {card.features_version}",
             why=f"this Mayfly computes version {FEATURES_VERSION}",
             do=f"Predict with Mayfly {card.mayfly}, or train again.",
         )
+    return bool(features)
 
 
-def _whole_bars(candles: Candles, card: Card, target: TargetSettings) -> np.ndarray:
+def _whole_bars(candles: Candles, card: Card, target: TargetSettings, *, warmup: int) -> np.ndarray:
     """Return the bars with all that the model and the target's columns read: as in training, but with a label or without."""
     hole = holes(candles.timestamp, candles.timeframe, card.calendar)
-    bars = np.arange(max(WARMUP + card.lookback - 1, target.reach), len(candles), dtype=np.int64)
+    bars = np.arange(max(warmup + card.lookback - 1, target.reach), len(candles), dtype=np.int64)
     return np.asarray(bars[clear_of_holes(hole, bars - max(card.lookback - 1, target.reach), bars)])
 
 

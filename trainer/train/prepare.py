@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.candles import Candles, time_text
-from trainer.data.feature_names import FEATURES, WARMUP
-from trainer.data.features import compute_features
+from trainer.data.features import compute_inputs
 from trainer.data.splits import Spans
 from trainer.errors import DataError
 from trainer.job import Job
@@ -100,7 +99,7 @@ class SymbolData:
 def prepare_folds(candles: Candles, job: Job, *, device: str | torch.device = "cpu") -> tuple[SymbolData, ...]:
     """Prepare a symbol for each fold of the job, oldest first; they share one `rows_TF`. Raises DataError."""
     plans = plan_folds(candles, job)
-    rows_TF = compute_features(candles, device)
+    rows_TF = _inputs(candles, job, device)
     return tuple(prepare(candles, job, features=rows_TF, plan=plan, device=device) for plan in plans)
 
 
@@ -109,19 +108,19 @@ def prepare(
     job: Job,
     *,
     features: Tensor | None = None,
-    warmup: int = WARMUP,
+    warmup: int | None = None,
     spans: Spans | None = None,
     device: str | torch.device = "cpu",
     plan: Plan | None = None,
 ) -> SymbolData:
     """Compute features, labels, spans, scaler and starts of a symbol; everything lies on `device`. Raises DataError.
 
-    `features` (T, F) replaces the computed ones, with `warmup` rows at their head that nothing may see; `spans` replaces the
+    `features` (T, F) replaces the job's inputs, with `warmup` rows at their head that nothing may see; `spans` replaces the
     job's split, `plan` the labels and bars with them.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
-    rows_TF = compute_features(candles, device) if features is None else features.to(device, torch.float32).contiguous()
-    _refuse_bad_features(candles, rows_TF, warmup, FEATURES if rows_TF.shape[1] == len(FEATURES) else ())
+    rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
+    _refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
     starts = plan.starts
     mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(starts["train"], plan.bars_seen, len(candles))))
     labels, train = labels_of(plan.target), plan.bars["train"]
@@ -148,8 +147,12 @@ def prepare(
         embargo=max(job.data.embargo, plan.horizon_bars),
         horizon_bars=plan.horizon_bars,
         bars_seen=plan.bars_seen,
-        first_bar=warmup + plan.bars_seen - 1,
+        first_bar=plan.warmup + plan.bars_seen - 1,
     )
+
+
+def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
+    return compute_inputs(candles, features=job.data.features == "all", device=device)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:

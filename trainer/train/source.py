@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trainer.data.candles import read_candles, time_text
-from trainer.data.feature_names import FEATURES
+from trainer.data.settings import DataSettings
 from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job
 from trainer.targets import scores_of
@@ -22,7 +22,7 @@ from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines
 from trainer.train.prepare import SymbolData, prepare_folds
 
-_ROW_BYTES = 6 * 8  # of a file's row: time, four prices, volume
+_CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
 _PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
 
 
@@ -44,18 +44,20 @@ class Source:
         return self._baselines[fold]
 
 
-def source_gib(*, bars: int, rows: int, folds: int) -> float:
+def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSettings()) -> float:
     """Return the host memory that reading and preparing a symbol takes at its peak, in GiB; an estimate.
 
-        48 MiB + rows x 48 B x 2 + bars x (features x 4 B x 2 + 48 B x 2 + folds x 32 B)
+        48 MiB + rows x 48 B x 2 + bars x (inputs x 4 B x 2 + 48 B x 2 + folds x 32 B)
 
-    `rows` are those of the files that hold the symbol, which are read whole: a row is there as read and as numbers. Of the
-    symbol's own bars there are besides: features, and those of the training span again while the scaler is fitted; candles,
-    and their bytes for the checkpoints' fingerprint; and of each fold labels, window starts and what they were chosen by.
+    Each column of `data` adds 8 B to the 48. `rows` are those of the files that hold the symbol, which are read whole: a row
+    is there as read and as numbers. Of the symbol's own bars there are besides: inputs, and those of training again while the
+    scaler is fitted; candles, and their bytes for the checkpoints' fingerprint; and of each fold labels, window starts and
+    what they were chosen by.
     Measured beside it, a million bars of one file: 0.42 GiB for 0.53 with one fold, 0.61 for 0.62 with four (2026-11-21).
     """
-    a_bar = 2 * len(FEATURES) * 4 + 2 * _ROW_BYTES + folds * 32
-    return (_PIECE_BYTES + 2 * rows * _ROW_BYTES + bars * a_bar) / GIB
+    row_bytes = (_CELLS + len(data.columns)) * _CELL_BYTES
+    a_bar = 2 * len(data.inputs) * 4 + 2 * row_bytes + folds * 32
+    return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
 
 
 def read_source(
@@ -65,10 +67,13 @@ def read_source(
 
     `files` are the names of the folder's files that hold it, where they are known: of hundreds, the others stay unopened.
     """
-    candle_set = read_candles(folder, symbols=(symbol,), timeframe=timeframe, bars=job.data.bars, files=files)
+    candle_set = read_candles(
+        folder, symbols=(symbol,), timeframe=timeframe, bars=job.data.bars, columns=job.data.columns, files=files
+    )
     candles = candle_set.symbols[symbol]
     folds = prepare_folds(candles, job)
-    columns = {name: getattr(candles, name).tobytes() for name in ("timestamp", "open", "high", "low", "close", "volume")}
+    cells = {name: getattr(candles, name).tobytes() for name in ("timestamp", "open", "high", "low", "close", "volume")}
+    cells |= {f"column {name}": values.tobytes() for name, values in candles.columns.items()}
     return Source(
         symbol=symbol,
         folds=folds,
@@ -80,7 +85,7 @@ def read_source(
             "holes": folds[0].holes,
             "synthetic": candle_set.synthetic,
         },
-        mark=fingerprint(job, data=columns, code_sha256=code_sha256),
+        mark=fingerprint(job, data=cells, code_sha256=code_sha256),
     )
 
 

@@ -29,7 +29,9 @@ class Survey:
 
 def survey(job: Job, data: Path) -> Survey:
     """Read every candle of the job once and plan its models. Raises DataError where no symbol can be trained on."""
-    candle_set = read_candles(data, symbols=job.data.symbols, timeframe=job.data.timeframe, bars=job.data.bars)
+    candle_set = read_candles(
+        data, symbols=job.data.symbols, timeframe=job.data.timeframe, bars=job.data.bars, columns=job.data.columns
+    )
     tasks: list[Task] = []
     symbols, refused = {}, list[DataError]()
     for symbol, candles in candle_set.symbols.items():
@@ -62,7 +64,7 @@ def _tasks(candles: Candles, visits: Sequence[int], job: Job, *, files: Sequence
     """Return a symbol's models: one for each fold and seed. `visits` are those of an epoch, by fold."""
     tasks = []
     rows = sum(held.bars for file in files for held in file.holds)  # a worker reads these files whole
-    memory_gib = source_gib(bars=len(candles), rows=rows, folds=len(visits))
+    memory_gib = source_gib(bars=len(candles), rows=rows, folds=len(visits), data=job.data)
     for fold, visits_of_fold in enumerate(visits, 1):
         for seed in range(job.train.seed, job.train.seed + job.train.seeds):
             task = Task(

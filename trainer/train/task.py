@@ -19,7 +19,7 @@ from trainer.artifacts.card import Card, read_card
 from trainer.artifacts.names import ModelName
 from trainer.artifacts.weights import save
 from trainer.code_files import training_sha256
-from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.feature_names import FEATURES_VERSION
 from trainer.errors import DataError, TrainingFailed
 from trainer.job import Job
 from trainer.targets import labels_of, scores_of
@@ -205,8 +205,9 @@ def _card(
         fitted=fitted,
         symbol=task.symbol,
         timeframe=task.timeframe,
-        architecture=architecture_of(job, features=len(FEATURES)),
-        features=list(FEATURES),
+        architecture=architecture_of(job, features=len(job.data.inputs)),
+        features=list(job.data.inputs),
+        columns=list(job.data.columns),
         features_version=FEATURES_VERSION,
         lookback=job.model.bars_seen,
         horizon=symbol_data.horizon_bars,

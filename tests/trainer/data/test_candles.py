@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer.data.candles import Candles, read_candles
@@ -195,3 +197,97 @@ def test_rows_are_views_of_the_bars(make_candles) -> None:
     part = candles.rows(-4, -1)
     assert part.close.tolist() == candles.close[6:9].tolist()
     assert np.shares_memory(part.close, candles.close)
+
+
+# --- further columns ---------------------------------------------------------------------------------------------------
+
+
+def with_cells(first: int, cells: list[str]) -> list[str]:
+    return [f"{row},{cell}" for row, cell in zip(rows(first, len(cells)), cells, strict=True)]
+
+
+def test_an_empty_cell_takes_the_last_earlier_value_and_none_before_the_first(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m_a.csv", f"{HEADER},funding", with_cells(0, ["", "", "0.5", "", "NaN"]))
+    write_csv("AAA_1m_b.csv", f"{HEADER},funding", with_cells(5, ["", "-1", ""]))
+    candles = read_candles(tmp_path, columns=["funding"]).symbols["AAA"]
+    np.testing.assert_array_equal(candles.columns["funding"], [np.nan, np.nan, 0.5, 0.5, 0.5, 0.5, -1, -1])
+    assert candles.columns_begin == 2
+    assert read_candles(tmp_path).symbols["AAA"].columns == {}
+
+
+def test_bars_that_are_cut_off_still_give_their_value(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, ["7", "", "", "8"]))
+    candles = read_candles(tmp_path, columns=["funding"], bars=3).symbols["AAA"]
+    assert candles.columns["funding"].tolist() == [7, 7, 8] and candles.columns_begin == 0
+    assert candles.rows(1).columns["funding"].tolist() == [7, 8]
+
+
+def test_values_are_carried_within_a_symbol_only(write_csv) -> None:
+    lines = [
+        f"{symbol},{row}"
+        for pair in zip(with_cells(0, ["1", "", "2"]), with_cells(0, ["", "5", ""]), strict=True)
+        for symbol, row in zip(("AAA", "BBB"), pair, strict=True)
+    ]
+    found = read_candles(write_csv("all_1m.csv", f"symbol,{HEADER},funding", lines), columns=["funding"]).symbols
+    np.testing.assert_array_equal(found["AAA"].columns["funding"], [1, 1, 2])
+    np.testing.assert_array_equal(found["BBB"].columns["funding"], [np.nan, 5, 5])
+
+
+def test_a_later_cell_changes_no_earlier_value(write_csv) -> None:
+    cells = ["", "1", "", "2", "", "", "3", ""]
+    path = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, cells))
+    before = read_candles(path, columns=["funding"]).symbols["AAA"].columns["funding"]
+    for at in range(len(cells)):
+        for cell in ("9", ""):
+            changed = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, [*cells[:at], *[cell] * (len(cells) - at)]))
+            after = read_candles(changed, columns=["funding"]).symbols["AAA"].columns["funding"]
+            np.testing.assert_array_equal(after[:at], before[:at])
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["fundign"], r"has no column fundign .its columns beside those of a bar: funding, note\)\. Did you mean funding\?"),
+        (["Funding"], r"has no column Funding .*Did you mean funding\?"),
+        (["note"], r"has something in column note that is no number .*calm"),
+        (["close"], r"column close of .*AAA_1m\.csv is the close of its bars .*another name"),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_one_line(write_csv, columns: list[str], said: str) -> None:
+    path = write_csv("AAA_1m.csv", f"{HEADER}, funding,note", [f"{row},calm" for row in with_cells(0, ["1", "2"])])
+    assert read_candles(path, columns=["funding"]).symbols["AAA"].columns["funding"].tolist() == [1, 2]
+    with pytest.raises(DataError, match=said):
+        read_candles(path, columns=columns)
+
+
+def test_a_column_of_texts_in_parquet_is_no_number(tmp_path: Path, make_candles) -> None:
+    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(3)])
+    table = pq.read_table(tmp_path / "AAA_1m.parquet").append_column("mood", pa.array(["calm", None, "wild"]))
+    pq.write_table(table, tmp_path / "AAA_1m.parquet")
+    with pytest.raises(DataError, match=r"has something in column mood that is no number"):
+        read_candles(tmp_path, columns=["mood"])
+
+
+def test_an_infinite_cell_is_refused_with_its_time(write_csv) -> None:
+    path = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, ["1", "inf", "2"]))
+    with pytest.raises(DataError, match=r"funding is infinite in a bar of AAA .1 such bars, the first at 2021-01-01T00:01:00Z"):
+        read_candles(path, columns=["funding"])
+
+
+def test_files_of_one_symbol_must_agree_about_columns(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m_a.csv", f"{HEADER},funding", with_cells(0, ["1", "", "3"]))
+    other = write_csv("AAA_1m_b.csv", HEADER, rows(3, 2))
+    with pytest.raises(DataError, match=r"AAA_1m_b\.csv has no column funding"):
+        read_candles(tmp_path, columns=["funding"])
+    other.write_text("\n".join([f"{HEADER},funding", *with_cells(1, ["", "3", "4"])]))
+    assert read_candles(tmp_path, columns=["funding"]).symbols["AAA"].columns["funding"].tolist() == [1, 1, 3, 4]
+    other.write_text("\n".join([f"{HEADER},funding", *with_cells(1, ["", "5", "4"])]))
+    with pytest.raises(
+        DataError, match=r"a\.csv and AAA_1m_b\.csv disagree about AAA .1 bars differ, the first at .*00:02:00Z"
+    ):
+        read_candles(tmp_path, columns=["funding"])
+
+
+def test_a_file_lists_the_columns_that_are_no_part_of_a_bar(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", f"{HEADER},funding,note", [f"{row},calm" for row in with_cells(0, ["1", "2"])])
+    assert read_candles(tmp_path).files[0].further == ("funding", "note")

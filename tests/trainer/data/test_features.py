@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.data.features import FEATURES, WARMUP, compute_features
+from trainer.data.features import FEATURES, WARMUP, compute_features, compute_inputs
 
 CUT = 700
 
@@ -145,3 +145,15 @@ def test_the_pieces_that_a_cpu_works_in_do_not_show(candles, monkeypatch) -> Non
     for piece in (300, 511, 699):
         monkeypatch.setattr("trainer.data.features._CPU_PIECE", piece)
         assert torch.equal(compute_features(candles.rows(0, 700)), whole[:700])
+
+
+def test_columns_stand_behind_the_features_or_alone(make_candles) -> None:
+    funding = np.concatenate([np.full(5, np.nan), np.linspace(-1, 1, 595)])
+    candles = replace(make_candles(600), columns={"funding": funding, "count": np.arange(600.0)})
+    rows = compute_inputs(candles)
+    assert rows.shape == (600, len(FEATURES) + 2) and rows.is_contiguous()
+    assert torch.equal(rows[:, :-2], compute_features(candles))
+    alone = compute_inputs(candles, features=False)
+    assert torch.equal(alone, rows[:, -2:]) and alone.dtype == torch.float32
+    np.testing.assert_array_equal(alone[:, 0], np.where(np.arange(600) < 5, 0, funding).astype(np.float32))
+    assert torch.equal(compute_inputs(make_candles(600)), compute_features(candles))

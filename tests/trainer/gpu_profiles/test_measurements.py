@@ -65,6 +65,12 @@ def test_a_tcns_shape_is_its_own():
     assert shape_of(job_of(model="tcn", batch=8)) != shape_of(job_of(model="tcn"))
 
 
+def test_a_shape_has_its_number_of_inputs_where_columns_change_it():
+    assert "inputs" not in shape_of(JOB)
+    assert " inputs=2 " in shape_of(with_settings(JOB, columns="a,b", features="none"))
+    assert shape_of(with_settings(JOB, columns="a")) == shape_of(with_settings(JOB, columns="b"))
+
+
 def test_a_share_of_a_chip_and_an_unknown_chip_are_kept_apart():
     assert named_profile("l4").key == "l4"
     assert profile_of(Device(name="NVIDIA H200", memory_gib=70, free_gib=70)).key == "h200_1of2"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainer.errors import DataError
@@ -57,3 +59,12 @@ def test_a_file_that_nobody_checked_is_left_out_and_named():
 def test_synthetic_bars_stay_synthetic():
     assert chosen(item("s", "1m", ("A", 500), synthetic=True)).synthetic is True
     assert chosen(ETH).synthetic is False
+
+
+def test_a_column_that_a_file_has_not_is_refused_before_anything_starts():
+    entry = replace(ETH, summary={**ETH.summary, "further": ["funding_rate", "trades"]})
+    taken = {"symbols": (), "timeframe": "1m", "fewest_bars": 65}
+    assert choose([entry], **taken, columns=["trades"]).bars == {"ETH-USD": 900}
+    with pytest.raises(DataError, match=r"raw/eth has no column funding .*: funding_rate, trades.*Did you mean funding_rate"):
+        choose([entry], **taken, columns=["funding"])
+    assert choose([ETH], **taken, columns=["funding"]).inputs == (ETH,)  # an index entry of before: the node finds out

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer.data.writing import write_candles
@@ -32,7 +34,7 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
     code, report = run(capsys, "--job", str(job), "--data", str(folder))
     path = folder / "AAA_1m.parquet"
     assert code == 0
-    assert report["timeframe"] == "1m" and report["synthetic"] is True and report["features"] >= 30
+    assert report["timeframe"] == "1m" and report["synthetic"] is True and len(report["inputs"]) >= 30
     assert report["files"] == [
         {
             "file": "AAA_1m.parquet",
@@ -41,6 +43,7 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
             "symbols": ["AAA"],
             "timeframe": "1m",
             "synthetic": True,
+            "further": [],
             "holds": [{"symbol": "AAA", "bars": 999, "first": "2024-01-01T00:00:00Z", "last": "2024-01-01T16:39:00Z"}],
         }
     ]
@@ -91,3 +94,16 @@ def test_the_desk_needs_no_torch_to_check(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, "--data", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["timeframe"] == "1m"
+
+
+def test_it_says_which_inputs_a_model_has_and_refuses_a_column_that_is_not_there(folder: Path, tmp_path: Path, capsys) -> None:
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"data": {"symbols": ["AAA"], "columns": ["funding"], "features": "none"}}))
+    code, report = run(capsys, "--job", str(job), "--data", str(folder))
+    assert code == 2 and "AAA_1m.parquet has no column funding" in report["error"]["what"]
+    path = folder / "AAA_1m.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("funding", pa.array(range(table.num_rows))), path)
+    code, report = run(capsys, "--job", str(job), "--data", str(folder))
+    assert code == 0 and report["inputs"] == ["funding"] and report["files"][0]["further"] == ["funding"]
+    assert report["symbols"][0]["windows"]["train"] > 256

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
 import pytest
 
+from trainer.data.candles import Candles
 from trainer.errors import DataError
-from trainer.job import Job, job_of
-from trainer.plan.plans import longest_stretch, plan_symbol
+from trainer.job import Job, job_of, with_settings
+from trainer.plan.plans import longest_stretch, plan_folds, plan_symbol
 
 JOB = job_of(lookback=4, horizon=2, validation_fraction=0.2, test_fraction=0.2)
 
@@ -95,3 +97,35 @@ def test_one_class_only_is_refused(make_candles) -> None:
 
 def test_the_longest_stretch_counts_bars_without_a_hole_between() -> None:
     assert longest_stretch(np.array([False, False, True, False, False, False, True])) == 4
+
+
+# --- further columns ---------------------------------------------------------------------------------------------------
+
+
+def with_column(candles: Candles, *, first: int) -> Candles:
+    return replace(candles, columns={"funding": np.where(np.arange(len(candles)) < first, np.nan, 1.0)})
+
+
+@pytest.mark.parametrize(
+    ("features", "first", "warmup"), [("all", 100, 256), ("all", 300, 300), ("none", 0, 0), ("none", 7, 7)]
+)
+def test_bars_before_a_columns_first_value_count_like_the_warm_up(make_candles, features, first, warmup) -> None:
+    job = with_settings(JOB, columns="funding", features=features)
+    plan = plan_symbol(with_column(make_candles(1000), first=first), job)
+    assert plan.warmup == plan.spans.train.start == plan.starts["train"][0] == warmup
+    folded = plan_folds(with_column(make_candles(1000), first=first), with_settings(job, folds=2, batch=8))
+    assert {fold.starts["train"][0] for fold in folded} == {warmup}
+
+
+def test_a_chunk_reads_no_row_before_a_columns_first_value(make_candles) -> None:
+    job = job_of(model="tcn", target="direction", width=8, blocks=2, chunk=16, columns="funding", features="none")
+    plan = plan_symbol(with_column(make_candles(1000), first=40), job)
+    assert plan.chunks[0] - plan.bars_seen + 1 == 40
+
+
+def test_a_column_without_a_value_is_refused_by_name_and_a_late_one_with_the_arithmetic(make_candles) -> None:
+    job = with_settings(JOB, columns="funding", features="none")
+    with pytest.raises(DataError, match="AAA has no value of funding .every cell of the column is empty"):
+        plan_symbol(with_column(make_candles(100), first=100), job)
+    with pytest.raises(DataError, match="one label needs 105: 99 before the columns' first values, 4 that the model sees"):
+        plan_symbol(with_column(make_candles(100), first=99), job)

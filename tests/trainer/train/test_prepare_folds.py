@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,15 +70,15 @@ def test_what_does_not_suffice_is_refused_by_the_name_of_the_symbol(make_candles
 
 
 def test_a_feature_that_is_not_finite_is_named(make_candles, monkeypatch) -> None:
-    from trainer.data.features import compute_features
+    from trainer.data.features import compute_inputs
     from trainer.train import prepare as prepared
 
-    def broken(*arguments: object) -> torch.Tensor:
-        rows_TF = compute_features(*arguments)  # type: ignore[arg-type]
+    def broken(*arguments: Any, **settings: Any) -> torch.Tensor:
+        rows_TF = compute_inputs(*arguments, **settings)
         rows_TF[700, 0] = np.nan
         return rows_TF
 
-    monkeypatch.setattr(prepared, "compute_features", broken)
+    monkeypatch.setattr(prepared, "compute_inputs", broken)
     with pytest.raises(DataError, match="log_return_1 of AAA is not finite at 2024-01-01T11:40:00Z"):
         prepare_folds(make_candles(3000), JOB)
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from trainer.data.settings import DataSettings
 from trainer.job import job_of
 from trainer.train.source import source_gib
 from trainer.train.survey import survey
@@ -37,5 +38,8 @@ def test_reading_a_symbol_out_of_a_file_of_many_counts_the_whole_file(tmp_path, 
 
 def test_the_formula_counts_what_it_says():
     assert source_gib(bars=0, rows=0, folds=1) == pytest.approx(48 / 1024)
+    columns = DataSettings(columns=("a", "b"), features="none")
+    alone = source_gib(bars=1000, rows=1000, folds=1, data=columns) - 48 / 1024
+    assert alone * 2**30 == pytest.approx(1000 * (2 * 64 + 2 * 2 * 4 + 2 * 64 + 32))
     million = source_gib(bars=1_000_000, rows=1_000_000, folds=2) - 48 / 1024
     assert million * 2**30 == pytest.approx(1e6 * (96 + 37 * 8 + 96 + 64), rel=0.03)

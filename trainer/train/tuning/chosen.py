@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from trainer.data.features import FEATURES
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.measurements import OPEN, Entry, known_here, shape_of, sound_entry, with_entry
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit, fit
@@ -62,7 +61,7 @@ def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
             profile,
             job,
             memory_gib=site.profile.memory_gib,
-            features=len(FEATURES),
+            features=len(job.data.inputs),
             bars=max(int(summary["bars"]) for summary in symbols),
             windows=min(fold["train"] for summary in symbols for fold in summary["folds"]),
             timeframe=found.data["timeframe"],
@@ -131,7 +130,7 @@ def placed(job: Job, site: Site, *, tuned: Job, symbols: Mapping[str, Mapping[st
         site.profile.profile,
         job,
         memory_gib=site.profile.memory_gib / site.workers_per_gpu,
-        features=len(FEATURES),
+        features=len(job.data.inputs),
         bars=max(int(summary["bars"]) for summary in symbols.values()),
         tuned=tuned,
         measured_gib=entry["memory_per_model_gib"] if entry else 0.0,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.data.features import FEATURES
 from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job, job_of, with_settings
 from trainer.settings import CHUNKS, WINDOWS
@@ -127,10 +126,10 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
     return [
         Member(
             name=f"m{number}",
-            rows_TF=torch.randn(rows, len(FEATURES), generator=generator).to(device),
+            rows_TF=torch.randn(rows, len(job.data.inputs), generator=generator).to(device),
             labels_TK=torch.randint(0, 2, (rows, columns), generator=generator).float().to(device),
-            mean_F=torch.zeros(len(FEATURES), device=device),
-            std_F=torch.ones(len(FEATURES), device=device),
+            mean_F=torch.zeros(len(job.data.inputs), device=device),
+            std_F=torch.ones(len(job.data.inputs), device=device),
         )
         for number in range(count)
     ]

@@ -1,0 +1,111 @@
+"""Inputs of the user's own: columns of the candle files, from the file to the card and through `predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trainer.artifacts.card import read_card
+from trainer.data.candles import read_candles
+from trainer.data.feature_names import FEATURES
+from trainer.errors import DataError
+from trainer.job import job_of, with_settings
+from trainer.targets import TARGETS, scores_of
+from trainer.train.predict import predict_file
+from trainer.train.prepare import prepare
+from trainer.train.source import read_source
+
+JOB = job_of(lookback=5, horizon=1, hidden=8, layers=1, dropout=0.0, batch=128, epochs=4, learning_rate=1e-2)
+OWN = with_settings(JOB, columns="hint", features="none")
+BARS, FIRST = 5000, 40  # the column's first value
+
+
+def hinted(folder: Path, *, extra: str = "hint") -> Path:
+    """Write a walk whose next move the column `hint` tells, in one bar of two: the other cells are empty."""
+    random = np.random.default_rng(3)
+    hint = np.repeat(random.choice([-1.0, 1.0], BARS // 2), 2)
+    move = 1e-3 * np.concatenate([[0.0], hint[:-1]]) + 1e-4 * random.standard_normal(BARS)
+    close = 100 * np.exp(np.cumsum(move))
+    columns = dict.fromkeys(("open", "high", "low", "close"), close)
+    times = np.datetime64("2024-01-01", "ns") + np.arange(BARS) * np.timedelta64(60, "s")
+    shown = np.where((np.arange(BARS) % 2 == 0) & (np.arange(BARS) >= FIRST), hint, np.nan)
+    table = pa.table({"timestamp": times, **columns, "volume": np.ones(BARS), extra: pa.array(shown, from_pandas=True)})
+    path = folder / "SIG-USD_1m.parquet"
+    pq.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("model", ["lstm", "tcn"])
+def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_the_cards_numbers(model, tmp_path, train):
+    file = hinted(tmp_path)
+    settings = {"lookback": 5, "hidden": 8} if model == "lstm" else {"width": 8, "blocks": 2, "chunk": 64, "batch": 4}
+    keys = {"model": model, "target": "direction", "dropout": 0.0, "horizon": 1, "epochs": 4, "learning_rate": 1e-2, **settings}
+    trained = train(tmp_path, tmp_path / "out", **keys, columns="hint", features="none")
+    card = read_card(trained.file)
+    assert (card.features, card.columns, len(card.scaler["mean"])) == (["hint"], ["hint"], 1)
+    assert card.metrics["test"]["auc"] > 0.95
+    predictions = predict_file(trained.file, file)
+    candles = read_candles(file).symbols["SIG-USD"]
+    rows = {
+        str(bar): row for row, bar in enumerate(np.datetime_as_string(candles.timestamp.astype("datetime64[ns]"), unit="s"))
+    }
+    first, last = (rows[card.splits["test"][end].rstrip("Z")] for end in ("first", "last"))
+    scored = [(rows[one.bar.rstrip("Z")], one.values["probability"]) for one in predictions]
+    inside = [(row, chance) for row, chance in scored if first <= row < last and candles.close[row] != candles.close[row + 1]]
+    labels = np.array([[float(candles.close[row + 1] > candles.close[row])] for row, _ in inside])
+    target = TARGETS["direction"](horizon=1)
+    found = scores_of(target).metrics(target, np.array([chance for _, chance in inside]), labels)
+    assert found == {name: card.metrics["test"][name] for name in found}
+    assert min(row for row, _ in scored) == FIRST + card.lookback - 1
+
+
+def test_columns_join_the_features_in_card_and_prediction(tmp_path, train):
+    file = hinted(tmp_path)
+    trained = train(tmp_path, tmp_path / "out", hidden=4, lookback=5, epochs=1, columns="hint")
+    card = read_card(trained.file)
+    assert card.features == [*FEATURES, "hint"] and card.columns == ["hint"] and card.architecture["features"] == 38
+    assert predict_file(trained.file, file, last=3)
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(DataError, match="has no column hint .its columns beside those of a bar: hind.. Did you mean hind"):
+        predict_file(trained.file, hinted(other, extra="hind"))
+
+
+def test_a_checkpoint_belongs_to_the_values_of_its_columns(tmp_path):
+    file = hinted(tmp_path)
+    table = pq.read_table(file)
+
+    def mark(**keys: str) -> str:
+        job = with_settings(OWN, **keys)
+        return read_source("SIG-USD", "1m", job, folder=tmp_path, code_sha256="c").mark
+
+    before, with_ours = mark(), mark(features="all")
+    values = table.column("hint").to_numpy().copy()
+    values[BARS - 2] = -values[BARS - 2]
+    pq.write_table(table.set_column(table.num_columns - 1, "hint", pa.array(values, from_pandas=True)), file)
+    assert len({before, with_ours, mark(), mark(features="all")}) == 4
+
+
+@pytest.mark.parametrize("features", ["all", "none"])
+def test_no_input_before_a_cell_depends_on_it(tmp_path, features):
+    file = hinted(tmp_path)
+    job = with_settings(OWN, features=features)
+
+    def prepared():
+        return prepare(read_candles(file, columns=job.data.columns).symbols["SIG-USD"], job)
+
+    before, table = prepared(), pq.read_table(file)
+    random = np.random.default_rng(0)
+    for cut in sorted(random.integers(FIRST + 1, BARS, 5)):
+        values = table.column("hint").to_numpy().copy()
+        values[cut:] = np.where(random.random(BARS - cut) < 0.5, np.nan, random.normal(0, 9, BARS - cut))
+        pq.write_table(table.set_column(table.num_columns - 1, "hint", pa.array(values, from_pandas=True)), file)
+        after = prepared()
+        assert np.array_equal(after.rows_TF[:cut], before.rows_TF[:cut])
+        assert not np.array_equal(after.rows_TF, before.rows_TF)
+        if cut >= before.spans.train.stop:
+            assert np.array_equal(after.mean_F, before.mean_F) and np.array_equal(after.std_F, before.std_F)
