@@ -19,8 +19,8 @@ from trainer.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = ("trainer/models/__init__.py", "trainer/targets/__init__.py")
-FILES = {"models": {"__init__", "network", "stacked"}, "targets": {"__init__", "labels", "loss", "scores", "logistic"}}
-HEAVY = ("torch", "numpy", "pandas", "pyarrow", "boto3", "botocore")
+FILES = {"models": {"__init__", "network", "stacked"}, "targets": {"__init__", "labels", "loss", "scores"}}
+HEAVY = ("torch", "numpy", "pandas", "scipy", "pyarrow", "boto3", "botocore")
 HOMES = sorted(path.parent for part in FILES for path in (ROOT / "trainer" / part).glob("*/__init__.py"))
 METRICS = {metric.name for home in TARGETS.values() for metric in home.metrics}
 MODEL = re.compile("|".join(MODELS), re.IGNORECASE)

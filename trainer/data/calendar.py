@@ -2,20 +2,23 @@
 
 `24x7` (coins): any missing bar is a hole. `sessions` (equities, futures): a bar missing inside a day of the exchange is one,
 and a break of more than five days; nights, weekends and holidays are none. `events` (tick bars): only a break of more than
-five days.
+five days. The name of an exchange (`XNYS`): its real sessions, hours and holidays (`exchanges`).
 
-Sessions are counted by the same rule: the day of the exchange, the day of the clock for coins, a bar where it is a day or more.
+Sessions are counted by the same rule: the day of the exchange, the day of the clock for coins, a bar where it is a day or
+more.
 
-The day of the exchange is read from the series itself, week by week, so that summer time needs no table: within a week it
-turns at the middle of the longest stretch of the clock in which no bar falls. Weeks begin on Saturday, when clocks have not
-yet changed (they do on Sundays) and no exchange trades. A stretch of the clock that never holds a bar (a lunch break) is no
-part of the day.
+Where no exchange is named, its day is read from the series itself, week by week, so that summer time needs no table: within a
+week it turns at the middle of the longest stretch of the clock in which no bar falls. Weeks begin on Saturday, when clocks
+have not yet changed (they do on Sundays) and no exchange trades. A stretch of the clock that never holds a bar (a lunch
+break) is no part of the day.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from trainer.data.exchanges import exchange_clock, exchange_holes
+from trainer.data.settings import EXCHANGES
 from trainer.data.timeframes import DAY, SECOND, step_of
 
 MINUTE = 60 * SECOND
@@ -48,7 +51,12 @@ def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
 
 
 def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
-    """Return a (N,) bool array: True at t where a hole lies between bar t-1 and bar t. `calendar` is not 'auto'."""
+    """Return a (N,) bool array: True at t where a hole lies between bar t-1 and bar t. `calendar` is not 'auto'.
+
+    Raises DataError for an exchange that the bars are not of.
+    """
+    if calendar in EXCHANGES and step_of(timeframe) <= DAY:
+        return exchange_holes(timestamps, step_of(timeframe), calendar)
     found = np.zeros(len(timestamps), dtype=bool)
     steps = np.diff(timestamps)
     step = step_of(timeframe)
@@ -70,6 +78,8 @@ def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.n
     step = step_of(timeframe)
     if step >= DAY:
         return np.arange(len(timestamps), dtype=np.int64) * DAY
+    if calendar in EXCHANGES:
+        return exchange_clock(timestamps, calendar)
     if calendar == "24x7":
         turned = timestamps
     elif step:

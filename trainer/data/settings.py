@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.data.feature_names import FEATURES, WARMUP
-from trainer.errors import UsageError
+from trainer.errors import UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
+# Exchanges that exchange_calendars 4.13 knows, by market identifier code. Left out are CME's futures, whose daily hour without
+# trading it does not know, and Athens, Belgrade, Bucharest and Cyprus, which fail with pandas 3.1 (2026-11-22).
+EXCHANGES = (
+    *("AIXK", "ARCX", "BATS", "BVMF", "IEPA", "XAMS", "XASE", "XASX", "XBDA", "XBKK", "XBOG", "XBOM", "XBRA", "XBRU", "XBUD"),
+    *("XBUE", "XCBF", "XCSE", "XDUB", "XDUS", "XEEE", "XETR", "XEUR", "XFRA", "XHAM", "XHEL", "XHKG", "XICE", "XIDX", "XIST"),
+    *("XJSE", "XKAR", "XKLS", "XKRX", "XLIM", "XLIS", "XLIT", "XLJU", "XLON", "XLUX", "XMAD", "XMEX", "XMIL", "XMOS", "XNAS"),
+    *("XNYS", "XNZE", "XOSL", "XPAR", "XPHS", "XPRA", "XRIS", "XSAU", "XSES", "XSGO", "XSHG", "XSTO", "XSTU", "XSWX", "XTAE"),
+    *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
+)
 OURS = ("all", "none")
 
 
@@ -22,7 +31,7 @@ class DataSettings:
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0)
     columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads, by name.")
     features: str = setting("all", "Features computed from the bars, beside the columns: all, none.", choices=OURS)
-    calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ".", choices=CALENDARS)
+    calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ", or by an exchange such as XNYS.")
     validation_fraction: float = setting(0.15, "Share of the bars, after training, for early stopping.", above=0, below=1)
     test_fraction: float = setting(0.15, "Share of the bars, at the end, for the final score.", above=0, below=1)
     embargo: int = setting(0, "Bars left out between spans; never below the horizon.", least=0)
@@ -32,6 +41,10 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_values("data", self)
+        if self.calendar not in (*CALENDARS, *EXCHANGES):
+            known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
+            do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
+            raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
         if len(set(self.columns)) < len(self.columns) or set(self.columns) & set(FEATURES):
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
         if not self.inputs:

@@ -191,7 +191,8 @@ fetch_code() {
 make_venv() {
   "$python" -m venv --without-pip "$home/venv"
   if [[ -z $root ]]; then
-    "$python" -m pip --python "$home/venv/bin/python" install --quiet --disable-pip-version-check --no-cache-dir \
+    # --no-compile: 6 s of a core instead of 23 for 650 MB, most of which is never imported (2026-11-22).
+    "$python" -m pip --python "$home/venv/bin/python" install --quiet --disable-pip-version-check --no-cache-dir --no-compile \
       --only-binary :all: --require-hashes --no-deps -r "$home/code/trainer/node/requirements.lock"
   fi
   "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' \

@@ -113,8 +113,11 @@ def plan_symbol(
     if len(candles) <= first + target.bars_ahead:
         raise _too_short(candles, job, target, warmup=warmup, needed=first + 1 + target.bars_ahead)
     calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.data.calendar == "auto" else job.data.calendar
-    hole = holes(candles.timestamp, candles.timeframe, calendar)
-    clock = session_clock(candles.timestamp, candles.timeframe, calendar)
+    try:
+        hole = holes(candles.timestamp, candles.timeframe, calendar)
+        clock = session_clock(candles.timestamp, candles.timeframe, calendar)
+    except DataError as error:
+        raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error
     shares = {"validation_fraction": job.data.validation_fraction, "test_fraction": job.data.test_fraction}
     test = spans.test if spans else split(len(candles), **shares, embargo=0, first=warmup).test
     chosen = _choose(candles, job, target, hole, clock, first=first, test=test)
@@ -250,7 +253,7 @@ def _no_bar(
     return DataError(
         f"{candles.symbol} has no bar left in {name}",
         why=why,
-        do=f"Lower {job.model.shorter}, give more bars, or set calendar (24x7, sessions or events).",
+        do=f"Lower {job.model.shorter}, give more bars, or set calendar (24x7, sessions, events, or an exchange's code).",
     )
 
 

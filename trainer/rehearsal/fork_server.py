@@ -39,8 +39,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# What a node's agent, its smoke test, the trainer and its workers load. torch._dynamo is what the first optimizer loads.
-LIBRARIES = ("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "torch._dynamo")
+# What a node's agent, its smoke test, the trainer and its workers load. torch._dynamo is what the first optimizer loads, arch
+# and scikit-learn what scores do.
+LIBRARIES = (
+    *("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "torch._dynamo"),
+    *("arch.bootstrap", "sklearn.linear_model"),
+)
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 HEADER_BYTES = 8
 MOST_FILES = 64

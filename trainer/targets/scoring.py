@@ -15,7 +15,7 @@ from trainer.data.candles import Candles
 from trainer.data.timeframes import DAY
 
 Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of blocks (B,) -> named values
-_RIDGE = 1.0  # on scaled features: enough to keep collinear ones finite
+RIDGE = 1.0  # on scaled features: enough to keep collinear ones finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def plain(statistic: Callable[[np.ndarray], Statistic], n: int) -> dict[str, Any
 def linear(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
     """Return what a ridge regression on scaled features, fitted on training, says for the scored bars."""
     x = _with_intercept(x_train)
-    ridge = np.full(x.shape[1], _RIDGE)
+    ridge = np.full(x.shape[1], RIDGE)
     ridge[-1] = 1e-9  # the intercept is free
     weights = np.linalg.solve(x.T @ x + np.diag(ridge), x.T @ labels)
     return np.asarray(_with_intercept(x_scored) @ weights)

@@ -1,7 +1,8 @@
 """Evaluate a forecast: its scores beside simple baselines on the same bars, with bootstrap intervals.
 
-Owns block-bootstrap intervals; metrics and baselines are the target's. Everything here is numpy on the CPU, float64,
-deterministic by seed. Baselines learn from the training bars only and are scored on the bars of the span that is asked for.
+Owns block-bootstrap intervals, drawn by arch; metrics and baselines are the target's. Everything here is numpy on the CPU,
+float64, deterministic by seed. Baselines learn from the training bars only and are scored on the bars of the span that is
+asked for.
 
 Shapes: N bars, K label columns, B blocks.
 """
@@ -89,27 +90,29 @@ def block_bootstrap(
     `blocks` (N,) says which block each window is in. A value that is None in a replicate is left out of it; None instead of an
     interval where fewer than five blocks or half of the replicates speak. Kuensch (1989), with blocks fixed in time.
     """
+    from arch.bootstrap import IIDBootstrap  # late: a second and 120 MB, with what else it loads
+
     _, place = np.unique(blocks, return_inverse=True)
     num_blocks = int(place.max()) + 1
-    random = np.random.default_rng(seed)
-    drawn: dict[str, list[float]] = {}
-    for _ in range(replicates):
-        times = np.bincount(random.integers(0, num_blocks, num_blocks), minlength=num_blocks)
-        for name, value in statistic(times[place].astype(np.float64)).items():
-            if value is not None:
-                drawn.setdefault(name, []).append(value)
-            else:
-                drawn.setdefault(name, [])
+    names = list(statistic(np.ones(len(place))))
+
+    def values(drawn_B: np.ndarray) -> np.ndarray:
+        times = np.bincount(drawn_B, minlength=num_blocks)
+        found = statistic(times[place].astype(np.float64))
+        return np.array([np.nan if found[name] is None else found[name] for name in names], dtype=np.float64)
+
+    drawn_RK = IIDBootstrap(np.arange(num_blocks), seed=seed).apply(values, replicates)
     tail = (1 - level) / 2
-    return {name: _interval(values, tail, replicates, num_blocks) for name, values in drawn.items()}
+    return {name: _interval(drawn_RK[:, column], tail, num_blocks) for column, name in enumerate(names)}
 
 
 def _gain(better: float | None, worse: float | None) -> float | None:
     return None if better is None or worse is None else better - worse
 
 
-def _interval(values: list[float], tail: float, replicates: int, num_blocks: int) -> Interval | None:
-    if num_blocks < FEWEST_BLOCKS or len(values) * 2 < replicates:
+def _interval(drawn_R: np.ndarray, tail: float, num_blocks: int) -> Interval | None:
+    values = drawn_R[~np.isnan(drawn_R)]
+    if num_blocks < FEWEST_BLOCKS or len(values) * 2 < len(drawn_R):
         return None
     low, high = np.quantile(values, [tail, 1 - tail])
     return Interval(low=float(low), high=float(high))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.data.calendar import holes
 from trainer.data.candles import read_candles
 from trainer.data.features import WARMUP, compute_features
 from trainer.errors import DataError
@@ -48,9 +49,13 @@ def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
     assert {str(day) for day in days if str(day) < "2025-03-26"} <= early_closes  # from then on, hours before and after trading
 
 
-def _holes(candles) -> np.ndarray:
-    from trainer.data.calendar import holes
+def test_by_the_exchanges_own_hours_those_minutes_have_no_hole() -> None:
+    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m").symbols["SPY"]
+    assert not holes(candles.timestamp, "1m", "XNYS").any()
+    assert _holes(candles).sum() == 385
 
+
+def _holes(candles) -> np.ndarray:
     return holes(candles.timestamp, candles.timeframe, "sessions")
 
 

@@ -62,8 +62,8 @@ def worker_context(kind: str) -> Any:
     if kind == "cuda":
         return multiprocessing.get_context("spawn")
     let_threads_sleep()
-    # torch._dynamo is what the first optimizer loads: a second for each worker otherwise. It starts no thread.
-    multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "trainer.train.workers.worker"])
+    # torch._dynamo is what the first optimizer loads, arch what the first score does: a second each for every worker otherwise.
+    multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"])
     forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
 
