@@ -23,6 +23,7 @@ OWN_FILES = (
     "trainer/control/sweep.py",
     "trainer/runs/__init__.py",
     "trainer/runs/lease.py",
+    "trainer/runs/reading.py",
 )
 # Import name -> distribution. boto3 and what it needs.
 LIBRARIES = {

@@ -50,10 +50,10 @@ from trainer.registry.store import find_model
 from trainer.rehearsal.client import lease_server
 from trainer.rehearsal.pulumi_apply import settings
 from trainer.runs.launching import refusal
-from trainer.runs.lease import Heartbeat
-from trainer.runs.observation import DescribedInstance, NodeResult, Observation
+from trainer.runs.observation import DescribedInstance, Observation
 from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.store import Stored, read_record
 from trainer.train.precision import matmul_dtype
 from trainer.train.workers.devices import device_kind

@@ -21,10 +21,11 @@ from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
-from trainer.runs.observation import NodeResult, Observation
+from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+from trainer.runs.reports import NodeResult
 from trainer.targets.direction import Direction
 
 Golden = Callable[[str, str], None]

@@ -17,9 +17,10 @@ from trainer.artifacts.card import METADATA_KEY, Card
 from trainer.data.candles import Candles
 from trainer.data.sources import FIELDS
 from trainer.data.timeframes import step_of
-from trainer.runs.observation import NodeResult, Observation
+from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+from trainer.runs.reports import NodeResult
 from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
 from trainer.stack_outputs import StackOutputs
 from trainer.targets.direction import Direction

@@ -92,6 +92,11 @@ def read_card(source: Path | bytes) -> Card:
     return _card_of(header, str(source))
 
 
+def header_bytes(start: bytes) -> int:
+    """Return how many bytes of a model file the card needs, by the file's first eight."""
+    return _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "little")
+
+
 def _header_of(start: bytes, name: str) -> dict[str, Any]:
     length = int.from_bytes(start[:_LENGTH_BYTES], "little")
     if len(start) <= _LENGTH_BYTES or length > _MAX_HEADER_BYTES or len(start) < _LENGTH_BYTES + length:

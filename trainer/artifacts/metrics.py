@@ -8,6 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+MOST_COLUMNS = 20  # of a table of scores
+
+
+def check_metrics(metrics: Mapping[str, Any]) -> None:
+    """Raise ValueError where the description does not fit what this module shows by it; scores may be anything."""
+    about = metrics.get("about") or {}
+    if not about:
+        return
+    try:
+        described = {name: str(item["title"]) for name, item in about["metrics"].items()}
+        columns = [(column["title"], column["value"], column["beside"]) for column in about["table"]]
+        paths = [place for _, value, beside in columns for place in (value, beside)]
+        texts = [about["headline"], *(title for title, *_ in columns), *(part for path in paths for part in path)]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ValueError(f"its description can't be read ({error!r})") from error
+    if not all(isinstance(path, (list, tuple)) for path in paths) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("its description holds something else than texts")
+    if about["headline"] not in described or len(columns) > MOST_COLUMNS:
+        raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
+
 
 def titles(metrics: Mapping[str, Any]) -> list[str]:
     """Return the titles of a model's columns."""
@@ -31,7 +51,7 @@ def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
     if not about:
         return "-"
     name = about["headline"]
-    return f"{about['metrics'][name]['title']} {_number(scores.get(name))}"
+    return f"{about['metrics'][name]['title']} {_number(_at(scores, (name,)))}"
 
 
 def _table(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -13,6 +13,21 @@ _NAME = re.compile(
 )
 
 
+MODEL_SUFFIX = ".safetensors"
+MOST_FILE_BYTES = 200  # of a file's name: file systems take 255, and a file that is being written has a longer one
+
+
+def is_model_file(name: str) -> bool:
+    """Return whether a text is the name of a model's file and nothing else: one part of a path, not hidden, no option."""
+    return (
+        name.endswith(MODEL_SUFFIX)
+        and name.isprintable()
+        and not set(name) & set("/\\")
+        and name[0] not in ".-~"
+        and len(name.encode(errors="replace")) <= MOST_FILE_BYTES
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelName:
     """The parts of a name. `fold` counts from 1, oldest first; both numbers are None where the job makes one model a symbol."""

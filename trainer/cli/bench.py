@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainer.cli.output import duration, money, table
+from trainer.cli.output import duration, money, say, say_json, table, warn
 from trainer.cost.instances import InstanceType, catalogue
 from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Device, profile_of
@@ -40,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     kind, choice = choose_device(bench_job("cuda", settings), arguments.device)
     job = bench_job(kind, settings)
     price, price_of = _price(arguments.price, choice.profile.name, kind)
-    rows = bench(job, torch.device(kind), quick=arguments.quick, say=lambda line: print(line, file=sys.stderr))
+    rows = bench(job, torch.device(kind), quick=arguments.quick, say=warn)
     costs = [_costs(epoch_seconds(job, row, bars=arguments.bars), price) if not row.excluded else None for row in rows]
     model = (
         f"{job.model.words}, {num_parameters(job):,} weights, chunks of {job.model.bars_out} bars; "
@@ -49,13 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         found = [{**asdict(row), **(cost or {})} for row, cost in zip(rows, costs, strict=True)]
         here = {"profile": choice.profile.name, "why": choice.why, "model": model, "epochs": EPOCHS}
-        print(json.dumps({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": found}, indent=2))
+        say_json({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": found})
         return 0
     lines = [_line(choice.profile.name, row, cost) for row, cost in zip(rows, costs, strict=True)]
-    print("\n".join(table([HEADER, *lines], right=(1, 3, 4, 5, 6, 7))))
-    print(f"{choice.profile.name}: {choice.why}. {model}.")
-    print(f"{EPOCHS} epochs at {money(price)} an hour: {price_of}.")
-    print(_advice(rows))
+    say(*table([HEADER, *lines], right=(1, 3, 4, 5, 6, 7)))
+    say(f"{choice.profile.name}: {choice.why}. {model}.")
+    say(f"{EPOCHS} epochs at {money(price)} an hour: {price_of}.")
+    say(_advice(rows))
     return 0
 
 

@@ -8,7 +8,6 @@ Reads downwards: the job, preflight, the plan, the question, the record, the run
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,12 +20,12 @@ from typing import Any
 from trainer.access import Access
 from trainer.cli.candles import DataCheck, Found, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.output import Console, mayfly
+from trainer.cli.output import Console, ask, mayfly, say, say_json
 from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
 from trainer.control.drive import drive, start
-from trainer.control.settle import settle_unwatched
+from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
@@ -41,7 +40,8 @@ from trainer.launch.start import new_record, register
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
-from trainer.runs.store import Objects, open_objects, read_receipt
+from trainer.runs.store import Objects, open_objects
+from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 
@@ -157,13 +157,15 @@ def _preflight(
     )
 
 
-def _report_settled(settled: Future[list[Receipt]] | None, console: Console) -> None:
+def _report_settled(settled: Future[Settling] | None, console: Console) -> None:
     """Print how runs ended that no command drove. Trouble with an old run is a warning and does not stop a new one."""
     if settled is None:
         return
     try:
-        for receipt in settled.result():
+        for receipt in settled.result().receipts:
             console.line(f"settled {receipt['run_id']}, which nobody watched: {receipt['state']}")
+        for run_id, problem in settled.result().problems.items():
+            console.line(f"warning: run {run_id} could not be settled: {problem}")
     except TrainerError as error:
         console.line(f"warning: an earlier run could not be settled: {error}")
 
@@ -171,9 +173,9 @@ def _report_settled(settled: Future[list[Receipt]] | None, console: Console) -> 
 def _print_plan(arguments: argparse.Namespace, ready: Ready, lines: list[str]) -> int:
     if arguments.json:
         known = {"stack": ready.outputs.stack, "job": ready.job.to_dict(), "data": ready.candles.to_dict()}
-        print(json.dumps({"dry_run": True, **known, **ready.plan.to_dict()}, indent=2))
+        say_json({"dry_run": True, **known, **ready.plan.to_dict()})
     else:
-        print("\n".join([*lines, "dry run: nothing was uploaded and nothing launched"]))
+        say(*lines, "dry run: nothing was uploaded and nothing launched")
     return 0
 
 
@@ -184,8 +186,7 @@ def _ask(arguments: argparse.Namespace, access: Access) -> None:
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "--json was given" if arguments.json else "there is no terminal to ask on"
         raise UsageError("this would spend money, and nobody said yes", why=why, do="Add -y to launch, or --dry-run to look.")
-    print("Launch? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if ask("Launch? [y/N] ").lower() not in ("y", "yes"):
         raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
 
 
@@ -215,9 +216,9 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
             "deadline": iso(deadline.at),
             "deadline_cause": deadline.cause,
         }
-        print(json.dumps(document, indent=2))
+        say_json(document)
     else:
-        print(record.run_id)
+        say(record.run_id)
     where, until = _where(arguments), f"{iso(deadline.at)} at the latest, set by {CAUSES[deadline.cause]}"
     console.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {until}")
     console.line(f"follow it:  {mayfly()} logs {record.run_id} -f{where}    {mayfly()} status {record.run_id}{where}")
@@ -227,7 +228,7 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
 
 def _end(arguments: argparse.Namespace, receipt: Receipt, console: Console) -> int:
     """Print the receipt and return the run's exit code."""
-    print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
+    say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
     console.line("look at it:")

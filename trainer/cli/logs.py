@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+import functools
 import time
 
 from trainer.cli.connect import connected
+from trainer.cli.output import say_json, say_text
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace
 from trainer.control.settle import settle_run
 from trainer.errors import UsageError
-from trainer.runs.store import Objects, log_prefix, read_record
+from trainer.runs.store import PART_BYTES, Objects, given, log_prefix, read_record
 from trainer.stack import read_stack
+
+MOST_LOG_BYTES = 256 * 1024 * 1024  # of a log, in all its parts; what is beyond is not shown
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,12 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
         reader = LogReader(cloud.objects, arguments.run)
         text = _tail(reader.read_new(), arguments.tail)
         if arguments.json:
-            print(json.dumps({"run_id": arguments.run, "lines": text.splitlines()}, indent=2))
+            say_json({"run_id": arguments.run, "lines": text.splitlines()})
             return 0
-        _print(text)
+        say_text(text)
         while arguments.follow:
             ended = settle_run(cloud, arguments.run).receipt is not None
-            _print(reader.read_new())
+            say_text(reader.read_new())
             if ended:
                 break
             time.sleep(pace(access))
@@ -40,11 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class LogReader:
-    """Reads the log parts of one run, each once, in order."""
+    """Reads the log parts of one run, each once, in order; of each, and of all together, no more than a node of ours sends."""
 
     def __init__(self, objects: Objects, run_id: str) -> None:
         self._objects, self._run_id = objects, run_id
         self._last = ""
+        self._bytes = 0
 
     def read_new(self) -> str:
         """Return the text of the parts that came since the last call. Raises UsageError where there is no such run."""
@@ -53,17 +56,13 @@ class LogReader:
             return ""
         text = ""
         for listed in self._objects.list(prefix=log_prefix(self._run_id, record.attempt.number)):
-            if listed.key > self._last:
-                stored = self._objects.get(key=listed.key)
+            if listed.key > self._last and self._bytes < MOST_LOG_BYTES:
+                stored = given(functools.partial(self._objects.get, key=listed.key, first_bytes=PART_BYTES))
                 text += stored.body.decode(errors="replace") if stored else ""
+                self._bytes += len(stored.body) if stored else 0
                 self._last = listed.key
         return text
 
 
 def _tail(text: str, lines: int) -> str:
     return "".join(text.splitlines(keepends=True)[-lines:]) if lines else text
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -60,12 +60,12 @@ def _problem(error: Exception) -> TrainerError | None:
 
 def _report(error: dict[str, object], line: str, as_json: bool) -> int:
     """Print an error where its reader looks for it and return its exit code."""
-    if as_json:
-        import json
+    from trainer.cli.output import say_json, warn
 
-        print(json.dumps({"error": error}, indent=2))
+    if as_json:
+        say_json({"error": error})
     else:
-        print(f"error: {line}", file=sys.stderr)
+        warn(f"error: {line}")
     return int(str(error["code"]))
 
 

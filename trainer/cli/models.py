@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from trainer.artifacts.metrics import headline
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, table
+from trainer.cli.output import bars_are, say, say_json, table, warn
 from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
 from trainer.runs.store import open_objects
@@ -24,13 +23,17 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action == "pull":
             model = find_model(objects, arguments.model)
             path = save_model(objects, model, Path(arguments.out or "."))
-            print(json.dumps({**_as_dict(model), "path": str(path)}, indent=2) if arguments.json else path)
+            say_json({**_as_dict(model), "path": str(path)}) if arguments.json else say(str(path))
             return 0
-        models = list_models(objects)
+        listing = list_models(objects)
+        models, problems = listing.models, listing.problems
     if arguments.json:
-        print(json.dumps({"models": [_as_dict(model) for model in models]}, indent=2))
+        unread = {run_id: error.as_dict() for run_id, error in problems.items()}
+        say_json({"models": [_as_dict(model) for model in models], "problems": unread})
     else:
-        print("\n".join(table([HEADER, *map(_row, models)])) if models else "no models yet")
+        for problem in problems.values():
+            warn(f"warning: {problem}")
+        say(*table([HEADER, *map(_row, models)])) if models else say("no models yet")
     return 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -26,6 +28,57 @@ def mayfly() -> str:
     return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
 
 
+def printable(text: str) -> str:
+    """Escape what a terminal obeys instead of showing: control characters, bidirectional marks and lone surrogates.
+
+    Line ends and tabs stay. Texts come from nodes, files and AWS; this is the one place where they are made harmless.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if letter in "\n\t" or not _obeyed(letter) else _escaped(letter) for letter in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line that a terminal only shows."""
+    return printable(text).replace("\n", " ")
+
+
+def say(*lines: str) -> None:
+    """Print lines to stdout."""
+    for line in lines:
+        print(one_line(line))
+
+
+def say_json(value: object) -> None:
+    """Print a JSON document to stdout: it is ASCII, with every control character escaped."""
+    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+
+
+def say_text(text: str) -> None:
+    """Print a text of many lines to stdout, as it is but for what a terminal obeys."""
+    sys.stdout.write(printable(text))
+    sys.stdout.flush()
+
+
+def warn(line: str) -> None:
+    """Print a line to stderr."""
+    print(one_line(line), file=sys.stderr)
+
+
+def ask(question: str) -> str:
+    """Print a question to stderr and return the line that is typed, without its end."""
+    print(one_line(question), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def _obeyed(letter: str) -> bool:
+    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape", errors="backslashreplace").decode() if letter > "\x7f" else f"\\x{ord(letter):02x}"
+
+
 class Console:
     """Messages on stderr: permanent lines, and on a terminal one line that updates in place."""
 
@@ -40,14 +93,14 @@ class Console:
     def line(self, text: str = "", style: str = "") -> None:
         """Print a line that stays."""
         self._clear()
-        print(self.styled(text, style), file=self.stream, flush=True)
+        print(self.styled(one_line(text), style), file=self.stream, flush=True)
         self._printed_at = self._clock()
 
     def update(self, text: str) -> None:
         """Show progress: in place on a terminal; else as a line, at most every QUIET_SECONDS."""
         if self.live:
             self._clear()
-            self.stream.write(text[: shutil.get_terminal_size().columns - 1])
+            self.stream.write(one_line(text)[: shutil.get_terminal_size().columns - 1])
             self.stream.flush()
             self._on_screen = True
         elif self._clock() - self._printed_at >= QUIET_SECONDS:
@@ -75,6 +128,7 @@ def bars_are(synthetic: bool | None) -> str:
 
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
     """Return rows as aligned lines; the columns in `right` are aligned to the right."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     lines = []
     for row in rows:

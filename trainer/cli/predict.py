@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.artifacts.card import read_card
+from trainer.cli.output import say_json, warn
 from trainer.errors import UsageError
 
 
@@ -31,9 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
         predictions = predict_file(path, Path(arguments.data), last=arguments.last or None)
         rows = [{"bar": item.bar, "available_at": item.available_at, **item.values} for item in predictions]
         if read_card(path).data.get("synthetic"):
-            print(f"{path.stem} was trained on SYNTHETIC bars: it knows nothing of any market", file=sys.stderr)
+            warn(f"{path.stem} was trained on SYNTHETIC bars: it knows nothing of any market")
     if arguments.json:
-        print(json.dumps({"predictions": rows}, indent=2))
+        say_json({"predictions": rows})
         return 0
     writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")  # never empty: no bar is an error
     writer.writeheader()

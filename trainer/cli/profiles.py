@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.output import table
+from trainer.cli.output import say, say_json, table
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import REFERENCE, GpuProfile, profiles, user_file
 from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here
@@ -45,15 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
         here = choose("", min(gpus, key=lambda gpu: gpu.free_gib) if gpus else None)
     except UsageError:
         if not arguments.json:
-            print("\n".join(_lines(known, holds="")))
+            say(*_lines(known, holds=""))
         raise
     listed = {**known, here.profile.name: here.profile}  # an unknown chip, or a share of one, has a row of its own
     if arguments.json:
-        print(json.dumps(_document(here, gpus, list(listed.values())), indent=2))
+        say_json(_document(here, gpus, list(listed.values())))
         return 0
-    print("\n".join(_lines(listed, holds=here.profile.name)))
-    print(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
-    print(f"yours: {_state(user_file())}    measured: {_state(file_here())}")
+    say(*_lines(listed, holds=here.profile.name))
+    say(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
+    say(f"yours: {_state(user_file())}    measured: {_state(file_here())}")
     return 0
 
 

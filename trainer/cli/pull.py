@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from trainer.cli.connect import connected
 from trainer.cli.logs import LogReader
+from trainer.cli.output import say, say_json, warn
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run
 from trainer.registry.store import models_of_run, save_model, write_whole
@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
             "files": [path.name for path in files],
             "models": [{"name": model.name, "version_id": model.version_id, "sha256": model.sha256} for model in models],
         }
-        print(json.dumps(document, indent=2))
+        say_json(document)
         return 0
     for path in files:
-        print(path)
+        say(str(path))
     if settled.receipt is None:
-        print(f"{arguments.run} has not ended: this is what there is so far", file=sys.stderr)
+        warn(f"{arguments.run} has not ended: this is what there is so far")
     return 0

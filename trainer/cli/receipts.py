@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, duration, money, table
+from trainer.cli.output import bars_are, duration, money, say, say_json, table, warn
 from trainer.cli.receipt_view import receipt_lines
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run, settle_unwatched
 from trainer.errors import UsageError
-from trainer.runs.store import read_receipt, run_ids
+from trainer.runs.receipt import Receipt
+from trainer.runs.store import run_ids
+from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 from trainer.stack import read_stack
 
 HEADER = ["run", "state", "exit", "models", "failed", "bars", "time", "spent", "instance"]
@@ -28,14 +29,22 @@ def run(arguments: argparse.Namespace) -> int:
             if receipt is None:
                 do = f"mayfly status {arguments.run} shows its progress."
                 raise UsageError(f"run {arguments.run} has no receipt yet", why="it has not ended", do=do)
-            print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
+            say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
             return 0
-        settle_unwatched(access, outputs)
-        found = [receipt for run_id in run_ids(cloud.objects) if (receipt := read_receipt(cloud.objects, run_id))]
+        problems = settle_unwatched(access, outputs).problems
+        found: list[Receipt] = []
+        for run_id in run_ids(cloud.objects):
+            try:
+                receipt = read_receipt(cloud.objects, run_id)
+                found += [receipt] if receipt else []
+            except UnreadableReceipt as error:
+                problems[run_id] = error
     if arguments.json:
-        print(json.dumps({"receipts": found}, indent=2))
+        say_json({"receipts": found, "problems": {run_id: error.as_dict() for run_id, error in problems.items()}})
     else:
-        print("\n".join(table([HEADER, *map(_row, found)], right=(2, 3, 4))) if found else "no receipts yet")
+        for problem in problems.values():
+            warn(f"warning: {problem}")
+        say(*table([HEADER, *map(_row, found)], right=(2, 3, 4))) if found else say("no receipts yet")
     return 0
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import datetime
 from typing import Any
 
 from trainer.cli.connect import connected
-from trainer.cli.output import duration, money, table
+from trainer.cli.output import duration, money, say, say_json, table, warn
 from trainer.cli.receipt_view import receipt_lines, set_by
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_run
-from trainer.errors import UsageError
+from trainer.errors import TrainerError, UsageError
 from trainer.runs.record import from_iso, iso
-from trainer.runs.store import UnreadableRecord, read_receipt, run_ids
+from trainer.runs.store import run_ids
+from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 
+UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
 LAST_ENDED = 5  # how many ended runs are shown beside the open ones
 HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
 
@@ -31,13 +32,16 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             shown = _all(cloud)
     if arguments.json:
-        print(json.dumps({"runs": shown}, indent=2))
+        say_json({"runs": shown})
     elif arguments.run:
-        print("\n".join(_lines(shown[0])))
+        say(*_lines(shown[0]))
     elif shown:
-        print("\n".join(table([HEADER, *(_row(item) for item in shown)])))
+        for item in shown:
+            if item["state"] == UNREADABLE:
+                warn(f"warning: {item['message']}")
+        say(*table([HEADER, *(_row(item) for item in shown)]))
     else:
-        print("no runs yet")
+        say("no runs yet")
     return 0
 
 
@@ -46,16 +50,34 @@ def _all(cloud: Cloud) -> list[dict[str, Any]]:
     shown: list[dict[str, Any]] = []
     ended = 0
     for run_id in reversed(run_ids(cloud.objects)):
-        receipt = read_receipt(cloud.objects, run_id)
-        if receipt is None:
-            try:
+        try:
+            receipt = read_receipt(cloud.objects, run_id)
+            if receipt is None:
                 shown.append(_shown(settle_run(cloud, run_id), cloud.now()))
-            except (UsageError, UnreadableRecord):
-                continue  # a folder without a record (a launch that ended before it began), or one of another version
-        elif ended < LAST_ENDED:
-            shown.append(_of_receipt(receipt))
-            ended += 1
+            elif ended < LAST_ENDED:
+                shown.append(_of_receipt(receipt))
+                ended += 1
+        except UsageError:
+            continue  # a folder without a record: a launch that ended before it began
+        except TrainerError as error:
+            shown.append(_of_problem(run_id, error))
     return shown[::-1]
+
+
+def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
+    """Return the row of a run that can't be looked at; the others are shown."""
+    nothing = {"instances": [], "symbols": {}, "models_done": 0, "models_total": 0, "receipt": None}
+    numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
+    return {
+        "run_id": run_id,
+        "state": UNREADABLE,
+        "phase": "",
+        **nothing,
+        **numbers,
+        "deadline_in_seconds": None,
+        "message": str(error),
+        "warning": "",
+    }
 
 
 def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
@@ -124,7 +146,7 @@ def _row(item: dict[str, Any]) -> list[str]:
         str(instance.get("instance_type", "-")),
         str(instance.get("availability_zone", "-")),
         str(instance.get("market", "-")).replace("_", "-"),
-        item["phase"] or "ended",
+        item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
         _steps(item),
         money(item["spent_usd"]),
         "-" if left is None else duration(left) if left > 0 else "past",

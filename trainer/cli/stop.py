@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from trainer.cli.connect import connected
-from trainer.cli.output import Console
+from trainer.cli.output import Console, say, say_json
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive
 from trainer.control.stop import StopSignal, request_stop
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.store import read_receipt
+from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 
 
@@ -31,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
             if receipt is None:
                 watch = Watch(console, stop, where=" --rehearse" if arguments.rehearse else "")
                 receipt = drive(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
-    print(json.dumps(receipt, indent=2) if arguments.json else "\n".join(receipt_lines(receipt)))
+    say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.cli.output import duration
+from trainer.cli.output import duration, say, say_json, warn
 from trainer.errors import UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 
@@ -31,20 +29,20 @@ def run(arguments: argparse.Namespace) -> int:
 
     choose_device(job, arguments.device)  # a profile that is unknown, or larger than the chip, ends it here
     seconds, batch_limit, why = _time(job, arguments)
-    print(f"tuning for {seconds:.0f} s at most: {why}", file=sys.stderr)
+    warn(f"tuning for {seconds:.0f} s at most: {why}")
     choice, timings = tune_here(
         job,
         device=arguments.device,
         seconds=seconds,
         batch_limit=batch_limit,
-        say=lambda line: print(line, file=sys.stderr),
+        say=warn,
     )
     file = remember(choice, job, timings[0])
     if arguments.json:
         found = {"profile": choice.profile.name, "why": choice.why, "timings": [asdict(timing) for timing in timings]}
-        print(json.dumps({**found, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)}, indent=2))
+        say_json({**found, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
         return 0
-    print("\n".join([*_lines(job, choice, timings), f"kept in {file}: this machine's next runs of this shape take the first"]))
+    say(*_lines(job, choice, timings), f"kept in {file}: this machine's next runs of this shape take the first")
     return 0
 
 

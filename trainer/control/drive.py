@@ -39,7 +39,8 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Launch, RunRecord, iso
-from trainer.runs.store import Conflict, read_receipt, read_record, receipt_key, stop_key, swap_record
+from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
+from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
 POLL_SECONDS = 5.0

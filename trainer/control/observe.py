@@ -1,17 +1,35 @@
-"""One look at a run: instances first, then schedules, the node's heartbeat and result, and its models. Reads only."""
+"""One look at a run: instances first, then schedules, the node's lease, progress and result, and its models. Reads only."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
 
 from trainer.control.cloud import Cloud
-from trainer.errors import TrainingFailed
+from trainer.errors import ConnectionFailed, TrainingFailed
 from trainer.registry.cards import card_of
 from trainer.runs.actions import kill_schedule, sweep_schedule
-from trainer.runs.lease import Heartbeat, heartbeat_key, read_heartbeat
-from trainer.runs.observation import ALIVE, ModelSeen, NodeResult, Observation, read_result
+from trainer.runs.lease import MOST_LEASE_BYTES, heartbeat_key, read_lease
+from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
+from trainer.runs.reading import Unsound
 from trainer.runs.record import RunRecord
-from trainer.runs.store import Objects, models_prefix, result_key, stop_key
+from trainer.runs.reports import (
+    MOST_MODELS,
+    MOST_PROGRESS_BYTES,
+    MOST_RESULT_BYTES,
+    Heartbeat,
+    NodeResult,
+    heartbeat,
+    read_result,
+)
+from trainer.runs.store import Objects, Stored, given, models_prefix, progress_key, result_key, stop_key
+
+T = TypeVar("T")
+MODELS_AT_ONCE = 10  # as many connections as boto3 keeps open
+MODELS_SECONDS = 120.0  # for asking S3 about the models of one run; 2,000 take 16 s at 80 ms each
 
 
 def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Observation:
@@ -23,55 +41,100 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     if record.state == "starting" or (record.state == "ending" and not alive):
         names = [sweep_schedule(run_id), *(kill_schedule(run_id, item.number) for item in record.attempts)]
     armed = {name: cloud.scheduled(name=name) for name in names}
-    result = _result(objects, run_id, attempt.number) if attempt else None
-    stop_written = bool(attempt and record.stop_requested_at and objects.head(key=stop_key(run_id, attempt.number)) is not None)
-    return Observation(
+    now = cloud.now()
+    seen = Observation(
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
-        heartbeat=_heartbeat(objects, run_id, attempt.number) if attempt else None,
-        result=result,
-        stop_written=stop_written,
-        models=models_seen(objects, record, result) if record.state == "ending" and not alive else None,
+        heartbeat=_heartbeat(objects, run_id, attempt.number, now) if attempt else None,
+        result=_result(objects, run_id, attempt.number) if attempt else None,
+        stop_written=bool(
+            attempt and record.stop_requested_at and objects.head(key=stop_key(run_id, attempt.number)) is not None
+        ),
         may_start=may_start,
     )
+    return replace(seen, models=models_seen(objects, record, seen.result)) if _to_be_closed(record, seen, now) else seen
+
+
+def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:
+    """Return whether nothing but the models has yet to be looked at: they may be thousands, and each costs a request."""
+    if record.state != "ending" or merge(record, seen, now) != record.instances:
+        return False
+    return all_gone(record, seen)
 
 
 def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) -> tuple[ModelSeen, ...]:
-    """Return the models of the run's attempt as S3 has them: those that the result names, else all in its folder."""
+    """Return the models of the run's attempt as S3 has them: those that the result names, else all in its folder.
+
+    Raises ConnectionFailed where S3 does not tell of all within MODELS_SECONDS; the next look begins anew.
+    """
     if record.attempt is None:
         return ()
     if result is not None:
-        stored = (objects.head(key=model["key"], version_id=model["version_id"]) for model in result.models)
-        return tuple(
-            ModelSeen(key=item.key, version_id=item.version_id, sha256=item.sha256) for item in stored if item is not None
-        )
-    models = []
-    for listed in objects.list(prefix=models_prefix(record.run_id, record.attempt.number)):
-        item = objects.head(key=listed.key) if listed.key.endswith(".safetensors") else None
-        if item is not None:
-            card = card_of(objects, key=item.key, version_id=item.version_id)
-            metrics = card.metrics if card else {}
-            models.append(ModelSeen(key=item.key, version_id=item.version_id, sha256=item.sha256, metrics=metrics))
-    return tuple(models)
+        named = [(str(model["key"]), str(model["version_id"])) for model in result.models]
+        return _at_once(named, lambda model: _head(objects, *model), record.run_id)
+    listed = objects.list(prefix=models_prefix(record.run_id, record.attempt.number))
+    keys = [item.key for item in listed if item.key.endswith(".safetensors")][:MOST_MODELS]
+    return _at_once(keys, lambda key: _with_card(objects, key), record.run_id)
 
 
-def _heartbeat(objects: Objects, run_id: str, attempt: int) -> Heartbeat | None:
-    stored = objects.get(key=heartbeat_key(run_id, attempt))
-    if stored is None:
+def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: str) -> tuple[ModelSeen, ...]:
+    """Look at every model, several at a time, within MODELS_SECONDS."""
+    pool = ThreadPoolExecutor(MODELS_AT_ONCE)
+    try:
+        seen = list(pool.map(look, items, timeout=MODELS_SECONDS))
+    except TimeoutError as error:
+        what = f"S3 did not tell of the {len(items)} models of {run_id} within {MODELS_SECONDS:.0f} s"
+        raise ConnectionFailed(what, do="Try again when it is faster.") from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return tuple(model for model in seen if model is not None)
+
+
+def _head(objects: Objects, key: str, version_id: str) -> ModelSeen | None:
+    stored = given(lambda: objects.head(key=key, version_id=version_id))
+    return None if stored is None else _seen(stored)
+
+
+def _with_card(objects: Objects, key: str) -> ModelSeen | None:
+    seen = _head(objects, key, "")
+    if seen is None:
+        return None
+    card = card_of(objects, key=seen.key, version_id=seen.version_id)
+    return replace(seen, metrics=card.metrics if card else {})
+
+
+def _seen(stored: Stored) -> ModelSeen:
+    return ModelSeen(key=stored.key, version_id=stored.version_id, sha256=stored.sha256)
+
+
+def _heartbeat(objects: Objects, run_id: str, attempt: int, now: datetime) -> Heartbeat | None:
+    """Return the node's last word. A spoiled lease counts as none: the boot allowance decides. So does spoiled progress."""
+    body = _body(objects, heartbeat_key(run_id, attempt), MOST_LEASE_BYTES)
+    if body is None:
         return None
     try:
-        return read_heartbeat(json.loads(stored.body))
-    except (ValueError, KeyError, TypeError):
-        return None  # no heartbeat of ours: the boot allowance decides
+        lease = read_lease(body, now)
+    except Unsound:
+        return None
+    try:
+        return heartbeat(lease, _body(objects, progress_key(run_id, attempt), MOST_PROGRESS_BYTES) or b"")
+    except Unsound as error:
+        return replace(heartbeat(lease), message=f"the node's progress can't be read: {error}")
 
 
 def _result(objects: Objects, run_id: str, attempt: int) -> NodeResult | None:
     key = result_key(run_id, attempt)
-    stored = objects.get(key=key)
-    if stored is None:
+    body = _body(objects, key, MOST_RESULT_BYTES)
+    if body is None:
         return None
     try:
-        return read_result(json.loads(stored.body))
-    except (ValueError, KeyError, TypeError) as error:
-        unread = TrainingFailed(f"the node's result {key} can't be read", why=repr(error), do="Launch again.")
+        return read_result(body, models_prefix=models_prefix(run_id, attempt))
+    except Unsound as error:
+        unread = TrainingFailed(f"the node's result {key} can't be read", why=str(error), do="Launch again.")
         return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())
+
+
+def _body(objects: Objects, key: str, most_bytes: int) -> bytes | None:
+    """Return a node's object, at most one byte more than it may have; b"" for one that S3 does not give out."""
+    stored = given(lambda: objects.get(key=key, first_bytes=most_bytes + 1))
+    return None if stored is None else stored.body

@@ -14,7 +14,8 @@ from trainer.control.drive import step
 from trainer.control.progress import Step
 from trainer.errors import TrainerError, UsageError
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import UnreadableRecord, read_receipt, read_record, run_ids
+from trainer.runs.store import read_record, run_ids
+from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
 MOST_STEPS = 20  # a run is closed in five; more would be a loop without an end
@@ -29,31 +30,35 @@ class Settled:
     receipt: Receipt | None
 
 
-def settle_unwatched(access: Access, outputs: StackOutputs) -> list[Receipt]:
-    """Settle every run that is not closed, as far as it goes without waiting, and return the receipts of those now closed."""
-    cloud = AwsCloud(access, outputs)
-    receipts = []
-    for run_id in open_runs(cloud):
-        try:
-            settled = settle_run(cloud, run_id)
-        except TrainerError:
-            continue  # one run that can't be looked at must not hold up the others; `status RUN` shows the error
-        if settled.receipt is not None:
-            receipts.append(settled.receipt)
-    return receipts
+@dataclass(frozen=True, kw_only=True)
+class Settling:
+    """Receipts of the runs that were closed, and the errors of those that could not be looked at, by run."""
+
+    receipts: list[Receipt]
+    problems: dict[str, TrainerError]
 
 
-def open_runs(cloud: Cloud) -> tuple[str, ...]:
-    """Return the ids of the runs that have a record and are not closed, oldest first."""
-    found = []
+def settle_unwatched(access: Access, outputs: StackOutputs) -> Settling:
+    """Settle every run that is not closed, as far as it goes without waiting. One that is spoiled holds up no other."""
+    return settle_all(AwsCloud(access, outputs))
+
+
+def settle_all(cloud: Cloud) -> Settling:
+    """Do what `settle_unwatched` does, with any Cloud."""
+    receipts: list[Receipt] = []
+    problems: dict[str, TrainerError] = {}
     for run_id in run_ids(cloud.objects):
         try:
             record, _ = read_record(cloud.objects, run_id)
-        except (UsageError, UnreadableRecord):
-            continue  # a folder without a record, or one of another version: not ours to settle
-        if record.state != "closed":
-            found.append(run_id)
-    return tuple(found)
+            settled = settle_run(cloud, run_id) if record.state != "closed" else None
+        except UsageError:
+            continue  # a folder without a record: a launch that ended before it began
+        except TrainerError as error:
+            problems[run_id] = error
+            continue
+        if settled is not None and settled.receipt is not None:
+            receipts.append(settled.receipt)
+    return Settling(receipts=receipts, problems=problems)
 
 
 def settle_run(cloud: Cloud, run_id: str) -> Settled:

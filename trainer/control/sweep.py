@@ -18,7 +18,8 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.runs.lease import heartbeat_key, read_heartbeat, silent
+from trainer.runs.lease import MOST_LEASE_BYTES, heartbeat_key, read_lease, silent
+from trainer.runs.reading import Unsound
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
 UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the call that creates an instance: none without is a run's
@@ -26,6 +27,9 @@ STALE_SCHEDULE = timedelta(minutes=15)  # after its last change, with no instanc
 TERMINABLE = ("pending", "running", "stopping", "stopped")
 # Copies of three codes of trainer.aws_errors, which the sweeper may not import.
 NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
+FORBIDDEN = "AccessDenied"
+# What S3 answers for an object that can't be given out for a reason of its writer's: archived, or encrypted with another key.
+SPOILED_OBJECT = ("InvalidObjectState", "InvalidRequest", "InvalidRange", "400")
 _RUN_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-(?:sweep|kill-\d+)$")
 
 
@@ -61,6 +65,7 @@ class Summary:
     seen: int = 0
     terminated: dict[str, str] = field(default_factory=dict)  # instance id -> why
     failed: dict[str, str] = field(default_factory=dict)  # what could not be done -> the error
+    spoiled: dict[str, str] = field(default_factory=dict)  # instance id -> what is wrong with its lease
     deleted_schedules: list[str] = field(default_factory=list)
     lease_check: str = "done"
 
@@ -87,16 +92,26 @@ def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: s
     instances = list(_instances(settings, clients.ec2, run_id))
     summary.seen = len(instances)
     for instance in instances:
-        tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
-        why = overdue(tags, instance["LaunchTime"], now)
-        if not why and not run_id and summary.lease_check == "done":
-            why = _silent(settings, clients.s3, tags, instance["LaunchTime"], now, summary)
-        if why:
-            _terminate(clients.ec2, instance["InstanceId"], why, summary)
+        try:
+            _judge(settings, clients, instance, now, summary, leases=not run_id)
+        except Exception as error:  # whatever one instance brings up, the others are judged; the invocation fails at its end
+            summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
     if not run_id:
         runs = {tag["Value"] for instance in instances for tag in instance.get("Tags", ()) if tag["Key"] == "run_id"}
         _delete_stale_schedules(settings, clients.scheduler, runs, now, summary)
     return summary
+
+
+def _judge(
+    settings: SweepSettings, clients: Clients, instance: Mapping[str, Any], now: datetime, summary: Summary, *, leases: bool
+) -> None:
+    """Terminate one instance where it is past its deadline, or silent."""
+    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
+    why = overdue(tags, instance["LaunchTime"], now)
+    if not why and leases and summary.lease_check == "done":
+        why = _silent(settings, clients.s3, tags, instance, now, summary)
+    if why:
+        _terminate(clients.ec2, instance["InstanceId"], why, summary)
 
 
 def overdue(tags: Mapping[str, str], launched_at: datetime, now: datetime) -> str:
@@ -120,26 +135,36 @@ def _instances(settings: SweepSettings, ec2: Any, run_id: str) -> Iterable[Mappi
 
 
 def _silent(
-    settings: SweepSettings, s3: Any, tags: Mapping[str, str], launched_at: datetime, now: datetime, summary: Summary
+    settings: SweepSettings, s3: Any, tags: Mapping[str, str], instance: Mapping[str, Any], now: datetime, summary: Summary
 ) -> str:
-    """Return why an instance counts as hung, or ''. While S3 fails, no lease is judged."""
+    """Return why an instance counts as hung, or ''. A lease that no node of ours wrote counts as none.
+
+    While S3 fails, no lease is judged; where it refuses to give one out, only that one is spoiled.
+    """
     if "run_id" not in tags:
         return ""
     attempt, node = tags.get("attempt", "1"), tags.get("node", "0")
     key = heartbeat_key(tags["run_id"], int(attempt) if attempt.isdigit() else 1, int(node) if node.isdigit() else 0)
     lease_until = None
     try:
-        body = s3.get_object(Bucket=settings.bucket, Key=key)["Body"].read()
-        lease_until = read_heartbeat(json.loads(body)).lease_until
+        body = s3.get_object(Bucket=settings.bucket, Key=key)["Body"].read(MOST_LEASE_BYTES + 1)
+        lease_until = read_lease(body, now).lease_until
     except (BotoCoreError, ClientError) as error:
-        if _code(error) != NO_OBJECT:
+        if _code(error) == FORBIDDEN:  # a key of the node's own, or no right of ours: its deadline stands
+            summary.spoiled[instance["InstanceId"]] = str(error)
+            return ""
+        if _code(error) in SPOILED_OBJECT:
+            summary.spoiled[instance["InstanceId"]] = str(error)
+        elif _code(error) != NO_OBJECT:
             summary.lease_check = f"skipped, S3 fails: {error}"
             return ""
-    except (ValueError, KeyError, TypeError):
-        return ""  # no heartbeat of ours; the deadline stands
-    if not silent(launched_at=launched_at, lease_until=lease_until, now=now):
+    except Unsound as error:
+        summary.spoiled[instance["InstanceId"]] = str(error)
+    if not silent(launched_at=instance["LaunchTime"], lease_until=lease_until, now=now):
         return ""
-    return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}" if lease_until else "never sent a heartbeat"
+    if lease_until:
+        return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}"
+    return "never sent a heartbeat" + (" of ours" if instance["InstanceId"] in summary.spoiled else "")
 
 
 def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:

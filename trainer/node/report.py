@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -12,7 +14,9 @@ from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
 from trainer.runs.lease import LEASE
+from trainer.runs.reading import MOST_NUMBER, MOST_TEXT
 from trainer.runs.record import iso
+from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN
 
 FORMAT = 1
 Phase = Literal["boot", "stage", "train", "upload", "end"]
@@ -38,22 +42,35 @@ class Status:
         self.phase = phase
 
 
-def heartbeat(status: Status, now: datetime) -> dict[str, Any]:
-    """Return what stands in live/<run>/<attempt>/<node>.json."""
-    progress = status.progress
-    return {
+def lease(status: Status, now: datetime) -> dict[str, Any]:
+    """Return the object under live/, which the sweeper reads."""
+    return {**_header(status.identity), "at": iso(now), "lease_until": iso(now + LEASE)}
+
+
+def progress(status: Status) -> bytes:
+    """Return progress.json: where the node is and how far its models are, within the limits of `runs.reports`."""
+    told = status.progress
+    message = "looking for the fastest way to train" if told.looking else status.message
+    value = {
         **_header(status.identity),
-        "at": iso(now),
-        "lease_until": iso(now + LEASE),
         "phase": status.phase,
         "phases": {name: iso(at) for name, at in status.phases.items()},
-        "progress": progress.symbols,
-        "models_total": len(progress.models),
+        "models_total": len(told.models),
         "models_done": len(status.models),
-        "rate": progress.rate,
-        "unit": progress.unit,
-        "message": "looking for the fastest way to train" if progress.looking else status.message,
+        "rate": told.rate,
+        "unit": told.unit,
+        "message": cut(message),
     }
+    for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
+        body = json.dumps(_plain({**value, "progress": _most_telling(told.symbols, most)})).encode()
+        if len(body) <= MOST_PROGRESS_BYTES:
+            break
+    return body
+
+
+def cut(text: str) -> str:
+    """Return a text as long as a reader takes it."""
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 4] + " ..."
 
 
 def ending(
@@ -93,9 +110,9 @@ def result(
         **_header(status.identity),
         "state": state,
         "exit_code": exit_code,
-        "error": error,
-        "models": status.models,
-        "failed": failed_models(status, unfinished),
+        "error": {key: cut(item) if isinstance(item, str) else item for key, item in error.items()} if error else None,
+        "models": _plain(status.models),
+        "failed": [{**entry, "reason": cut(str(entry["reason"]))} for entry in failed_models(status, unfinished)],
         "retries": status.progress.retries,
         "phases": {name: iso(at) for name, at in status.phases.items()},
         "data": dict(status.progress.data),
@@ -111,6 +128,23 @@ def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     settled = {_which(entry) for entry in (*told, *status.models)}
     left = [{**model, "reason": unfinished} for model in status.progress.models.values() if _which(model) not in settled]
     return [*(dict(entry) for entry in told), *left]
+
+
+def _most_telling(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
+    """Return the progress of at most so many models: of those at work and those that failed first."""
+    if len(models) <= most:
+        return dict(models)
+    order = {state: place for place, state in enumerate(("training", "failed", "done", "waiting"))}
+    return dict(sorted(models.items(), key=lambda item: order.get(item[1].get("state", ""), len(order)))[:most])
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON values without numbers that JSON has not: the loss of a model that diverged is None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) and abs(value) <= MOST_NUMBER else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _which(entry: Mapping[str, Any]) -> tuple[Any, ...]:

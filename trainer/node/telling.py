@@ -27,7 +27,9 @@ class Telling:
         self._node = node
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
-        self._heartbeat_key = heartbeat_key(identity.run_id, identity.attempt, identity.node)
+        self._lease_key = heartbeat_key(identity.run_id, identity.attempt, identity.node)
+        self._progress_key = store.progress_key(identity.run_id, identity.attempt, identity.node)
+        self._progress = b""  # as it was sent last
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
             Parts(node.uplink, path=log_file, prefix=f"{prefix}log/", suffix=".log"),
@@ -57,4 +59,9 @@ class Telling:
             self._ended.wait(HEARTBEAT_SECONDS)
 
     def _send_heartbeat(self) -> None:
-        self._node.uplink.try_send(self._heartbeat_key, json.dumps(report.heartbeat(self._node.status, utc_now())).encode())
+        """Renew the lease, and send the progress where it changed."""
+        uplink, status = self._node.uplink, self._node.status
+        uplink.try_send(self._lease_key, json.dumps(report.lease(status, utc_now())).encode())
+        progress = report.progress(status)
+        if progress != self._progress and uplink.try_send(self._progress_key, progress):
+            self._progress = progress

@@ -20,9 +20,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from trainer.access import Access, error_code
 from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConnectionFailed, TrainingFailed
+from trainer.runs.store import PART_BYTES
 
 log = logging.getLogger(__name__)
-PART_BYTES = 1 << 20  # of a log or metrics part, at most
 CONTENT_TYPES = {".json": "application/json", ".jsonl": "application/x-ndjson", ".log": "text/plain; charset=utf-8"}
 RETRY_SECONDS = 2.0
 AWS_ERRORS = (ClientError, BotoCoreError)

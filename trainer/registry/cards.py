@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from trainer.artifacts.card import Card, read_card
+from trainer.artifacts.card import Card, header_bytes, read_card
 from trainer.errors import DataError
-from trainer.runs.store import Objects
+from trainer.runs.store import Objects, given
 
-HEADER_BYTES = 256 * 1024  # cards of our models take about 10 KB; a longer header costs a second request
+FIRST_BYTES = 256 * 1024  # cards of our models take about 10 KB; a longer header costs a second request
+MOST_BYTES = 16 * 1024 * 1024  # of a header that is fetched to list a model
 
 
 def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
     """Return a model's card, or None for an object that is no model of ours."""
-    for first_bytes in (HEADER_BYTES, 0):
-        stored = objects.get(key=key, version_id=version_id, first_bytes=first_bytes)
-        if stored is None:
-            return None
-        try:
-            return read_card(stored.body)
-        except DataError:
-            if len(stored.body) < HEADER_BYTES:
-                return None  # this was all of it
-    return None
+    stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
+    if stored is None:
+        return None
+    needed = header_bytes(stored.body)
+    if FIRST_BYTES < needed <= MOST_BYTES:
+        stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=needed)) or stored
+    try:
+        return read_card(stored.body)
+    except DataError:
+        return None

@@ -7,23 +7,25 @@ looked at in S3. Production models, where there are any, are the objects themsel
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from trainer.access import Access
-from trainer.artifacts.names import read_name
-from trainer.errors import ConfigError, UsageError, nearest
+from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, read_name
+from trainer.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.registry.cards import card_of
 from trainer.runs.record import from_iso, job_setting
-from trainer.runs.store import Objects, Stored, models_prefix, open_objects, read_record, receipt_key
+from trainer.runs.reports import MOST_MODELS
+from trainer.runs.store import Objects, Stored, given, models_prefix, open_objects, read_record, run_ids
+from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
-EXPERIMENTS, PRODUCTION = "models/experiments/", "models/production/"
-SUFFIX = ".safetensors"
+PRODUCTION = "models/production/"
+MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +47,31 @@ class Model:
     synthetic: bool | None = None  # whether it was trained on generated bars; None where nobody says
 
 
-def list_models(objects: Objects) -> tuple[Model, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Models, and the errors of the runs whose models could not be listed, by run."""
+
+    models: tuple[Model, ...]
+    problems: dict[str, TrainerError]
+
+
+def list_models(objects: Objects) -> Listing:
     """Return every model of the bucket: production first, then experiments, the newest run first."""
-    production = [
-        _model(objects, stored, stage="production", run_id="") for stored in _weights(objects.list(prefix=PRODUCTION))
-    ]
-    runs = sorted(objects.folders(prefix=EXPERIMENTS), reverse=True)
-    return (*production, *(model for run_id in runs for model in models_of_run(objects, run_id)))
+    models = [_model(objects, stored, stage="production", run_id="") for stored in _weights(objects.list(prefix=PRODUCTION))]
+    problems: dict[str, TrainerError] = {}
+    for run_id in reversed(run_ids(objects)):
+        try:
+            models += models_of_run(objects, run_id)
+        except TrainerError as error:
+            problems[run_id] = error
+    return Listing(models=tuple(models), problems=problems)
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
-    """Return the models of one run, of the attempt that its record names."""
-    receipt = objects.get(key=receipt_key(run_id))
+    """Return the models of one run, of the attempt that its record names. Raises TrainerError where they can't be read."""
+    receipt = read_receipt(objects, run_id)
     if receipt is not None:
-        return tuple(_from_receipt(json.loads(receipt.body)))
+        return tuple(_from_receipt(receipt))
     try:
         record, _ = read_record(objects, run_id)
     except UsageError:
@@ -71,7 +84,7 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
 
 def find_model(objects: Objects, name_or_key: str) -> Model:
     """Return the model of that key, or of that name: production's, else the newest experiment's. Raises UsageError."""
-    models = list_models(objects)
+    models = list_models(objects).models
     for model in models:
         if name_or_key in (model.key, model.name, f"{model.run_id}/{model.name}"):
             return model
@@ -87,7 +100,15 @@ def fetch_model(access: Access, outputs: StackOutputs, name_or_key: str, into: P
 
 def save_model(objects: Objects, model: Model, into: Path) -> Path:
     """Write a model, its hash checked, and its card where there is one into a folder; a file appears whole or not at all."""
-    stored = objects.get(key=model.key, version_id=model.version_id)
+    name = model.key.rsplit("/", 1)[-1]
+    if not is_model_file(name):
+        why = "its name is not that of a model's file"
+        raise ConfigError(f"model {model.key} is not written here", why=why, do="mayfly models list shows others.")
+    head = objects.head(key=model.key, version_id=model.version_id)
+    if head is not None and head.size > MOST_MODEL_BYTES:
+        why = f"it has {head.size / 2**30:.1f} GiB, a model at most {MOST_MODEL_BYTES / 2**30:.0f}"
+        raise ConfigError(f"model {model.key} is too large", why=why, do="mayfly models list shows others.")
+    stored = objects.get(key=model.key, version_id=model.version_id) if head else None
     if stored is None:
         raise ConfigError(
             f"model {model.key} is gone", why=f"no version {model.version_id}", do="mayfly models list shows others."
@@ -96,7 +117,7 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
     if model.sha256 and found != model.sha256:
         why = f"sha256 is {found}, it should be {model.sha256}"
         raise ConfigError(f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version.")
-    path = into / model.key.rsplit("/", 1)[-1]
+    path = into / name
     write_whole(path, stored.body)
     card = card_of(objects, key=model.key, version_id=model.version_id)
     if card is not None:
@@ -113,13 +134,13 @@ def write_whole(path: Path, body: bytes) -> None:
 
 
 def _weights(listed: Iterable[Stored]) -> Iterator[Stored]:
-    return (stored for stored in listed if stored.key.endswith(SUFFIX))
+    return (stored for stored in islice(listed, MOST_MODELS) if is_model_file(stored.key.rsplit("/", 1)[-1]))
 
 
 def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "production"], run_id: str) -> Model:
-    stored = objects.head(key=listed.key) or listed
+    stored = given(lambda: objects.head(key=listed.key)) or listed
     card = card_of(objects, key=listed.key, version_id=stored.version_id)
-    name = listed.key.rsplit("/", 1)[-1].removesuffix(SUFFIX)
+    name = listed.key.rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX)
     parts = read_name(name)
     return Model(
         name=name,
@@ -132,7 +153,7 @@ def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "pr
         symbol=card.symbol if card else parts.symbol,
         fold=card.fold if card else parts.fold or 1,
         seed=card.seed if card else parts.seed or 0,
-        created_at=stored.modified_at,
+        created_at=listed.modified_at,
         metrics=card.metrics if card else {},
         synthetic=card.data.get("synthetic") if card else None,
     )
@@ -142,7 +163,7 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
     created_at = from_iso(receipt.get("closed_at") or receipt["created_at"])
     for made in receipt.get("models", ()):
         yield Model(
-            name=made["key"].rsplit("/", 1)[-1].removesuffix(SUFFIX),
+            name=made["key"].rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX),
             stage="experiment",
             run_id=receipt["run_id"],
             key=made["key"],

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.runs.lease import Heartbeat
-from trainer.runs.record import InstanceSeen, Launch, Rung, RunRecord, from_iso
+from trainer.runs.record import InstanceSeen, Launch, Rung, RunRecord
+from trainer.runs.reports import Heartbeat, NodeResult
 
 ALIVE = ("pending", "running")  # states that bill; `shutting-down` bills nothing
 ENDED = ("shutting-down", "terminated")
-NODE_STATES = ("done", "failed", "stopped", "expired")
 DESCRIBED = "described terminated"
 MISSING = "not found, deadline an hour past"
 FORGOTTEN_AFTER = timedelta(hours=1)
@@ -36,23 +35,6 @@ class DescribedInstance:
     launched_at: datetime
     ended_at: datetime | None = None  # where AWS dates the request to terminate it
     reason: str = ""  # EC2's state reason code, such as Client.InstanceInitiatedShutdown
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeResult:
-    """A node's result.json: the end of its work, as the node reports it."""
-
-    state: str
-    exit_code: int = 0
-    error: Mapping[str, Any] | None = None
-    models: tuple[Mapping[str, Any], ...] = ()
-    failed: tuple[Mapping[str, Any], ...] = ()
-    retries: int = 0
-    phases: Mapping[str, datetime] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
-    devices: Mapping[str, Any] = field(default_factory=dict)
-    python_packages: str = ""
-    tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,31 +63,6 @@ class Observation:
     def alive(self) -> tuple[DescribedInstance, ...]:
         """Return the instances that are neither ending nor ended."""
         return tuple(instance for instance in self.instances if instance.state not in ENDED)
-
-
-def read_result(values: Mapping[str, Any]) -> NodeResult:
-    """Build a node's result from its JSON. Raises KeyError, TypeError or ValueError for one that a node of ours never wrote."""
-    state = str(values["state"])
-    if state not in NODE_STATES:
-        raise ValueError(f"a node's state is '{state}'")
-    tuned = values.get("tuned")
-    models = tuple(dict(model) for model in values.get("models") or ())
-    for model in models:
-        for name in ("symbol", "family", "key", "version_id", "sha256"):
-            model[name]
-    return NodeResult(
-        state=state,
-        exit_code=int(values.get("exit_code") or 0),
-        error=values.get("error"),
-        models=models,
-        failed=tuple(dict(item) for item in values.get("failed") or ()),
-        retries=int(values.get("retries") or 0),
-        phases={str(name): from_iso(began) for name, began in (values.get("phases") or {}).items() if began},
-        data=dict(values.get("data") or {}),
-        devices=dict(values.get("devices") or {}),
-        python_packages=str(values.get("python_packages") or ""),
-        tuned=tuned if isinstance(tuned, dict) else {},
-    )
 
 
 def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[InstanceSeen, ...]:

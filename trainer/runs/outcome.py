@@ -22,8 +22,9 @@ from trainer.errors import (
 )
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
-from trainer.runs.observation import ENDED, NodeResult, Observation
+from trainer.runs.observation import ENDED, Observation
 from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
+from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
 DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it

@@ -18,9 +18,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws_errors import Meaning, meaning
 from trainer.runs.deadline import Cause, Deadline
+from trainer.runs.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 
 FORMAT = 3  # 2, before jobs had tables: `job` was flat; 1: no vcpus
 READABLE_FORMATS = (1, 2, 3)
+MOST_ATTEMPTS = 1_000
+MOST_RECORD_BYTES = 16 * 1024 * 1024
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
 LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
@@ -32,17 +35,14 @@ def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def iso(instant: datetime) -> str:
+def iso(moment: datetime) -> str:
     """Write an instant as tags and JSON carry it: `2026-11-20T23:59:12.345678Z`, without a fraction where it has none."""
-    return instant.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def from_iso(text: str) -> datetime:
-    """Read what `iso` wrote. Raises ValueError for anything without a zone."""
-    instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    if instant.tzinfo is None:
-        raise ValueError(f"'{text}' has no time zone")
-    return instant.astimezone(timezone.utc)
+    """Read what `iso` wrote. Raises ValueError for anything without a zone, or centuries away."""
+    return instant(text)
 
 
 def new_run_id(job_name: str, now: datetime, suffix: str | None = None) -> str:
@@ -210,18 +210,47 @@ def to_json(value: Any) -> str:
     return json.dumps(_plain(value), indent=1)
 
 
-def record_from_json(text: str) -> RunRecord:
-    """Read a run record. Raises ValueError for another format, TypeError for a missing field.
+def record_from_json(text: str | bytes) -> RunRecord:
+    """Read a run record. Raises ValueError for another format, a missing field, or a value that no record of ours has.
 
     A record keeps the format that it began with: an older command that watches the same run can go on reading it.
     """
-    values = json.loads(text)
+    body = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    values = read_object(body, most_bytes=MOST_RECORD_BYTES, name="the run record").values
     if values.get("format") not in READABLE_FORMATS:
         known = ", ".join(map(str, READABLE_FORMATS))
-        raise ValueError(f"run record has format {values.get('format')}, this version reads {known}")
-    record = _typed(values, RunRecord)
+        raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {known}")
+    record = _typed(values, RunRecord, "the run record")
     assert isinstance(record, RunRecord)
+    _check_sums(record)
     return record
+
+
+def _check_sums(record: RunRecord) -> None:
+    """Raise Unsound where the parts of a record don't go together, so that nothing that is decided on it can fail."""
+    launches = [launch for attempt in record.attempts for launch in attempt.launches]
+    numbers = [attempt.number for attempt in record.attempts]
+    job = record.job
+    planned = [job_setting(job, key, 1) for key in ("data.folds", "train.seeds")]
+    symbols = job_setting(job, "data.symbols", [])
+    wrong = {
+        "no rung": not record.ladder,
+        "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
+        "a launch on a rung that its ladder has not": any(launch.rung >= len(record.ladder) for launch in launches),
+        "two launches of one token": len({launch.token for launch in launches}) < len(launches),
+        "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
+        "no instance, and it is running": record.state == "running"
+        and (record.last_launch is None or record.last_launch.outcome != "created"),
+        "no outcome, and it has ended": record.state in ("ending", "closed") and record.outcome is None,
+        "no instant of its end": record.state == "ending" and record.ending_at is None,
+        "a job of another kind": not all(type(number) is int and 0 < number <= 10_000 for number in planned)
+        or type(job_setting(job, "train.seed", 0)) is not int
+        or not isinstance(symbols, list)
+        or not all(isinstance(symbol, str) for symbol in symbols),
+    }
+    for what, is_so in wrong.items():
+        if is_so:
+            raise Unsound(f"the run record has {what}")
 
 
 def _plain(value: Any) -> Any:
@@ -236,16 +265,32 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _typed(value: Any, hint: Any) -> Any:
+def _typed(value: Any, hint: Any, name: str) -> Any:
     """Build a value of the hinted type from JSON; unknown keys are ignored, so that an older reader survives a newer writer."""
     origin = get_origin(hint)
     if origin in (types.UnionType, Union):
-        return None if value is None else _typed(value, next(arg for arg in get_args(hint) if arg is not type(None)))
-    if hint is datetime:
+        return None if value is None else _typed(value, next(arg for arg in get_args(hint) if arg is not type(None)), name)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_typed(item, get_args(hint)[0], name) for item in value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        return _built(value, hint, name)
+    if hint is datetime and isinstance(value, str):
         return from_iso(value)
-    if origin is tuple:
-        return tuple(_typed(item, get_args(hint)[0]) for item in value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        hints = get_type_hints(hint)
-        return hint(**{key: _typed(item, hints[key]) for key, item in value.items() if key in hints})
-    return value
+    if hint is float and type(value) in (int, float) and 0 <= value <= MOST_NUMBER:
+        return float(value)
+    if hint is int and type(value) is int and 0 <= value <= MOST_WHOLE:
+        return value
+    if origin is Literal and value in get_args(hint) or hint is bool and isinstance(value, bool):
+        return value
+    if hint is str and isinstance(value, str) or (origin or hint) is dict and isinstance(value, dict):
+        return value
+    raise Unsound(f"{name} is {str(value)[:80]!r}, which no record of ours has")
+
+
+def _built(values: Mapping[str, Any], cls: Any, name: str) -> Any:
+    hints = get_type_hints(cls)
+    fields = {key: _typed(item, hints[key], f"{name}.{key}") for key, item in values.items() if key in hints}
+    try:
+        return cls(**fields)
+    except TypeError as error:
+        raise Unsound(f"{name} lacks a field ({error})") from error

@@ -7,16 +7,18 @@ the tests in memory). Does not own the contents of a record (`record`) nor the d
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from trainer.access import Access, aws_error, error_code
 from trainer.aws_errors import LOST_RACE, NO_OBJECT
-from trainer.errors import ConfigError, UsageError, nearest
+from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError, UsageError, nearest
+from trainer.runs.reading import Unsound
 from trainer.runs.record import RunRecord, record_from_json, to_json
+
+PART_BYTES = 1 << 20  # of a log or metrics part, at most
 
 
 class Conflict(Exception):
@@ -63,11 +65,18 @@ class S3Objects:
 
     def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
         """Return the object with its bytes (the first so many, or all), or None where there is none."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
         part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
-        response = self._ask("get_object", "read", key, version_id, **part)
-        if response is None:
-            return None
-        return _stored(key, response, body=response["Body"].read())
+        try:
+            response = self._ask("get_object", "read", key, version_id, **part)
+            return None if response is None else _stored(key, response, body=response["Body"].read())
+        except ClientError as error:
+            if error_code(error) == "InvalidRange":  # an empty object has no first byte
+                return self.head(key=key, version_id=version_id)
+            raise aws_error(error, f"cannot read s3://{self._bucket}/{key}") from error
+        except BotoCoreError as error:  # the connection broke while the body came
+            raise aws_error(error, f"cannot read s3://{self._bucket}/{key}") from error
 
     def head(self, *, key: str, version_id: str = "") -> Stored | None:
         """Return the object without its bytes, or None where there is none."""
@@ -121,7 +130,23 @@ class S3Objects:
         except (BotoCoreError, ClientError) as error:
             if error_code(error) in NO_OBJECT:
                 return None
+            if error_code(error) == "InvalidRange":
+                raise
             raise aws_error(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
+
+
+def given(ask: Callable[[], Stored | None]) -> Stored | None:
+    """Ask for an object that a node wrote; one that S3 refuses to give is returned as an empty one.
+
+    A node can archive its object, or encrypt it with a key of its own: that spoils the object and must not end the command.
+    Raises ConnectionFailed and PermissionDenied, which are not of its making.
+    """
+    try:
+        return ask()
+    except (ConnectionFailed, PermissionDenied):
+        raise
+    except TrainerError:
+        return Stored(key="", etag="", modified_at=datetime.fromtimestamp(0, timezone.utc))
 
 
 def open_objects(access: Access, bucket: str) -> S3Objects:
@@ -153,6 +178,10 @@ def result_key(run_id: str, attempt: int, node: int = 0) -> str:
     return node_prefix(run_id, attempt, node) + "result.json"
 
 
+def progress_key(run_id: str, attempt: int, node: int = 0) -> str:
+    return node_prefix(run_id, attempt, node) + "progress.json"
+
+
 def log_prefix(run_id: str, attempt: int, node: int = 0) -> str:
     return node_prefix(run_id, attempt, node) + "log/"
 
@@ -179,16 +208,13 @@ def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
         hint = nearest(run_id, runs) or (f"The latest run is {runs[-1]}." if runs else "There is no run yet.")
         raise UsageError(f"no run '{run_id}'", do=hint)
     try:
-        return record_from_json(stored.body.decode()), stored.etag
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        record = record_from_json(stored.body)
+        if record.run_id != run_id:
+            raise Unsound(f"it is that of run {record.run_id[:80]!r}")
+    except ValueError as error:
         do = "Use the Mayfly that launched it."
-        raise UnreadableRecord(f"cannot read the record of run {run_id}", why=repr(error), do=do) from error
-
-
-def read_receipt(objects: Objects, run_id: str) -> dict[str, Any] | None:
-    """Return a closed run's receipt, or None where there is none yet."""
-    stored = objects.get(key=receipt_key(run_id))
-    return None if stored is None else dict(json.loads(stored.body))
+        raise UnreadableRecord(f"cannot read the record of run {run_id}", why=str(error), do=do) from error
+    return record, stored.etag
 
 
 def run_ids(objects: Objects) -> tuple[str, ...]:

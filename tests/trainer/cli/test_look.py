@@ -91,3 +91,77 @@ def test_stopping_a_run_ends_it_with_a_receipt_and_stopping_it_again_says_so(may
     code, again, err = mayfly("stop", OPEN_RUN, "--json")
     assert (code, again) == (0, receipt)
     assert "has ended already" in err
+
+
+RECEIPTS = {
+    "no JSON": b"\xff",
+    "brackets": b"[" * 200_000,
+    "another run's": json.dumps({"run_id": OPEN_RUN, "state": "done"}).encode(),
+    "a number for a table": json.dumps({"run_id": CLOSED_RUN, "state": "done", "models": 5}).encode(),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("body", RECEIPTS.values(), ids=RECEIPTS.keys())
+def test_a_spoiled_receipt_is_one_line_and_the_other_runs_are_shown(mayfly, account, body):
+    account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=body)
+    code, told, _ = mayfly("status", "--json")
+    assert code == 0
+    assert [(item["run_id"], item["state"]) for item in told["runs"]] == [
+        (CLOSED_RUN, "unreadable"),
+        (OPEN_RUN, "interrupted"),
+    ]
+    for words, shown in ((("status",), OPEN_RUN), (("receipts",), OPEN_RUN), (("models", "list"), "no models yet")):
+        code, out, err = mayfly(*words)
+        assert code == 0 and shown in out
+        assert err.count("\n") == 1 and f"cannot read the receipt of run {CLOSED_RUN}" in err
+    for words in (("status", CLOSED_RUN), ("receipts", CLOSED_RUN), ("stop", CLOSED_RUN), ("pull", CLOSED_RUN)):
+        code, _, err = mayfly(*words)
+        assert code == 103 and f"cannot read the receipt of run {CLOSED_RUN}" in err
+
+
+@pytest.mark.parametrize(
+    "change", [{"deadline": 5}, {"ladder": {}}, {"run_id": OPEN_RUN}, {"budget_usd": "much"}, {"format": []}]
+)
+def test_a_spoiled_record_is_one_line_and_the_other_runs_are_shown(mayfly, account, change):
+    spoiled = "20261119-120000-crypto-bad1"
+    record = json.loads(account.get(key=f"runs/{CLOSED_RUN}/run.json").body)
+    account.put(
+        key=f"runs/{spoiled}/run.json", body=json.dumps({**record, "run_id": spoiled, "state": "running", **change}).encode()
+    )
+    code, told, _ = mayfly("status", "--json")
+    assert [item["state"] for item in told["runs"]] == ["unreadable", "done", "interrupted"]
+    code, out, err = mayfly("receipts")
+    assert code == 0 and len(out.splitlines()) == 3 and f"cannot read the record of run {spoiled}" in err
+    assert mayfly("stop", spoiled)[0] == mayfly("logs", spoiled)[0] == 103
+
+
+@pytest.mark.parametrize("name", ["..", ".bashrc", "Makefile", "/etc/passwd", "a/../../b.safetensors", ".a.safetensors"])
+def test_nothing_is_pulled_under_a_name_that_is_not_a_models(mayfly, account, tmp_path, name):
+    receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
+    receipt["models"][0]["key"] = f"models/experiments/{CLOSED_RUN}/1/{name}"
+    account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
+    code, _, err = mayfly("pull", CLOSED_RUN, "--out", str(tmp_path / "a" / "b"))
+    assert code == 103 and "cannot read the receipt" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_terminal_obeys_is_escaped_in_logs_receipts_and_listings(mayfly, account, tmp_path):
+    evil = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
+    account.put(key=f"runs/{CLOSED_RUN}/attempts/1/nodes/0/log/000003.log", body=f"{evil} last\n".encode())
+    receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
+    receipt["models"][0]["symbol"] = receipt["models"][0]["family"] = receipt["note"] = evil
+    receipt["models"][0]["metrics"]["about"]["metrics"]["auc"]["title"] = evil
+    receipt["instances"] = [dict.fromkeys(("instance_id", "instance_type", "market", "availability_zone", "state"), evil)]
+    receipt["failed"] = [{"symbol": "A", "reason": f"{evil}\nstate      done"}]
+    account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
+    for words in (("logs",), ("status",), ("receipts",), ("pull", "--out", str(tmp_path / "out"))):
+        out, err = mayfly(words[0], CLOSED_RUN, *words[1:])[1:]
+        assert all(letter.isprintable() or letter == "\n" for letter in out + err)
+    assert "\\x1b]0;owned" in mayfly("logs", CLOSED_RUN)[1]
+    assert [line for line in mayfly("receipts", CLOSED_RUN)[1].splitlines() if line.startswith("state")] == [
+        "state      done (exit code 0)"
+    ]
+    for words in (("status",), ("receipts",), ("models", "list"), ("logs", CLOSED_RUN, "--json"), ("models", "list", "--json")):
+        out, err = mayfly(*words)[1:]
+        assert all(letter.isprintable() or letter == "\n" for letter in str(out if "--json" not in words else "") + err)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import ast
 import io
+from pathlib import Path
 
 import pytest
 
-from trainer.cli.output import Console, duration, money, table
+from trainer.cli.output import Console, duration, money, one_line, printable, table
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Terminal(io.StringIO):
@@ -56,3 +60,28 @@ def test_durations_are_for_people(seconds, text):
 @pytest.mark.parametrize(("dollars", "text"), [(0, "$0.00"), (0.0123, "$0.0123"), (0.204, "$0.20"), (12.24, "$12.24")])
 def test_small_money_keeps_its_digits(dollars, text):
     assert money(dollars) == text
+
+
+def test_what_a_terminal_obeys_is_escaped_and_everything_else_stays():
+    assert (
+        printable("Gr\u00fc\u00dfe \u8d35\u5dde \u2013 \U0001f600\ttab\nline")
+        == "Gr\u00fc\u00dfe \u8d35\u5dde \u2013 \U0001f600\ttab\nline"
+    )
+    assert printable("\x1b[31m\r\x00\x7f\x9b\u202e\u2028\ud800") == r"\x1b[31m\x0d\x00\x7f\x9b\u202e\u2028\ud800"
+    assert one_line("a\nb") == "a b"
+
+
+def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():
+    """`rehearse` prints variables for a shell to evaluate, which quotes them itself."""
+    printing = set()
+    for path in sorted((ROOT / "trainer/cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                printing.add(path.name)
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr == "write"
+                and ast.unparse(node.value) in ("sys.stdout", "sys.stderr")
+            ):
+                printing.add(path.name)
+    assert printing == {"output.py", "rehearse.py"}

@@ -15,8 +15,9 @@ from trainer.control.fleet import FleetAnswer, read_answer
 from trainer.runs.lease import LEASE, heartbeat_key
 from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import RunRecord, iso
-from trainer.runs.store import Conflict, Stored, create_record, models_prefix, result_key, stop_key
+from trainer.runs.store import Conflict, Stored, create_record, models_prefix, progress_key, result_key, stop_key
 
+SHA256 = "ab" * 32
 PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
 
 
@@ -190,33 +191,26 @@ class MemoryCloud:
         stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
         over = self.node_works and self.clock >= began + self.work
         if self.node_beats:
-            self.objects.write(heartbeat_key(run_id, machine.attempt), self._heartbeat(machine, began))
+            self._beat(run_id, machine, began)
         if stop or over:
             self._report(run_id, machine, began, "done" if over else "stopped")
             self.end(machine.instance_id, "Client.InstanceInitiatedShutdown")
 
-    def _heartbeat(self, machine: DescribedInstance, began: datetime) -> bytes:
-        return json.dumps(
-            {
-                "instance_id": machine.instance_id,
-                "at": iso(self.clock),
-                "lease_until": iso(self.clock + LEASE),
-                "phase": "train",
-                "phases": {"boot": iso(began), "train": iso(began)},
-                "progress": {
-                    "BTC-USD": {"epoch": 1, "epochs": 15, "step": 10, "steps": 900, "loss": 0.69, "state": "training"}
-                },
-                "models_total": 2,
-            }
-        ).encode()
+    def _beat(self, run_id: str, machine: DescribedInstance, began: datetime) -> None:
+        lease = {"instance_id": machine.instance_id, "at": iso(self.clock), "lease_until": iso(self.clock + LEASE)}
+        self.objects.write(heartbeat_key(run_id, machine.attempt), json.dumps(lease).encode())
+        training = {"epoch": 1, "epochs": 15, "step": 10, "steps": 900, "loss": 0.69, "state": "training"}
+        phases = {"boot": iso(began), "train": iso(began)}
+        progress = {"phase": "train", "phases": phases, "progress": {"BTC-USD": training}, "models_total": 2}
+        self.objects.write(progress_key(run_id, machine.attempt), json.dumps(progress).encode())
 
     def _report(self, run_id: str, machine: DescribedInstance, began: datetime, state: str) -> None:
         models = []
         for symbol in ("BTC-USD", "ETH-USD") if state == "done" else ("BTC-USD",):
             key = f"{models_prefix(run_id, machine.attempt)}lstm_{symbol}_1m.safetensors"
-            self.objects.write(key, b"weights", sha256="abc")
+            self.objects.write(key, b"weights", sha256=SHA256)
             version = self.objects.stored[key][-1].version_id
-            models.append({"symbol": symbol, "family": "lstm", "key": key, "version_id": version, "sha256": "abc"})
+            models.append({"symbol": symbol, "family": "lstm", "key": key, "version_id": version, "sha256": SHA256})
         phases = {"boot": began, "stage": began + timedelta(seconds=10), "train": began + timedelta(seconds=30)}
         phases |= {"upload": self.clock - timedelta(seconds=2), "end": self.clock}
         result = {

@@ -12,7 +12,8 @@ from trainer.control.fleet import FleetAnswer
 from trainer.control.settle import settle_run
 from trainer.control.stop import StopSignal
 from trainer.errors import ConnectionFailed
-from trainer.runs.store import read_receipt, read_record
+from trainer.runs.store import read_record
+from trainer.runs.stored_receipt import read_receipt
 
 pytestmark = pytest.mark.slow
 

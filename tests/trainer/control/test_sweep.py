@@ -50,7 +50,7 @@ class Account:
         return "alive" if found["State"]["Name"] in ("pending", "running") else "ended"
 
     def beat(self, at: datetime, run_id: str = RUN) -> None:
-        body = json.dumps({"at": at.isoformat(), "lease_until": (at + LEASE).isoformat(), "phase": "train"})
+        body = json.dumps({"at": at.isoformat(), "lease_until": (at + LEASE).isoformat()})
         self.s3.put_object(Bucket=self.settings.bucket, Key=heartbeat_key(run_id, 1), Body=body.encode())
 
     def sweep(self, *, later: timedelta = timedelta(0), run_id: str = "", clients: Clients | None = None):
@@ -144,6 +144,57 @@ def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):
     summary = account.sweep(clients=Clients(ec2=account.ec2, s3=down, scheduler=account.scheduler))
     assert (account.state(silent), account.state(late)) == ("alive", "ended")
     assert summary.lease_check.startswith("skipped")
+
+
+SPOILED = [
+    b'{"at": 5}',
+    b'{"at": "2026-11-20T12:00:00Z", "lease_until": "9999-12-31T23:59:59Z"}',
+    b'{"at": "0001-01-01T00:00:00+14:00"}',
+    b"[" * 200_000,
+    b"",
+    b"\xff",
+    b"x" * 10_000_000,
+]
+
+
+@pytest.mark.parametrize("body", SPOILED, ids=lambda body: str(body[:20]))
+def test_a_spoiled_lease_is_reported_counts_as_none_and_the_next_instance_is_judged(account, body):
+    spoiled = account.launch(run_id="20261120-120000-spoiled-aaaa")
+    key = heartbeat_key("20261120-120000-spoiled-aaaa", 1)
+    account.s3.put_object(Bucket=account.settings.bucket, Key=key, Body=body)
+    late = account.launch(deadline=-timedelta(minutes=1))
+    summary = account.sweep()
+    assert (account.state(spoiled), account.state(late)) == ("alive", "ended")
+    assert (list(summary.spoiled), summary.failed, summary.lease_check) == ([spoiled], {}, "done")
+    assert list(account.sweep(later=timedelta(minutes=16)).terminated) == [spoiled]
+
+
+@pytest.mark.parametrize(("code", "dies"), [("InvalidObjectState", True), ("InvalidRequest", True), ("AccessDenied", False)])
+def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep(account, code, dies):
+    ids = [account.launch(run_id=f"20261120-120000-run-aaa{number}") for number in range(2)]
+    key = heartbeat_key("20261120-120000-run-aaa0", 1)
+
+    def fails(arguments):  # as for an archived object, or one under a key of its writer's own
+        return ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject") if arguments["Key"] == key else None
+
+    clients = Clients(ec2=account.ec2, s3=Broken(account.s3, "get_object", fails), scheduler=account.scheduler)
+    summary = account.sweep(clients=clients, later=timedelta(minutes=16))
+    assert list(summary.spoiled) == [ids[0]] and summary.lease_check == "done"
+    assert sorted(summary.terminated) == sorted(ids if dies else ids[1:])  # where we may not read, the deadline stands
+
+
+def test_an_instance_that_brings_the_sweeper_down_is_reported_and_the_next_one_is_judged(account, monkeypatch):
+    first, late = account.launch(), account.launch(deadline=-timedelta(minutes=1))
+
+    def judge(tags, launched_at, now):
+        if f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}" == tags["deadline"]:
+            raise OverflowError("date value out of range")
+        return overdue(tags, launched_at, now)
+
+    monkeypatch.setattr(sweep_module, "overdue", judge)
+    summary = account.sweep()
+    assert summary.failed == {first: "OverflowError: date value out of range"}
+    assert (list(summary.terminated), account.state(late)) == ([late], "ended")
 
 
 def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(account):

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from trainer.runs.lease import MOST_LEASE_BYTES
 from trainer.runs.record import from_iso
 
 RUN = "20261120-235912-test-k3v9"
@@ -36,8 +37,10 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     }
     assert result["data"] == {"bars": 7, "synthetic": True}
     assert result["python_packages"] == "the desk's .venv"
-    heartbeat = json.loads(machine.read(f"live/{RUN}/1/0.json"))
-    assert (heartbeat["phase"], heartbeat["models_done"], heartbeat["models_total"]) == ("end", 2, 2)
+    progress = json.loads(machine.read(f"{NODE}progress.json"))
+    assert (progress["phase"], progress["models_done"], progress["models_total"]) == ("end", 2, 2)
+    lease = machine.read(f"live/{RUN}/1/0.json")
+    assert len(lease) <= MOST_LEASE_BYTES and list(json.loads(lease))[-2:] == ["at", "lease_until"]
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
     assert "the trainer runs on 4 cpu" in log
     assert f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log  # from the bundle, not the checkout

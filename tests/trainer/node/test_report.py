@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from trainer.errors import ConfigError, DataError, TrainerError
+from trainer.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
-from trainer.node.report import Status, ending, heartbeat, result
-from trainer.runs.lease import read_heartbeat, silent
+from trainer.node.report import Status, ending, lease, progress, result
+from trainer.runs.lease import read_lease, silent
+from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, heartbeat, read_result
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 DEADLINE = NOON + timedelta(hours=1)
@@ -71,9 +74,33 @@ def test_every_model_that_is_not_there_is_reported_with_a_reason() -> None:
     ]
 
 
-def test_a_heartbeat_is_one_that_the_sweeper_reads() -> None:
-    told = status(done="A", symbols={"A": {"state": "done"}})
+def test_lease_and_progress_are_what_the_desk_and_the_sweeper_read() -> None:
+    told = status(done="A", symbols={"A": {"state": "done", "loss": math.nan, "step": 3}}, rates={0: 5.0})
     told.enter("boot", NOON)
-    read = read_heartbeat(heartbeat(told, NOON + timedelta(seconds=3)))
+    at = NOON + timedelta(seconds=3)
+    read = heartbeat(read_lease(json.dumps(lease(told, at)).encode(), at), progress(told))
     assert (read.instance_id, read.phase, read.phases, read.models_done) == ("i-1", "boot", {"boot": NOON}, 1)
+    assert read.progress == {"A": {"state": "done", "step": 3}}  # a loss that is no number is none
     assert not silent(launched_at=NOON, lease_until=read.lease_until, now=read.lease_until)
+
+
+@pytest.mark.parametrize("num_models", [500, 5000])
+def test_a_lease_stays_small_and_progress_is_bounded_however_many_models_there_are(num_models: int) -> None:
+    entry = {"epoch": 3, "epochs": 15, "step": 120, "steps": 900, "loss": 0.6931471, "train_loss": 0.69, "validation_loss": 0.7}
+    symbols = {f"SYMBOL-{number:05d}": {"state": "waiting", **entry} for number in range(num_models)}
+    symbols["SYMBOL-04999"] = {"state": "training", **entry}
+    told = status(symbols=symbols)
+    assert len(json.dumps(lease(told, NOON))) < 512
+    body = progress(told)
+    read = heartbeat(read_lease(json.dumps(lease(told, NOON)).encode(), NOON), body)
+    assert len(body) <= MOST_PROGRESS_BYTES and len(read.progress) == min(len(symbols), MOST_SHOWN)
+    assert read.progress["SYMBOL-04999"]["state"] == "training"  # models at work are told first
+
+
+def test_what_a_node_says_at_the_end_is_what_the_desk_reads_however_long_its_texts() -> None:
+    failed = status(failed=({"symbol": "A", "fold": 1, "seed": 0, "reason": "x" * 99_999},))
+    error = TrainingFailed("y" * 99_999, why="it\x1b[31m").as_dict()
+    value = result(failed, ended=("failed", 100, error), unfinished="the trainer ended", python_packages="node lock")
+    read = read_result(json.dumps(value).encode(), models_prefix="models/experiments/r/2/")
+    assert [item["symbol"] for item in read.failed] == ["A", "B"]
+    assert read.error is not None and read.error["what"].endswith(" ...")

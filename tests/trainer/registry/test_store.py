@@ -18,7 +18,7 @@ KEY = f"models/experiments/{CLOSED_RUN}/1/lstm_BTC-USD_1m.safetensors"
 
 
 def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
-    (model,) = list_models(account)
+    (model,) = list_models(account).models
     assert (model.name, model.run_id, model.key, model.stage) == ("lstm_BTC-USD_1m", CLOSED_RUN, KEY, "experiment")
     assert (model.family, model.symbol, model.metrics["test"]["auc"]) == ("lstm", "BTC-USD", 0.53)
     assert model.version_id == account.head(key=KEY).version_id
@@ -65,7 +65,7 @@ def test_a_run_without_a_receipt_shows_the_attempt_that_its_record_names(account
         account.put(key=f"models/experiments/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors", body=b"weights")
     (model,) = models_of_run(account, record.run_id)
     assert "/2/" in model.key
-    assert [item.run_id for item in list_models(account)] == [record.run_id, CLOSED_RUN]
+    assert [item.run_id for item in list_models(account).models] == [record.run_id, CLOSED_RUN]
 
 
 def test_folds_and_seeds_are_models_of_their_own(account, make_record):
@@ -81,4 +81,4 @@ def test_folds_and_seeds_are_models_of_their_own(account, make_record):
 
 def test_keys_without_a_record_are_nobodys_models(account):
     account.put(key="models/experiments/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights")
-    assert [model.run_id for model in list_models(account)] == [CLOSED_RUN]
+    assert [model.run_id for model in list_models(account).models] == [CLOSED_RUN]

@@ -29,7 +29,7 @@ from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.lease import heartbeat_key
+from trainer.runs.lease import LEASE, heartbeat_key
 from trainer.runs.record import Rung, iso, utc_now
 from trainer.runs.store import create_record
 from trainer.stack_outputs import StackOutputs, parameter_name
@@ -144,9 +144,6 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
         create_record(aws.objects, record)
         left = drive_to_instance(aws, run_id, poll_seconds=0.05)
         (net.ids[layer],) = left.attempts[0].launches[0].instance_ids
-        # The agent of a node that hangs in its training goes on beating: what ends the node is its deadline alone.
-        beat = {"at": iso(now), "lease_until": iso(net.deadline + timedelta(hours=1)), "phase": "train"}
-        s3.put_object(Bucket=net.outputs.bucket, Key=heartbeat_key(run_id, 1), Body=json.dumps(beat).encode())
 
 
 def _hang(net: Net, wait_until: Callable[..., None]) -> None:
@@ -171,6 +168,13 @@ def _started(timers: Path) -> list[Path]:
     return list(timers.glob("[!.]*.timer"))  # a dot's is being written: its node will never rename it
 
 
+def _beat(net: Net, at: datetime) -> None:
+    """Renew every lease: the agent of a node that hangs in its training beats on, and its deadline alone ends the node."""
+    lease = json.dumps({"at": iso(at), "lease_until": iso(at + LEASE)}).encode()
+    for run_id in net.runs.values():
+        net.access.client("s3").put_object(Bucket=net.outputs.bucket, Key=heartbeat_key(run_id, 1), Body=lease)
+
+
 def _pass_the_deadline(net: Net, wait_until: Callable[..., None]) -> None:
     """Move the clock to just before the deadline, to the deadline, and (for the last layer) to the next standing sweep."""
     left = (net.deadline - net.cloud.clock.now()).total_seconds()
@@ -179,6 +183,7 @@ def _pass_the_deadline(net: Net, wait_until: Callable[..., None]) -> None:
         STANDING_MINUTES * 60,
     ):  # the server went through it all, twice
         swept = len(net.sweeps())
+        _beat(net, net.cloud.clock.now() + timedelta(seconds=seconds))
         net.cloud.clock.advance(seconds)
         wait_until(lambda swept=swept: len(net.sweeps()) > swept)
     net.note("before")

@@ -1,12 +1,14 @@
-"""The lease: reading a heartbeat, and when silence counts."""
+"""The lease: what is believed, and when silence counts."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, heartbeat_key, read_heartbeat, silent
+from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, heartbeat_key, read_lease, silent
+from trainer.runs.reading import Unsound
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -15,25 +17,40 @@ def test_the_key_names_run_attempt_and_node():
     assert heartbeat_key("r", 2) == "live/r/2/0.json"
 
 
-def test_a_heartbeat_without_a_lease_gets_the_usual_one():
-    assert read_heartbeat({"at": "2026-11-20T12:00:00Z"}).lease_until == NOON + LEASE
+def lease(**fields: object) -> bytes:
+    known = {"instance_id": "i-0a1", "at": "2026-11-20T13:00:00+01:00", "lease_until": "2026-11-20T12:01:30Z"}
+    return json.dumps({**known, **fields}).encode()
 
 
-def test_a_heartbeat_is_read_with_its_phases_in_utc():
-    beat = read_heartbeat(
-        {
-            "at": "2026-11-20T13:00:00+01:00",
-            "lease_until": "2026-11-20T12:01:30Z",
-            "phases": {"boot": "2026-11-20T11:59:00Z", "train": None},
-        }
-    )
-    assert (beat.at, beat.phases) == (NOON, {"boot": NOON - timedelta(minutes=1)})
+def test_a_lease_is_read_in_utc_and_knows_its_instance():
+    read = read_lease(lease(), NOON)
+    assert (read.instance_id, read.at, read.lease_until) == ("i-0a1", NOON, NOON + LEASE)
 
 
-@pytest.mark.parametrize("values", [{}, {"at": "yesterday"}, {"at": "2026-11-20T12:00:00"}])
-def test_what_no_node_of_ours_wrote_is_refused(values):
-    with pytest.raises((KeyError, ValueError)):
-        read_heartbeat(values)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b'{"at": 5}',
+        b"[" * 200_000,
+        b'{"a":' * 200_000,
+        lease(at="yesterday"),
+        lease(at="2026-11-20T12:00:00"),
+        lease(at="0001-01-01T00:00:00+14:00"),
+        lease(lease_until="9999-12-31T23:59:59Z"),
+        lease(at="9999-12-31T23:59:59Z", lease_until="9999-12-31T23:59:59Z"),
+        lease(at="2026-11-20T12:30:00Z", lease_until="2026-11-20T12:31:00Z"),  # half an hour ahead
+        lease(lease_until="2026-11-20T11:59:59Z"),
+        lease(instance_id=7),
+        lease(instance_id="i-1/../i-2"),
+        lease(note="x" * 4096),
+        lease().replace(b"}", b', "n": NaN}'),
+    ],
+)
+def test_what_no_node_of_ours_wrote_is_one_error(body):
+    with pytest.raises(Unsound):
+        read_lease(body, NOON)
 
 
 @pytest.mark.parametrize(
@@ -47,12 +64,3 @@ def test_what_no_node_of_ours_wrote_is_refused(values):
 )
 def test_silence_counts_after_the_lease_or_the_boot_allowance(lease_until, now, expected):
     assert silent(launched_at=NOON, lease_until=lease_until, now=now) is expected
-
-
-def test_a_rate_has_a_unit_that_we_know():
-    at = {"at": "2026-11-20T12:00:00Z", "rate": 5.0}
-    assert [read_heartbeat({**at, "unit": unit}).unit for unit in ("chunks", "windows", "\x1b[31m")] == [
-        "chunks",
-        "windows",
-        "windows",
-    ]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from trainer.errors import UsageError
-from trainer.runs.lease import Heartbeat
-from trainer.runs.observation import ModelSeen, NodeResult, Observation
+from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, seconds, spent
 from trainer.runs.record import Attempt, InstanceSeen, Launch
+from trainer.runs.reports import Heartbeat, NodeResult
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "receipt.md"

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from trainer.runs.actions import ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop
-from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, Heartbeat
-from trainer.runs.observation import DescribedInstance, ModelSeen, NodeResult, Observation
+from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK
+from trainer.runs.observation import DescribedInstance, ModelSeen, Observation
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, Launch, RunRecord
+from trainer.runs.reports import Heartbeat, NodeResult
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 DEADLINE = NOON + timedelta(hours=1)

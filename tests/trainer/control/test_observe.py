@@ -1,0 +1,92 @@
+"""A look at a run: what a node left is read once, bounded in number and seconds, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from trainer.control import observe as observe_module
+from trainer.control.drive import drive_to_receipt
+from trainer.control.observe import observe
+from trainer.errors import ConnectionFailed
+from trainer.runs.lease import heartbeat_key
+from trainer.runs.reports import NodeResult
+from trainer.runs.store import progress_key, read_record, result_key
+
+
+class Left(Exception):
+    pass
+
+
+def _leave_when_running(progress) -> None:
+    if progress.state == "running":
+        raise Left
+
+
+@pytest.fixture
+def run(make_cloud):
+    """Return a cloud whose run has its instance, which says nothing by itself, and the run's record."""
+    cloud, record = make_cloud()
+    cloud.node_works = cloud.node_beats = False
+    with pytest.raises(Left):
+        drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=_leave_when_running)
+    return cloud, read_record(cloud.objects, record.run_id)[0]
+
+
+LEASE = {"at": "2026-11-20T12:00:00Z", "lease_until": "2026-11-20T12:01:00Z"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[" * 200_000, b'{"at": 5}', json.dumps({**LEASE, "lease_until": "9999-12-31T23:59:59Z"}).encode()]
+)
+def test_a_spoiled_lease_counts_as_none(run, body):
+    cloud, record = run
+    cloud.objects.write(heartbeat_key(record.run_id, 1), body)
+    assert observe(cloud, record).heartbeat is None
+
+
+def test_spoiled_progress_is_said_and_the_lease_counts(run):
+    cloud, record = run
+    cloud.objects.write(heartbeat_key(record.run_id, 1), json.dumps(LEASE).encode())
+    cloud.objects.write(progress_key(record.run_id, 1), b'{"rate": "fast"}')
+    beat = observe(cloud, record).heartbeat
+    assert beat is not None and "the node's progress can't be read" in beat.message
+
+
+@pytest.mark.parametrize("body", [b"", b"[" * 200_000, b'{"state": "done", "models": [{"key": "../.bashrc"}]}'])
+def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
+    cloud, record = run
+    cloud.objects.write(result_key(record.run_id, 1), body)
+    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    assert (receipt["state"], receipt["exit_code"], receipt["models"]) == ("failed", 100, [])
+    assert "can't be read" in receipt["error"]["what"]
+
+
+def test_each_model_is_asked_for_once_however_many_looks_a_run_takes_to_close(make_cloud, monkeypatch):
+    cloud, record = make_cloud()
+    asked = []
+    head = cloud.objects.head
+
+    def counted(*, key, version_id=""):
+        asked.append(key)
+        return head(key=key, version_id=version_id)
+
+    monkeypatch.setattr(cloud.objects, "head", counted, raising=False)
+    drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    models = [key for key in asked if key.startswith("models/")]
+    assert len(models) == len(set(models)) == 2
+
+
+def test_asking_for_models_ends_in_time_when_s3_does_not_answer(run, monkeypatch):
+    cloud, record = run
+    never = threading.Event()
+    monkeypatch.setattr(observe_module, "MODELS_SECONDS", 0.05)
+    monkeypatch.setattr(cloud.objects, "head", lambda **_: never.wait(), raising=False)
+    model = {"key": "models/experiments/r/1/lstm_A_1m.safetensors", "version_id": "v"}
+    try:
+        with pytest.raises(ConnectionFailed, match="the 30 models of"):
+            observe_module.models_seen(cloud.objects, record, NodeResult(state="done", models=(model,) * 30))
+    finally:
+        never.set()

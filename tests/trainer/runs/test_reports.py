@@ -1,0 +1,104 @@
+"""What a node reports: what one of ours writes is read, and every crafted report is one error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainer.runs.reading import Unsound
+from trainer.runs.reports import MOST_TEXT, read_result
+
+PREFIX = "models/experiments/r/1/"
+MODEL = {
+    "symbol": "BTC-USD",
+    "fold": 1,
+    "seed": 0,
+    "family": "lstm",
+    "target": "direction",
+    "key": f"{PREFIX}lstm-direction_BTC-USD_1m.safetensors",
+    "version_id": "v1",
+    "sha256": "ab" * 32,
+    "metrics": {},
+}
+TABLE = [{"title": "AUC", "value": ["auc"], "beside": []}]
+ABOUT = {"headline": "auc", "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}}, "table": TABLE}
+
+
+def read(**fields: object):
+    return read_result(json.dumps({"state": "done", **fields}).encode(), models_prefix=PREFIX)
+
+
+def test_a_model_right_under_the_attempts_prefix_is_read_with_its_scores():
+    (model,) = read(models=[{**MODEL, "metrics": {"about": ABOUT, "test": {"auc": 0.5}}}]).models
+    assert (model["key"], model["metrics"]["test"]) == (MODEL["key"], {"auc": 0.5})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "models/experiments/r/2/lstm_A_1m.safetensors",
+        "models/production/lstm_A_1m.safetensors",
+        "runs/r/run.json",
+        *(
+            PREFIX + name
+            for name in (
+                "",
+                "..",
+                "../../../production/lstm_A_1m.safetensors",
+                "a/lstm_A_1m.safetensors",
+                ".bashrc",
+                "Makefile",
+                ".hidden.safetensors",
+                "-rf.safetensors",
+                "~root.safetensors",
+                "a\\b.safetensors",
+                "a\nb.safetensors",
+                "a\x1b[31m.safetensors",
+                "a\u202eb.safetensors",
+                "\x00.safetensors",
+                "x" * 300 + ".safetensors",
+            )
+        ),
+    ],
+)
+def test_a_model_whose_name_is_not_that_of_a_model_of_this_attempt_spoils_the_result(key):
+    with pytest.raises(Unsound, match="key"):
+        read(models=[{**MODEL, "key": key}])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "perfect"},
+        {"exit_code": -1},
+        {"exit_code": 10**9},
+        {"error": "it failed"},
+        {"error": {"code": "101"}},
+        {"error": {"what": "x" * (MOST_TEXT + 1)}},
+        {"models": {"a": 1}},
+        {"models": [5]},
+        {"models": [{**MODEL, "sha256": "../../etc/passwd"}]},
+        {"models": [{**MODEL, "symbol": ["A"]}]},
+        {"models": [{**MODEL, "fold": "1"}]},
+        {"models": [{**MODEL, "metrics": [1]}]},
+        {"models": [{**MODEL, "metrics": {"about": {"headline": "auc"}}}]},
+        {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "headline": "loss"}}}]},
+        {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": [{**TABLE[0], "value": "auc"}]}}}]},
+        {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": [{**TABLE[0], "value": [["auc"]]}]}}}]},
+        {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": TABLE * 99}}}]},
+        {"models": [MODEL] * 20_001},
+        {"failed": [{"symbol": "A", "reason": {"deep": 1}}]},
+        {"retries": 1e3},
+        {"phases": {"train": "9999-12-31T23:59:59Z"}},
+        {"phases": {str(number): "2026-11-20T12:00:00Z" for number in range(9)}},
+        {"data": {"bars": "many"}},
+        {"data": {"files": ["a.parquet"]}},
+        {"devices": {"found": -1}},
+        {"tuned": [1]},
+    ],
+    ids=lambda fields: json.dumps(fields)[:60],
+)
+def test_a_crafted_result_is_one_error(fields):
+    with pytest.raises(Unsound):
+        read(**fields)

@@ -1,0 +1,170 @@
+"""What a node reports: its progress while it works, its result at the end. Each is read here once, strictly and bounded.
+
+Owns the limits, which `node.report` keeps to. What passes is typed; what does not is one `Unsound`, and counts as no report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from trainer.artifacts.metrics import check_metrics
+from trainer.artifacts.names import is_model_file
+from trainer.runs.lease import Lease
+from trainer.runs.reading import MOST_TEXT, Fields, Unsound, read_object
+
+MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
+MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
+MOST_SHOWN = 2_000  # models whose progress is told; of more, `models_total` and `models_done`
+MOST_MODELS = 20_000  # of one run
+MOST_PHASES = 8
+MOST_FILES = 20_000
+MOST_COUNT = 10**12  # of steps, bars and the like
+SHA256 = "[0-9a-f]{64}"
+NODE_STATES = ("done", "failed", "stopped", "expired")
+MODEL_STATES = ("waiting", "training", "done", "failed")
+UNITS = ("windows", "chunks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """The last word of one node while it works: its lease, where it is, and how far its models are."""
+
+    instance_id: str
+    at: datetime
+    lease_until: datetime
+    phase: str = ""
+    phases: Mapping[str, datetime] = field(default_factory=dict)  # when each phase began
+    progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by symbol
+    models_total: int = 0
+    models_done: int = 0
+    rate: float | None = None  # of all workers together, in `unit` a second
+    unit: str = "windows"  # or chunks
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeResult:
+    """A node's result.json: the end of its work, as the node reports it."""
+
+    state: str
+    exit_code: int = 0
+    error: Mapping[str, Any] | None = None
+    models: tuple[Mapping[str, Any], ...] = ()
+    failed: tuple[Mapping[str, Any], ...] = ()
+    retries: int = 0
+    phases: Mapping[str, datetime] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    devices: Mapping[str, Any] = field(default_factory=dict)
+    python_packages: str = ""
+    tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
+
+
+def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
+    """Join a lease and the node's progress object (b"" where there is none). Raises Unsound."""
+    fields = read_object(progress or b"{}", most_bytes=MOST_PROGRESS_BYTES, name="the progress")
+    return Heartbeat(
+        **vars(lease),
+        phase=fields.text("phase", ""),
+        phases=fields.instants("phases", most=MOST_PHASES),
+        progress={name: _model_progress(told) for name, told in fields.tables("progress", most=MOST_SHOWN)},
+        models_total=fields.whole("models_total", 0, most=MOST_MODELS),
+        models_done=fields.whole("models_done", 0, most=MOST_MODELS),
+        rate=fields.number("rate", least=0),
+        unit=fields.choice("unit", UNITS, "windows"),
+        message=fields.text("message", "", most=MOST_TEXT),
+    )
+
+
+def read_result(body: bytes, *, models_prefix: str) -> NodeResult:
+    """Read a node's result, whose models lie right under `models_prefix`. Raises Unsound for one no node of ours wrote."""
+    fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
+    return NodeResult(
+        state=fields.choice("state", NODE_STATES),
+        exit_code=fields.whole("exit_code", 0, most=255),
+        error=read_error(fields),
+        models=tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS)),
+        failed=tuple(
+            {**_identity(item), "reason": item.text("reason", "", most=MOST_TEXT)}
+            for item in fields.rows("failed", most=MOST_MODELS)
+        ),
+        retries=fields.whole("retries", 0, most=MOST_COUNT),
+        phases=fields.instants("phases", most=MOST_PHASES),
+        data=read_data(fields.table("data")),
+        devices=read_devices(fields.table("devices")),
+        python_packages=fields.text("python_packages", ""),
+        tuned=fields.table("tuned").values,
+    )
+
+
+def read_error(fields: Fields) -> dict[str, Any] | None:
+    """Return the field `error`: an error as `TrainerError.as_dict` writes it, or None."""
+    error = fields.table("error")
+    if not error.values:
+        return None
+    texts = {key: error.text(key, "", most=MOST_TEXT) for key in ("what", "why", "do")}
+    return {"code": error.whole("code", 100, most=255), **texts}
+
+
+def read_model(fields: Fields, models_prefix: str) -> dict[str, Any]:
+    """Return one reported model. Its key must be a model's file name right under `models_prefix`."""
+    key = fields.text("key", most=1024)
+    if not key.startswith(models_prefix) or not is_model_file(key.removeprefix(models_prefix)):
+        raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model right under {models_prefix}")
+    return {
+        **_identity(fields),
+        "family": fields.text("family"),
+        "target": fields.text("target", ""),
+        "key": key,
+        "version_id": fields.text("version_id", most=1024),
+        "sha256": fields.text("sha256", pattern=SHA256),
+        "metrics": read_metrics(fields),
+    }
+
+
+def read_metrics(fields: Fields) -> dict[str, Any]:
+    """Return the field `metrics`, with a description that can be shown."""
+    metrics = fields.table("metrics").values
+    try:
+        check_metrics(metrics)
+    except ValueError as error:
+        raise Unsound(f"{fields.name}.metrics: {error}") from error
+    return dict(metrics)
+
+
+def read_data(fields: Fields) -> dict[str, Any]:
+    """Return what a run read: its files, and the counts over all of them."""
+    return {
+        "files": [dict(item.values) for item in fields.rows("files", most=MOST_FILES)],
+        "bars": fields.whole("bars", 0, most=MOST_COUNT),
+        "holes": fields.whole("holes", 0, most=MOST_COUNT),
+        "synthetic": fields.truth("synthetic"),
+    }
+
+
+def read_devices(fields: Fields) -> dict[str, Any]:
+    """Return the accelerators that a node found; {} where it did not look."""
+    if not fields.values:
+        return {}
+    counts = {key: fields.whole(key, 0, most=1024) for key in ("expected", "found")}
+    return {**counts, "kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
+
+
+def _identity(fields: Fields) -> dict[str, Any]:
+    """Return a model's symbol, and fold and seed where they are named."""
+    numbers = {key: fields.whole(key) for key in ("fold", "seed") if fields.values.get(key) is not None}
+    return {"symbol": fields.text("symbol"), **numbers}
+
+
+def _model_progress(fields: Fields) -> dict[str, Any]:
+    """Return how far one model is; only what is told."""
+    told: dict[str, Any] = {"state": fields.choice("state", MODEL_STATES, "waiting")}
+    for key in ("epoch", "epochs", "step", "steps"):
+        if fields.values.get(key) is not None:
+            told[key] = fields.whole(key, most=MOST_COUNT)
+    for key in ("loss", "train_loss", "validation_loss"):
+        if (value := fields.number(key)) is not None:
+            told[key] = value
+    return told

@@ -1,0 +1,109 @@
+"""Receipts as they lie in the bucket: read, and checked for everything that is shown or done by them.
+
+A receipt may be years old and of an earlier format, or somebody else's. `runs.receipt` makes them, `docs/receipt.md` describes
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.artifacts.names import is_model_file
+from trainer.errors import ConfigError
+from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.reading import MOST_TEXT, Fields, Unsound, read_object
+from trainer.runs.receipt import PHASES, Receipt
+from trainer.runs.reports import MOST_MODELS, SHA256, read_data, read_error, read_metrics
+from trainer.runs.store import Objects, receipt_key
+
+MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB
+MOST_INSTANCES = 1_000
+EXPERIMENTS = "models/experiments/"
+
+
+class UnreadableReceipt(ConfigError):
+    """A receipt that this version can't read: damaged, or none of ours."""
+
+
+def read_receipt(objects: Objects, run_id: str) -> Receipt | None:
+    """Return a closed run's receipt, or None where there is none yet. Raises UnreadableReceipt."""
+    stored = objects.get(key=receipt_key(run_id))
+    if stored is None:
+        return None
+    try:
+        return receipt_from_json(stored.body, run_id)
+    except Unsound as error:
+        what = f"cannot read the receipt of run {run_id}"
+        raise UnreadableReceipt(what, why=str(error), do="Its earlier versions are in the bucket.") from error
+
+
+def receipt_from_json(body: bytes, run_id: str) -> Receipt:
+    """Read a receipt of a run. Raises Unsound where something that is shown has another type, or is another run's."""
+    fields = read_object(body, most_bytes=MOST_RECEIPT_BYTES, name="the receipt")
+    if fields.text("run_id") != run_id:
+        raise Unsound(f"the receipt is that of run {fields.text('run_id')!r}")
+    fields.choice("state", tuple(EXIT_CODES))
+    fields.instant("created_at")
+    job = fields.table("job")
+    if not job.values:
+        raise Unsound("the receipt has no job")
+    checked: Receipt = {
+        **fields.values,
+        "exit_code": fields.whole("exit_code", most=255),
+        "error": read_error(fields),
+        "deadline": fields.text("deadline", most=40),
+        "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
+        "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
+        "failed": [_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
+        "retries": fields.whole("retries", 0),
+        "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
+        "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
+        "data": read_data(fields.table("data")),
+        "note": fields.text("note", "", most=MOST_TEXT),
+    }
+    if "deadline_cause" in checked:
+        fields.text("deadline_cause")
+    if fields.values.get("closed_at") is not None:
+        fields.instant("closed_at")
+    for key in ("data.folds", "train.seeds", "train.seed"):
+        table, _, name = key.partition(".")
+        (job.table(table) if isinstance(job.values.get(table), dict) else job).whole(name, 1)
+    return checked
+
+
+def _instance(fields: Fields) -> dict[str, Any]:
+    names = ("instance_id", "instance_type", "market", "availability_zone", "state")
+    texts = {name: fields.text(name) for name in names}
+    return {**fields.values, **texts, "proof": fields.text("proof", "")}
+
+
+def _model(fields: Fields, run_id: str) -> dict[str, Any]:
+    """Return a model. Its key names the run, and a model's file: it is downloaded under the last part of its key."""
+    key = fields.text("key", most=1024)
+    parts = key.removeprefix(EXPERIMENTS).split("/")
+    right = len(parts) == 3 and parts[0] == run_id and parts[1].isdigit() and is_model_file(parts[2])
+    if not key.startswith(EXPERIMENTS) or not right:
+        raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
+    return {
+        **_identity(fields),
+        "family": fields.text("family"),
+        "target": fields.text("target", ""),
+        "key": key,
+        "version_id": fields.text("version_id", most=1024),
+        "sha256": fields.text("sha256", pattern=SHA256),
+        "metrics": read_metrics(fields),
+    }
+
+
+def _failed(fields: Fields) -> dict[str, Any]:
+    return {**_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)}
+
+
+def _identity(fields: Fields) -> dict[str, Any]:
+    """Return symbol, fold and seed; receipts of before folds have no fold, and some no seed."""
+    seed = {"seed": fields.whole("seed")} if fields.values.get("seed") is not None else {}
+    return {"symbol": fields.text("symbol"), "fold": fields.whole("fold", 1), **seed}
+
+
+def _numbers(fields: Fields, names: tuple[str, ...]) -> dict[str, float]:
+    return {name: fields.number(name, least=0) or 0.0 for name in names}
