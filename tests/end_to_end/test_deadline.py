@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from trainer.access import Access
-from trainer.rehearsal.client import ACCOUNT, REGION
+from trainer.rehearsal.client import ACCOUNT, Server
+from trainer.rehearsal.home import read_note
 from trainer.runs.record import from_iso, record_from_json
 
 GROUP = "mayfly-dev"
@@ -20,8 +21,9 @@ BUDGET = "1.5"  # 441 seconds of a p3.8xlarge, far below the default of half an 
 
 def access_of(home: Path) -> Access:
     """Return access to the embedded AWS that runs at a desk."""
-    url = json.loads((home / "server.json").read_text())["url"]
-    return Access(region=REGION, endpoint_url=url, access_key=f"AKIA{ACCOUNT}0000", secret_key="rehearsal", rehearsal=True)
+    note = read_note(home)
+    assert note is not None
+    return Server(note=note, lease="").access(ACCOUNT)
 
 
 def timer_instant(sandbox: Path) -> datetime | None:

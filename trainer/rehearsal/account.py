@@ -17,6 +17,7 @@ from typing import Any
 from trainer.rehearsal import wire
 from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.clock import Clock
+from trainer.rehearsal.keys import Credentials, Keyring, Kind
 from trainer.rehearsal.object_log import ObjectLog
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError, Delays, World
@@ -59,6 +60,7 @@ class EmbeddedAccount:
     run_nodes: bool
     fire_schedules: bool
     endpoint: Callable[[], str]  # the server's URL, known once it listens
+    keyring: Keyring
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
     storage_lock: threading.RLock = field(default_factory=threading.RLock)  # apart: a large object must not hold up EC2
@@ -73,6 +75,10 @@ class EmbeddedAccount:
 
     def __post_init__(self) -> None:
         self.world = World(delays=self.delays)
+
+    def credentials(self, kind: Kind, name: str) -> Credentials:
+        """Return the credentials of one principal of this account."""
+        return self.keyring.credentials(self.account, kind, name)
 
     def moto(self, service: str, operation: str, params: dict[str, Any], *, region: str = REGION) -> dict[str, Any]:
         """Call moto in this account. Raises AwsError with moto's code."""

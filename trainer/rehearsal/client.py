@@ -1,14 +1,17 @@
 """A command's side of the embedded AWS: find or start its server, lease it, have the Pulumi program applied, give access.
 
-The server is a process of its own, so that it survives whoever started it; `<root>/server.json` says where it listens.
-Nothing here imports moto or anything that only Linux has.
+The server is a process of its own, so that it survives whoever started it; `home` says where it listens and with which secret.
+Both sides of a request to the server itself prove that they know that secret. Nothing here imports moto or boto3.
 """
 
 from __future__ import annotations
 
+import hmac
+import http.client
 import importlib.util
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -24,32 +27,55 @@ import trainer
 from trainer import environment
 from trainer.access import Access
 from trainer.errors import ConfigError
+from trainer.rehearsal import home
 from trainer.rehearsal.forks import ForkedProcess, fork
+from trainer.rehearsal.home import Note
+from trainer.rehearsal.keys import NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
+from trainer.rehearsal.leases import start_ticks
 
 ACCOUNT = "000000000001"
 REGION = "us-east-1"
 START_SECONDS = 60.0  # about two on an idle machine
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy has no business on loopback
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Whoever answers in the server's place leads nowhere."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)  # a proxy has no business on loopback
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """A running server, and our lease on it."""
 
-    url: str
-    pid: int
+    note: Note
     lease: str
 
+    @property
+    def url(self) -> str:
+        """Return its address."""
+        return self.note.url
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self.note.pid
+
     def access(self, account: str) -> Access:
-        """Return access to an account of it."""
+        """Return the desk's access to an account of it."""
+        own = Keyring(self.note.secret).credentials(account)
         return Access(
-            region=REGION, endpoint_url=self.url, access_key=f"AKIA{account}0000", secret_key="rehearsal", rehearsal=True
+            region=REGION, endpoint_url=self.url, access_key=own.access_key, secret_key=own.secret_key, rehearsal=True
         )
 
     def apply_program(self, account: str) -> None:
         """Have the Pulumi program applied to an account, unless it is; some seconds. Raises ConfigError with what it said."""
         try:
-            answer = _post(f"{self.url}/_rehearsal/program", {"account": account}, timeout_seconds=180)
+            answer = _ask(self.note, "program", {"account": account}, timeout_seconds=180)
         except OSError as failure:
             what = "the embedded AWS ended while the Pulumi program was applied to it"
             raise ConfigError(what, why=str(failure), do="Try again; its server.log may tell more.") from failure
@@ -59,7 +85,7 @@ class Server:
     def release(self) -> None:
         """Give the lease back; a server that is gone needs none."""
         try:
-            _post(f"{self.url}/_rehearsal/release", {"lease": self.lease})
+            _ask(self.note, "release", {"lease": self.lease})
         except OSError:
             return
 
@@ -91,8 +117,7 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
         raise ConfigError("the embedded AWS needs Linux or a container", do="Run this in a container, or use an AWS account.")
     if importlib.util.find_spec("moto") is None:
         raise ConfigError("the embedded AWS needs moto, which is not installed", do="pip install 'mayfly[rehearsal]'")
-    root.mkdir(parents=True, exist_ok=True)
-    root = root.resolve()
+    root = home.open_home(root)
     deadline = time.monotonic() + START_SECONDS
     starting: subprocess.Popen[bytes] | ForkedProcess | None = None
     while time.monotonic() < deadline:
@@ -103,44 +128,35 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
         if starting is None or starting.poll() is not None:
             starting = _start(root)
         time.sleep(0.1)
-    raise ConfigError("the embedded AWS did not start", why=_last_line(root / "server.log"), do=f"Read {root / 'server.log'}.")
+    raise ConfigError("the embedded AWS did not start", why=_last_line(root / home.LOG), do=f"Read {root / home.LOG}.")
 
 
 def stop_server(root: Path, *, timeout_seconds: float = 30.0) -> bool:
-    """End the server of `root` with everything that runs in it, and wait. Returns whether there was one."""
+    """End the server of `root`, and no other, with everything that runs in it, and wait. Returns whether there was one."""
     root = root.resolve()
-    known = _known(root)
-    if known is None:
+    note = home.read_note(root)
+    if note is None:
         return False
     try:
-        _post(f"{known['url']}/_rehearsal/stop", {})
+        if not _ask(note, "stop", {"root": str(root)}).get("stopped"):
+            return False
     except OSError:
         return False
     deadline = time.monotonic() + timeout_seconds
-    while (root / "server.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    while Path(f"/proc/{known['pid']}").exists() and not _is_zombie(known["pid"]) and time.monotonic() < deadline:
+    while start_ticks(note.pid) == note.started and time.monotonic() < deadline:
         time.sleep(0.05)
     return True
 
 
 def _lease_running(root: Path, holder: int) -> Server | None:
-    known = _known(root)
-    if known is None:
+    note = home.read_note(root)
+    if note is None:
         return None
     try:
-        lease = _post(f"{known['url']}/_rehearsal/lease", {"pid": holder, "root": str(root)}).get("lease")
-    except (OSError, ValueError):  # it ended without a word, and perhaps somebody else has its port
+        lease = _ask(note, "lease", {"pid": holder, "root": str(root)}).get("lease")
+    except OSError:  # it ended without a word, and perhaps somebody else has its port
         return None
-    return Server(url=known["url"], pid=known["pid"], lease=lease) if lease else None
-
-
-def _known(root: Path) -> dict[str, Any] | None:
-    try:
-        known: dict[str, Any] = json.loads((root / "server.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return known
+    return Server(note=note, lease=lease) if lease else None
 
 
 def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
@@ -148,7 +164,7 @@ def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
     words = ("-m", "trainer.rehearsal.server", "--root", str(root))
     variables = environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
     shared = environment.rehearsal_environment().fork_server
-    with (root / "server.log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
+    with home.open_private(root / home.LOG, os.O_WRONLY | os.O_APPEND) as log, Path(os.devnull).open("rb") as nothing:
         if shared is not None:
             files = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
             return fork(shared, words, environment=variables, folder=root, files=files, name="mayfly-aws", detached=True)
@@ -163,18 +179,26 @@ def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
         )
 
 
-def _post(url: str, body: dict[str, Any], *, timeout_seconds: float = 10.0) -> dict[str, Any]:
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
-    with _direct.open(request, timeout=timeout_seconds) as answer:
-        told: dict[str, Any] = json.loads(answer.read())
-        return told
-
-
-def _is_zombie(pid: int) -> bool:
+def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float = 10.0) -> dict[str, Any]:
+    """Ask the server itself. Raises OSError where it does not answer, or somebody answers who has not its secret."""
+    keyring, path, data = Keyring(note.secret), f"/_rehearsal/{what}", json.dumps(body).encode()
+    at, nonce = str(int(time.time())), secrets.token_hex(16)
+    headers = {
+        "Content-Type": "application/json",
+        TIME_HEADER: at,
+        NONCE_HEADER: nonce,
+        SIGNATURE_HEADER: keyring.request_signature(path, at, nonce, data),
+    }
+    request = urllib.request.Request(f"{note.url}{path}", data=data, headers=headers)
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
+        with _direct.open(request, timeout=timeout_seconds) as answer:
+            text, signature = answer.read(), answer.headers.get(SIGNATURE_HEADER, "")
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"no HTTP at {note.url}: {error!r}") from error
+    if not hmac.compare_digest(keyring.answer_signature(nonce, text).encode(), signature.encode()):
+        raise ConnectionError(f"somebody else answers at {note.url}")
+    told: dict[str, Any] = json.loads(text)
+    return told
 
 
 def _last_line(log: Path) -> str:

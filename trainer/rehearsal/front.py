@@ -1,6 +1,9 @@
 """The front: one WSGI callable that every request to the embedded AWS goes through. A rule answers it, or moto does.
 
-Paths of its own: /imds/<instance>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts both).
+Anybody on this machine can reach its port, and any web page in a browser there. So a request counts only with this server's
+Host, without an Origin, and with a signature by a key of this server. Paths of its own ask for a secret in their own way:
+/imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts both).
+
 Which account is meant stands in the access key. Rules are dict in, dict out, one table; see `storage`, `compute`,
 `scheduling` and `lambdas`.
 """
@@ -12,10 +15,12 @@ from collections.abc import Callable, Iterable
 from email.utils import format_datetime
 from http.client import responses
 
-from trainer.rehearsal import compute, lambdas, scheduling, storage, wire
+from trainer.rehearsal import compute, lambdas, scheduling, signatures, storage, wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules
+from trainer.rehearsal.keys import Keyring
 from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
+from trainer.runs.record import utc_now
 
 RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES}
 # What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
@@ -26,13 +31,16 @@ _UNKNOWN_KEY = {
     "sts": ("InvalidClientTokenId", 403),
 }
 Mount = Callable[[Environ, bytes], Answer]
+MOST_MOUNT_BYTES = 1 << 20
+_MOTOS_OWN = ("moto-api", "favicon.ico", "latest")  # first parts of paths that moto answers itself, whoever asks
 
 
 class Front:
     """Answer requests for any number of accounts, each with its own cloud."""
 
-    def __init__(self, make_cloud: Callable[[str], EmbeddedAccount]) -> None:
-        self._make_cloud = make_cloud
+    def __init__(self, make_cloud: Callable[[str], EmbeddedAccount], keyring: Keyring) -> None:
+        self._make_cloud, self._keyring = make_cloud, keyring
+        self.host = ""  # address and port, as the Host header has to say; set once the server listens
         self._clouds: dict[str, EmbeddedAccount] = {}
         self._lock = threading.Lock()
         self.mounts: dict[str, Mount] = {}  # first part of the path -> who answers
@@ -51,25 +59,56 @@ class Front:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request (WSGI)."""
-        mount = self.mounts.get(environ.get("PATH_INFO", "").split("/")[1])
-        body = wire.read_body(environ)
-        if mount is not None:
-            return _respond(mount(environ, body), start_response)
+        start_response = _without_cors(start_response)
         try:
-            account, _, _ = wire.account_of(environ)
+            first = self._check_place(environ)
+            if mount := self.mounts.get(first):
+                return _respond(mount(environ, _small_body(environ)), start_response)
+            body = self._check_sender(environ)
         except AwsError as error:
-            text = f"<Error><Code>{error.code}</Code><Message>{error.message}</Message></Error>"
-            return _respond((error.status, [("Content-Type", "application/xml")], text.encode()), start_response)
+            return _respond(wire.refusal(environ, error), start_response)
+        return self._answer(environ, body, start_response)
+
+    def inside(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request that this process makes itself, without a socket: it needs no signature (WSGI)."""
+        return self._answer(environ, wire.read_body(environ), start_response)
+
+    def _check_place(self, environ: Environ) -> str:
+        """Refuse what a web page can bring about; return the first part of the path."""
+        if environ.get("HTTP_HOST") != self.host or "HTTP_ORIGIN" in environ:
+            raise AwsError("AccessDenied", "The embedded AWS answers programs of its own user alone.", 403)
+        path = environ.get("RAW_URI", "")
+        first = environ.get("PATH_INFO", "").split("/")[1] if path.startswith("/") else _MOTOS_OWN[0]
+        if first in _MOTOS_OWN:
+            raise AwsError("AccessDenied", "There is nothing here.", 403)
+        return first
+
+    def _check_sender(self, environ: Environ) -> bytes:
+        """Return the body of a request that a key of this server has signed. A stranger's is read only to hash it."""
+        claim = signatures.claim_of(environ)
+        account, _, service = wire.account_of(environ)
+        if not account:
+            code, status = _UNKNOWN_KEY.get(service, ("UnrecognizedClientException", 403))
+            raise AwsError(code, "The security token included in the request is invalid.", status)
+        signatures.check_time(claim, utc_now())
+        secret_key = self._keyring.secret_key(claim.access_key)
+        if not signatures.hashes_its_body(environ):
+            body = wire.read_body(environ)
+            signatures.check_signature(claim, environ, body, secret_key=secret_key)
+            return body
+        signatures.check_signature(claim, environ, b"", secret_key=secret_key)
+        body = wire.read_body(environ)
+        signatures.check_body(environ, body)
+        return body
+
+    def _answer(self, environ: Environ, body: bytes, start_response: StartResponse) -> Iterable[bytes]:
+        account, _, _ = wire.account_of(environ)
         call = wire.decode(environ, body)
         if call is None:
             return wire.to_moto(environ, account, start_response)
-        if not account:
-            code, status = _UNKNOWN_KEY.get(call.service, ("UnrecognizedClientException", 403))
-            refused = AwsError(code, "The security token included in the request is invalid.", status)
-            return _respond(wire.encode(call, refused), start_response)
-        return self._answer(call, start_response)
+        return self._carry_out(call, start_response)
 
-    def _answer(self, call: Call, start_response: StartResponse) -> Iterable[bytes]:
+    def _carry_out(self, call: Call, start_response: StartResponse) -> Iterable[bytes]:
         cloud = self.cloud(call.account)
         with cloud.lock:
             cloud.calls.append((call.service, call.operation))
@@ -90,6 +129,23 @@ class Front:
         date = format_datetime(cloud.clock.now(), usegmt=True)  # the desk reads AWS's clock from it
         headers = [*((name, value) for name, value in headers if name.lower() != "date"), ("Date", date)]
         return _respond((status, headers, answered), start_response)
+
+
+def _small_body(environ: Environ) -> bytes:
+    """Read the body of a request to a path of ours. Raises AwsError for one that none of these has."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdigit() or int(length) > MOST_MOUNT_BYTES:
+        raise AwsError("RequestEntityTooLarge", "The body is too large.", 413)
+    return wire.read_body(environ)
+
+
+def _without_cors(start_response: StartResponse) -> StartResponse:
+    """Return a start_response that drops the headers by which moto lets web pages read its answers."""
+
+    def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
+        return start_response(status, [one for one in headers if not one[0].lower().startswith("access-control-")], *more)
+
+    return start
 
 
 def _respond(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:

@@ -7,6 +7,7 @@ imports the standard library and the zip, as on AWS. Standard library only, noth
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib
 import json
@@ -30,7 +31,11 @@ class Context:
 
 
 def set_clock(ahead_seconds: float) -> None:
-    """Let `datetime.now` tell the account's time where its clock was moved, to what is imported from here on."""
+    """Let `datetime.now` tell the account's time where its clock was moved, to what is imported from here on.
+
+    boto3 signs its requests by the real one, by which they are checked.
+    """
+    real = datetime.datetime
 
     class AccountsDatetime(datetime.datetime):
         @classmethod
@@ -38,6 +43,14 @@ def set_clock(ahead_seconds: float) -> None:
             return super().now(tz) + datetime.timedelta(seconds=ahead_seconds)
 
     datetime.datetime = AccountsDatetime  # type: ignore[misc]
+
+    def get_current_datetime(remove_tzinfo: bool = True) -> datetime.datetime:
+        now = real.now(datetime.timezone.utc)
+        return now.replace(tzinfo=None) if remove_tzinfo else now
+
+    with contextlib.suppress(ImportError):  # a function without boto3 in its zip calls nobody
+        compat = importlib.import_module("botocore.compat")
+        compat.get_current_datetime = get_current_datetime  # type: ignore[attr-defined]
 
 
 def main(folder: str, handler: str, context: str) -> dict[str, Any]:

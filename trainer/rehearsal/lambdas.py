@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
-from trainer.rehearsal.wire import Answer, Call, access_key, collect
+from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
@@ -94,13 +94,14 @@ def function_name(arn_or_name: str) -> str:
 def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str, Any]:
     """Run a function to its end: {"result": ...} or {"error": {"errorType", "errorMessage", ...}}."""
     home = log_file(cloud, function.name).parent
+    own = cloud.credentials("FUNC", function.name)
     environment = {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "HOME": str(home),  # not the desk's: botocore would read ~/.aws there
         "AWS_ENDPOINT_URL": cloud.endpoint(),
-        "AWS_ACCESS_KEY_ID": access_key(cloud.account, temporary=True),
-        "AWS_SECRET_ACCESS_KEY": "rehearsal",
+        "AWS_ACCESS_KEY_ID": own.access_key,
+        "AWS_SECRET_ACCESS_KEY": own.secret_key,
         "AWS_SESSION_TOKEN": "rehearsal",
         "AWS_REGION": REGION,
         "AWS_DEFAULT_REGION": REGION,

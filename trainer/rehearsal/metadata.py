@@ -1,7 +1,7 @@
 """The instance-metadata endpoint of a rehearsal's node (IMDSv2), as a pure function of what EC2 knows about the instance.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html (looked up 2026-11-20). No network
-and no clock here: the front mounts `respond` at http://127.0.0.1:PORT/imds/<instance-id>/latest/...
+and no clock here: the front mounts `respond` at http://127.0.0.1:PORT/imds/<instance-id>/<secret>/latest/...
 """
 
 from __future__ import annotations

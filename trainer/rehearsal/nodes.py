@@ -6,6 +6,7 @@ ending a node takes its grace, so that happens on a thread of its own.
 
 from __future__ import annotations
 
+import hmac
 import logging
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
-from trainer.rehearsal.wire import Answer, Environ, access_key
+from trainer.rehearsal.wire import Answer, Environ
 from trainer.rehearsal.world import AwsError, Instance
 from trainer.runs.record import utc_now
 
@@ -67,10 +68,14 @@ class Nodes:
             self.forks.close()
 
     def metadata(self, environ: Environ, body: bytes) -> Answer:
-        """Answer /imds/<instance id>/latest/..., as that instance's metadata service would."""
-        _, _, instance_id, rest = f"{environ['PATH_INFO']}///".split("/", 3)
+        """Answer /imds/<instance id>/<its secret>/latest/..., as that instance's metadata service would.
+
+        On AWS nobody but the instance can reach this address; here nobody else knows it.
+        """
+        _, _, instance_id, secret, rest = f"{environ['PATH_INFO']}////".split("/", 4)
         cloud = self.find_cloud(instance_id)
-        if cloud is None:
+        known = cloud.keyring.metadata_secret(instance_id) if cloud else ""
+        if cloud is None or not hmac.compare_digest(known.encode(), secret.encode()):
             return 404, [("Content-Type", "text/plain")], b"no such instance"
         with cloud.lock:
             instance = cloud.world.instances[instance_id]
@@ -84,12 +89,15 @@ class Nodes:
             status, content_type, text = respond(view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now())
         return status, [("Content-Type", content_type)], text
 
+    def metadata_url(self, cloud: EmbeddedAccount, instance_id: str) -> str:
+        """Return the address of an instance's metadata service, which is told to its node alone."""
+        return f"{cloud.endpoint()}/imds/{instance_id}/{cloud.keyring.metadata_secret(instance_id)}"
+
     def _start(self, cloud: EmbeddedAccount, instance: Instance) -> None:
         instance_type = instance.pool.instance_type
-        endpoint = cloud.endpoint()
         environment = {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{endpoint}/imds/{instance.id}",
+            "AWS_ENDPOINT_URL": cloud.endpoint(),
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata_url(cloud, instance.id),
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
             "MAYFLY_REHEARSAL_GPUS": str(gpu_count(instance_type)),
@@ -170,10 +178,11 @@ def _credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials 
         return None
     if not roles:
         return None
+    own = cloud.credentials("NODE", instance.id)
     return RoleCredentials(
         role=roles[0]["RoleName"],
-        access_key=access_key(cloud.account, temporary=True),
-        secret_key="rehearsal",
+        access_key=own.access_key,
+        secret_key=own.secret_key,
         session_token="rehearsal",
         expires_at=utc_now() + CREDENTIALS_LIFE,
     )

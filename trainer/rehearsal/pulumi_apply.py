@@ -2,6 +2,7 @@
 
     python -m trainer.rehearsal.pulumi_apply --endpoint http://127.0.0.1:PORT --account 000000000001 [--set KEY=VALUE]
 
+The desk's secret key is read from stdin, since every user of the machine can read a command line.
 Pulumi's own mocks run the program; each resource it registers is made by `pulumi_resources`. It runs in a process of its own,
 since Pulumi keeps its settings and its event loop in globals. Outputs and calls go to stdout, as `applied_program` writes them.
 """
@@ -21,6 +22,7 @@ import trainer
 from trainer.access import Access
 from trainer.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
+from trainer.rehearsal.keys import access_key
 
 STACK = "dev"
 APPLY_SECONDS = 120  # on an idle machine it takes four
@@ -31,14 +33,16 @@ def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | Non
 
     `access` must be a rehearsal's: its key names the account. Raises ConfigError with what the child said.
     """
-    if access.endpoint_url is None or access.access_key is None:
+    if access.endpoint_url is None or access.access_key is None or access.secret_key is None:
         raise ConfigError("the Pulumi program is only applied to an embedded AWS", do="Run `pulumi up` for an account.")
     command = [sys.executable, "-m", __name__, "--endpoint", access.endpoint_url, "--account", access.access_key[4:16]]
     command += ["--stack", stack, "--region", access.region or "us-east-1"]
     for key, value in (config or {}).items():
         command += ["--set", f"{key}={value}"]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=APPLY_SECONDS, check=False)
+        ended = subprocess.run(
+            command, input=access.secret_key, capture_output=True, text=True, timeout=APPLY_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             "the Pulumi program could not be applied to the embedded AWS", why=f"{APPLY_SECONDS} s passed"
@@ -149,8 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     access = Access(
         region=options.region,
         endpoint_url=options.endpoint,
-        access_key=f"AKIA{options.account}0000",
-        secret_key="rehearsal",
+        access_key=access_key(options.account),
+        secret_key=sys.stdin.readline().strip(),
         rehearsal=True,
     )
     config = dict(pair.partition("=")[::2] for pair in options.set)

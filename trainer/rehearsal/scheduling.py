@@ -21,7 +21,7 @@ from trainer.access import Access
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Rules
 from trainer.rehearsal.expressions import parse
-from trainer.rehearsal.wire import Call, access_key
+from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing
 from trainer.runs.record import iso
 
@@ -117,11 +117,12 @@ def _call_target(cloud: EmbeddedAccount, firing: Firing) -> None:
         lambdas.invoke_event(cloud, lambdas.function_name(target["Arn"]), text.encode())
         return
     service, action = target["Arn"].removeprefix(UNIVERSAL_TARGET).split(":")
+    own = cloud.credentials("TIME", f"{firing.group}/{firing.name}")
     access = Access(
         region=REGION,
         endpoint_url=cloud.endpoint(),
-        access_key=access_key(cloud.account, temporary=True),
-        secret_key="rehearsal",
+        access_key=own.access_key,
+        secret_key=own.secret_key,
         rehearsal=True,
     )
     getattr(access.client(service), xform_name(action))(**json.loads(text))

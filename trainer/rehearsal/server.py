@@ -2,15 +2,16 @@
 
 `client` starts the process; by hand, for a look:
 
-    python -m trainer.rehearsal.server --root .mayfly
+    python -m trainer.rehearsal.server --root FOLDER
 
-Below the root: server.json (where it listens), server.lock, server.log, s3/, instances/, sandbox/, lambda/.
+What lies below the root is `home`'s to say.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import hmac
 import itertools
 import json
 import logging
@@ -34,17 +35,18 @@ import trainer
 from trainer.access import Access
 from trainer.environment import rehearsal_environment
 from trainer.errors import ConfigError, TrainerError
-from trainer.rehearsal import instance, lambdas, pulumi_apply, scheduling, storage
+from trainer.rehearsal import home, instance, lambdas, pulumi_apply, scheduling, storage
 from trainer.rehearsal.account import REGION, EmbeddedAccount
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import Front
 from trainer.rehearsal.instance_log import InstanceLog
-from trainer.rehearsal.leases import Leases
+from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
+from trainer.rehearsal.leases import Leases, start_ticks
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.object_log import ObjectLog
-from trainer.rehearsal.wire import Answer, Environ, access_key, call_application, forget_account
+from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account
 from trainer.rehearsal.world import AwsError, Delays, World
 
 log = logging.getLogger("trainer.rehearsal")
@@ -87,10 +89,12 @@ class EmbeddedAws:
         self._fork_nodes, self._fork_server = fork_nodes, fork_server
         self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
         self._stack_locks: dict[str, threading.Lock] = {}
-        self.front = Front(self._make_cloud)
+        self.keyring = Keyring()
+        self.front = Front(self._make_cloud, self.keyring)
         self.nodes = Nodes(grace_seconds=grace_seconds, find_cloud=self._cloud_of_instance)
         self.front.mounts["imds"] = self.nodes.metadata
         self._server = make_server("127.0.0.1", 0, self.front, threaded=True, request_handler=_Handler)
+        self.front.host = f"127.0.0.1:{self._server.server_port}"
         self._ends = threading.Event()
         self._threads = [
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="embedded-aws-front"),
@@ -100,7 +104,7 @@ class EmbeddedAws:
     @property
     def url(self) -> str:
         """Return the server's address."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self.front.host}"
 
     def __enter__(self) -> EmbeddedAws:
         for thread in self._threads:
@@ -129,9 +133,11 @@ class EmbeddedAws:
         return self.access(f"{next(_accounts):012d}")
 
     def access(self, account: str) -> Access:
-        """Return access to the account of that number."""
-        key = access_key(account)
-        return Access(region=REGION, endpoint_url=self.url, access_key=key, secret_key="rehearsal", rehearsal=True)
+        """Return the desk's access to the account of that number."""
+        own = self.keyring.credentials(account)
+        return Access(
+            region=REGION, endpoint_url=self.url, access_key=own.access_key, secret_key=own.secret_key, rehearsal=True
+        )
 
     def cloud(self, access: Access) -> EmbeddedAccount:
         """Return what stands behind an access."""
@@ -171,7 +177,7 @@ class EmbeddedAws:
                 self._programs.write(key, applied)
                 return applied.outputs
         try:
-            return replay(applied, account=account, send=partial(call_application, self.front, account, REGION))
+            return replay(applied, account=account, send=partial(call_application, self.front.inside, account, REGION))
         except (AwsError, ValueError) as error:  # what is stored does not fit this server
             log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
             forget_account(account, keep=("s3",))
@@ -230,6 +236,7 @@ class EmbeddedAws:
             run_nodes=self._run_nodes,
             fire_schedules=self._fire_schedules,
             endpoint=lambda: self.url,
+            keyring=self.keyring,
         )
         if self._remembers:
             storage.restore(cloud)
@@ -241,35 +248,52 @@ class EmbeddedAws:
 
 
 class Control:
-    """What commands ask of the server itself, at /_rehearsal/<what>, JSON in and out."""
+    """Answers what commands ask of the server itself, at /_rehearsal/<what>: JSON, signed by the server's secret both ways."""
 
     def __init__(self, aws: EmbeddedAws, leases: Leases) -> None:
         self._aws, self._leases = aws, leases
 
     def __call__(self, environ: Environ, body: bytes) -> Answer:
         """Answer one request."""
-        asked = json.loads(body or b"{}")
-        what = environ["PATH_INFO"].rpartition("/")[2]
+        at, nonce, signature = (environ.get(_variable(name), "") for name in (TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER))
+        known = self._aws.keyring.request_signature(environ["PATH_INFO"], at, nonce, body)
+        fresh = at.isascii() and at.isdigit() and abs(time.time() - int(at)) <= FRESH_SECONDS
+        if not fresh or not hmac.compare_digest(known.encode(), signature.encode()):
+            return 403, [("Content-Type", "text/plain")], b"not for you"
+        told = self._told(environ["PATH_INFO"].rpartition("/")[2], json.loads(body or b"{}"))
+        if told is None:
+            return 404, [("Content-Type", "text/plain")], b"not found"
+        text = json.dumps(told).encode()
+        signed = (SIGNATURE_HEADER, self._aws.keyring.answer_signature(nonce, text))
+        return 200, [("Content-Type", "application/json"), signed], text
+
+    def _told(self, what: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Do what is asked and return the answer; None for what this server doesn't know."""
+        if what in ("lease", "stop") and asked["root"] != str(self._aws.root):
+            return {"lease": None, "stopped": False}  # the note was copied together with its folder
         if what == "lease":
-            same = asked["root"] == str(self._aws.root)
-            return _json({"lease": self._leases.take(asked["pid"]) if same else None})
-        if what == "release":
-            self._leases.release(asked["lease"])
-            return _json({})
-        if what == "program":
-            try:
-                return _json({"outputs": self._aws.apply_program(self._aws.access(asked["account"]))})
-            except TrainerError as error:
-                return _json({"error": error.as_dict()})
+            return {"lease": self._leases.take(asked["pid"])}
         if what == "stop":
             self._leases.end()
-            return _json({})
-        return 404, [("Content-Type", "text/plain")], b"not found"
+            return {"stopped": True}
+        if what == "release":
+            self._leases.release(asked["lease"])
+            return {}
+        if what == "program":
+            try:
+                return {"outputs": self._aws.apply_program(self._aws.access(asked["account"]))}
+            except TrainerError as error:
+                return {"error": error.as_dict()}
+        return None
 
 
 def serve(root: Path, *, catalogue: Catalogue) -> int:
-    """Run the embedded AWS of `root` until nobody needs it. Returns at once where another process does already."""
-    with (root / "server.lock").open("w") as lock:
+    """Run the embedded AWS of `root` until nobody needs it. Returns at once where another process does already.
+
+    Raises ConfigError for a folder that is not this user's alone.
+    """
+    root = home.open_home(root)
+    with home.open_private(root / home.LOCK, os.O_WRONLY) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -278,7 +302,6 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
         leases = Leases(started_at=time.monotonic())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: leases.end())
-        note = root / "server.json"
         wanted = rehearsal_environment()
         with EmbeddedAws(
             root,
@@ -289,11 +312,11 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
             fork_server=wanted.fork_server,
         ) as aws:
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
-            note.with_suffix(".new").write_text(json.dumps({"url": aws.url, "pid": os.getpid()}), encoding="utf-8")
-            note.with_suffix(".new").replace(note)
+            pid = os.getpid()
+            home.write_note(root, home.Note(url=aws.url, pid=pid, started=start_ticks(pid), secret=aws.keyring.secret))
             while aws.healthy() and not leases.over(time.monotonic(), instances_alive=aws.busy()):
                 time.sleep(0.2)
-            note.unlink(missing_ok=True)
+            (root / home.NOTE).unlink(missing_ok=True)
             healthy = aws.healthy()
         return 0 if healthy else 1
 
@@ -305,12 +328,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--catalogue", choices=("historic", "today"), default="historic", help="instance types on offer")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    options.root.mkdir(parents=True, exist_ok=True)
-    return serve(options.root.resolve(), catalogue=options.catalogue)
+    os.umask(0o077)  # whatever it writes, and its nodes and functions, is its user's alone
+    return serve(options.root, catalogue=options.catalogue)
 
 
-def _json(value: dict[str, Any]) -> Answer:
-    return 200, [("Content-Type", "application/json")], json.dumps(value).encode()
+def _variable(header: str) -> str:
+    """Return the name that a header has in a WSGI environment."""
+    return f"HTTP_{header.upper().replace('-', '_')}"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from trainer import environment
 environment.set_moto_images(Path(__file__).with_name("images.json"))
 
 from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above comes first)
+from botocore.exceptions import UnknownServiceError  # noqa: E402
 from botocore.parsers import create_parser  # noqa: E402
 from botocore.serialize import create_serializer  # noqa: E402
 from moto.core.base_backend import BackendDict  # noqa: E402
@@ -34,6 +35,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.exceptions import HTTPException  # noqa: E402
 from werkzeug.test import EnvironBuilder  # noqa: E402
 
+from trainer.rehearsal.keys import access_key  # noqa: E402
 from trainer.rehearsal.world import AwsError  # noqa: E402
 
 Environ = dict[str, Any]
@@ -44,8 +46,7 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 # What requests are signed for, where botocore's model has another name.
 _MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
 _SIGNING_NAMES = {model: signing for signing, model in _MODEL_NAMES.items()}
-# "AKIA" is a person's key, "ASIA" one that instance metadata handed out; both name their account.
-_ACCESS_KEY = re.compile(r"(?:AKIA|ASIA)(\d{12})0000")
+_ACCESS_KEY = re.compile(r"AKIA(\d{12})DESK|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")  # as `keys` makes them
 
 get_model = functools.lru_cache(maxsize=None)(get_service_model)
 _moto = DomainDispatcherApplication(create_backend_app)
@@ -67,26 +68,18 @@ class Call:
     protocol: str = ""
 
 
-def access_key(account: str, *, temporary: bool = False) -> str:
-    """Return the access key that stands for an account here."""
-    return f"{'ASIA' if temporary else 'AKIA'}{account}0000"
-
-
 def account_of(environ: Environ) -> tuple[str, str, str]:
-    """Return (account, region, service) that a request is signed for; the account is empty for a key of none.
+    """Return (account, region, service) that a request says it is signed for; the account is empty for a key of none.
 
-    Raises AwsError for a request that is not signed at all.
+    Raises AwsError for a request without an Authorization header. Who may say so is `signatures`' to check.
     """
     header = environ.get("HTTP_AUTHORIZATION", "")
     scope = header.partition("Credential=")[2].partition(",")[0]
-    if not scope:
-        query = urllib.parse.parse_qs(environ.get("QUERY_STRING", ""))
-        scope = query.get("X-Amz-Credential", [""])[0]
     parts = scope.split("/")
     match = _ACCESS_KEY.fullmatch(parts[0])
     if len(parts) < 4:
         raise AwsError("MissingAuthenticationToken", "The embedded AWS answers signed requests only.", 403)
-    return match[1] if match else "", parts[2], _MODEL_NAMES.get(parts[3], parts[3])
+    return (match[1] or match[2]) if match else "", parts[2], _MODEL_NAMES.get(parts[3], parts[3])
 
 
 def read_body(environ: Environ) -> bytes:
@@ -146,6 +139,20 @@ def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
         status = int(as_member[0] if as_member else answer["status_code"])
     headers = [(name, str(value)) for name, value in answer["headers"].items()]
     return status, headers, body.encode() if isinstance(body, str) else bytes(body)
+
+
+def refusal(environ: Environ, error: AwsError) -> Answer:
+    """Write an error to somebody who is not known, in the words of the service that is asked; parses nothing of the request."""
+    try:
+        _, region, service = account_of(environ)
+        model = get_model(service)
+        protocol = determine_request_protocol(model, environ.get("CONTENT_TYPE"))
+    except (AwsError, UnknownServiceError, NotImplementedError):
+        text = f"<Error><Code>{error.code}</Code><Message>{error.message}</Message></Error>"
+        return error.status, [("Content-Type", "application/xml")], text.encode()
+    operation = model.operation_model(model.operation_names[0])
+    known = {"service": service, "operation": "", "params": {}, "account": "", "region": region, "body": b""}
+    return encode(Call(**known, environ=environ, model=operation, protocol=protocol), error)  # type: ignore[arg-type]
 
 
 def to_moto(environ: Environ, account: str, start_response: StartResponse) -> Iterable[bytes]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,8 +24,12 @@ from trainer.access import Access
 from trainer.code_files import code_files
 from trainer.job import job_of
 from trainer.rehearsal.instance import NodeProcess, start_node
+from trainer.rehearsal.keys import Credentials
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.runs.record import iso
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.server import EmbeddedAws
 
 RUN, BUCKET = "20261120-235912-test-k3v9", "node-tests"
 PACKAGE = Path(trainer.__file__).parent
@@ -72,6 +76,7 @@ class Machine:
     """One instance-to-be; change what a test is about, then start it."""
 
     access: Access
+    own: Credentials  # the node's
     sandbox: Path
     gpus: int = 4
     expected_gpus: int = 4
@@ -199,8 +204,8 @@ class Machine:
             tags=tags,
             credentials=RoleCredentials(
                 role="node",
-                access_key=f"ASIA{account}0000",
-                secret_key="rehearsal",
+                access_key=self.own.access_key,
+                secret_key=self.own.secret_key,
                 session_token="token",
                 expires_at=now + timedelta(hours=6),
             ),
@@ -233,8 +238,9 @@ def serve_metadata(view: MetadataView) -> ThreadingHTTPServer:
 
 
 @pytest.fixture
-def machine(access: Access, tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(access=access, sandbox=tmp_path / "sandbox")
+def machine(aws_server: EmbeddedAws, access: Access, tmp_path: Path) -> Iterator[Machine]:
+    own = aws_server.cloud(access).credentials("NODE", "i-1")
+    machine = Machine(access=access, own=own, sandbox=tmp_path / "sandbox")
     machine.script = {"events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}], "exit": 0}
     yield machine
     machine.stop()

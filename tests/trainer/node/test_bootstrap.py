@@ -166,7 +166,7 @@ def test_code_with_another_sha256_is_never_run(machine: Any) -> None:
     # Its own log is all that such a machine can leave, and it does.
     log = machine.read(f"runs/{RUN}/attempts/1/nodes/0/bootstrap.log").decode()
     assert "the tag says 0000" in log
-    assert "ASIA" not in log and "Signature" not in log
+    assert machine.own.secret_key not in log and machine.own.access_key not in log and "Signature" not in log
 
 
 def test_a_hung_trainer_ends_by_the_operating_systems_timer(machine: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_replay_leaves_the_account_as_an_application_does(aws_server: Embedded
     from trainer.rehearsal.wire import call_application  # late: it loads moto
 
     def send(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        return call_application(aws_server.front, cloud.account, "us-east-1", service, operation, params)
+        return call_application(aws_server.front.inside, cloud.account, "us-east-1", service, operation, params)
 
     outputs = replay(from_json(to_json(program)), account=cloud.account, send=send)
     assert outputs["bucket"].split("-")[2] == cloud.account and outputs["subnets"] != program.outputs["subnets"]

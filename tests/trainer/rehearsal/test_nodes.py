@@ -106,14 +106,14 @@ def test_a_node_knows_its_gpus_and_nothing_of_the_desk(
     assert "DESK_SECRET" not in environment
     assert environment["MAYFLY_REHEARSAL_GPUS"] == "4"
     assert environment["AWS_ENDPOINT_URL"] == desk.access.endpoint_url
-    assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"].endswith(f"/imds/{instance_id}")
+    assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"].startswith(f"{desk.access.endpoint_url}/imds/{instance_id}/")
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     wait_until(lambda: desk.state(instance_id) == "terminated")
 
 
 def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(aws_server: EmbeddedAws, desk: Any) -> None:
     instance_id = desk.launched(tags={"run_id": "r7"})
-    base = f"{aws_server.url}/imds/{instance_id}/latest"
+    base = f"{aws_server.nodes.metadata_url(aws_server.cloud(desk.access), instance_id)}/latest"
 
     def get(path: str, token: str = "") -> str:
         request = urllib.request.Request(f"{base}/{path}", headers={"X-aws-ec2-metadata-token": token})
@@ -134,9 +134,10 @@ def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(aws_server: 
 def test_metadata_answers_for_living_instances_alone(aws_server: EmbeddedAws, desk: Any) -> None:
     instance_id = desk.launched()
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    cloud = aws_server.cloud(desk.access)
     for one in (instance_id, "i-unknown"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{aws_server.url}/imds/{one}/latest/meta-data/instance-id", timeout=500)
+            urllib.request.urlopen(f"{aws_server.nodes.metadata_url(cloud, one)}/latest/meta-data/instance-id", timeout=500)
 
 
 def test_the_clock_does_not_jump_while_a_node_runs(

@@ -1,0 +1,114 @@
+"""The folder of an embedded AWS: private, believed only where it is this user's own, and the note that tells where it listens.
+
+    <root>/server.json     address, process and secret of the server that runs, for its user alone (0600)
+    <root>/server.lock     held by that server
+    <root>/server.log      what it printed
+    <root>/s3 instances lambda sandbox
+
+A folder may have come with a repository, so nothing in it is believed that could harm: a note leads to loopback only, and
+counts only where the server there knows its secret. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from trainer.errors import ConfigError
+
+NOTE, LOCK, LOG = "server.json", "server.lock", "server.log"
+_URL = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
+_SECRET = re.compile(r"[0-9a-f]{64}")
+_MOST_NOTE_BYTES = 4096
+# Folders that the server writes below; what a node or a function makes lies deeper, and may hold links of its own.
+_OWN_FOLDERS = ("*", "s3/*", "s3/*/*", "instances/*", "lambda/*", "sandbox/*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Where a server listens, which process it is, and its secret (32 bytes)."""
+
+    url: str
+    pid: int
+    started: str  # in the kernel's ticks: a process id may be somebody else's by now
+    secret: bytes
+
+
+def open_home(root: Path) -> Path:
+    """Make the folder, if need be, and return it resolved. Raises ConfigError where others could have written it."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        do = "Set MAYFLY_HOME to a folder of your own."
+        raise ConfigError(f"the embedded AWS has no folder {root}", why=error.strerror or "", do=do) from error
+    root = root.resolve()
+    check_home(root)
+    if root.stat().st_mode & 0o077:
+        root.chmod(0o700)
+    return root
+
+
+def check_home(root: Path) -> None:
+    """Raise ConfigError unless the folder is this user's, nobody else may write there, and it leads nowhere else."""
+    about = root.stat()
+    why = ""
+    if not stat.S_ISDIR(about.st_mode):
+        why = "it is no folder"
+    elif about.st_uid != os.geteuid():
+        why = f"it belongs to the user {about.st_uid}"
+    elif about.st_mode & 0o022:
+        why = "other users may write there"
+    elif link := next(_links(root), None):
+        why = f"{link.relative_to(root)} is a symbolic link"
+    if why:
+        do = "Set MAYFLY_HOME to a folder of your own, or remove this one."
+        raise ConfigError(f"the embedded AWS does not use the folder {root}", why=why, do=do)
+
+
+def open_private(path: Path, flags: int) -> IO[bytes]:
+    """Open a file of the folder for its user alone; a link in its place is an OSError."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return os.fdopen(descriptor, "ab" if flags & os.O_APPEND else "wb")
+
+
+def write_note(root: Path, note: Note) -> None:
+    """Tell commands where the server listens; the file is there whole or not at all."""
+    new = root / f"{NOTE}.new"
+    new.unlink(missing_ok=True)
+    told = {"url": note.url, "pid": note.pid, "started": note.started, "secret": note.secret.hex()}
+    with open_private(new, os.O_WRONLY | os.O_EXCL) as file:
+        file.write(json.dumps(told).encode())
+    new.replace(root / NOTE)
+
+
+def read_note(root: Path) -> Note | None:
+    """Return the note, or None where there is none that could be this user's own server's."""
+    try:
+        descriptor = os.open(root / NOTE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            return None
+        text = file.read(_MOST_NOTE_BYTES)
+    try:
+        told = json.loads(text)
+        url, pid, started, secret = (told[name] for name in ("url", "pid", "started", "secret"))
+    except (ValueError, KeyError, TypeError):
+        return None
+    texts = isinstance(url, str) and isinstance(secret, str) and isinstance(started, str) and isinstance(pid, int)
+    if not texts or not _URL.fullmatch(url) or not _SECRET.fullmatch(secret):
+        return None
+    return Note(url=url, pid=pid, started=started, secret=bytes.fromhex(secret))
+
+
+def _links(root: Path) -> Iterator[Path]:
+    """Yield symbolic links where the server would write through them."""
+    return (path for pattern in _OWN_FOLDERS for path in root.glob(pattern) if path.is_symlink())

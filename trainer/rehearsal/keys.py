@@ -1,0 +1,62 @@
+"""Keys of an embedded AWS: one random secret a server, an access key for each principal, and signatures of its own endpoints.
+
+A principal's secret key is HMAC(server secret, access key): whoever holds one can't make another, so a node never has the
+desk's. Only who can read the server's private note (`home`) can make them all. Standard library only: the desk imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["DESK", "NODE", "FUNC", "TIME"]  # the caller's own, an instance's, a function's, a schedule's
+FRESH_SECONDS = 900.0  # as AWS: how far a request's time may be from this machine's
+TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER = "X-Mayfly-Time", "X-Mayfly-Nonce", "X-Mayfly-Signature"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """An access key and its secret key."""
+
+    access_key: str
+    secret_key: str
+
+
+class Keyring:
+    """Derives every credential of one server from its secret (32 bytes; random unless it is given)."""
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self.secret = secret or secrets.token_bytes(32)
+
+    def credentials(self, account: str, kind: Kind = "DESK", name: str = "") -> Credentials:
+        """Return a principal's credentials in an account (12 digits); `name` tells nodes, functions and schedules apart."""
+        key = access_key(account, kind, name)
+        return Credentials(access_key=key, secret_key=self.secret_key(key))
+
+    def secret_key(self, access_key: str) -> str:
+        """Return the secret key of an access key."""
+        return self._derived(f"key {access_key}")
+
+    def metadata_secret(self, instance_id: str) -> str:
+        """Return the part of an instance's metadata address that nobody can guess."""
+        return self._derived(f"metadata {instance_id}")
+
+    def request_signature(self, path: str, at: str, nonce: str, body: bytes) -> str:
+        """Return the signature of a request to the server's own endpoints; `at` is in seconds of the epoch."""
+        return self._derived(f"ask {path} {at} {nonce} {hashlib.sha256(body).hexdigest()}")
+
+    def answer_signature(self, nonce: str, body: bytes) -> str:
+        """Return the signature of the answer, by which a desk knows that it speaks to the server whose secret it has read."""
+        return self._derived(f"answer {nonce} {hashlib.sha256(body).hexdigest()}")
+
+    def _derived(self, text: str) -> str:
+        return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def access_key(account: str, kind: Kind = "DESK", name: str = "") -> str:
+    """Return the access key of a principal. It names its account; keys of Amazon's have no 0, 1, 8 or 9 in them."""
+    prefix, mark = ("AKIA", "") if kind == "DESK" else ("ASIA", hashlib.sha256(name.encode()).hexdigest()[:16].upper())
+    return f"{prefix}{account}{kind}{mark}"
