@@ -37,6 +37,10 @@ class ForkedProcess:
         if not first:
             raise RuntimeError("the fork server forked nothing")
         self.pid: int = json.loads(first)["pid"]
+        try:
+            self._handle: int | None = os.pidfd_open(self.pid)  # the number may be somebody else's once it has ended
+        except ProcessLookupError:
+            self._handle = None
         self._exit: int | None = None
 
     def poll(self) -> int | None:
@@ -56,14 +60,17 @@ class ForkedProcess:
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
-        if self.poll() is None:
+        if self.poll() is None and self._handle is not None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def _read(self) -> None:
         line = self._connection.recv(64)
         self._exit = json.loads(line)["exit"] if line else -signal.SIGKILL  # its parent was killed, and so will it be
         self._connection.close()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 class ForkServerProcess:

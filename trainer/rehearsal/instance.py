@@ -3,7 +3,7 @@
 Owns the sandbox's layout, its PATH of stubs, firing its timers, and the promise that nothing of it is left. Knows nothing
 of EC2: the server decides when an instance starts and ends, and says so here.
 
-    <sandbox>/.mayfly-sandbox        marks the folder; holds the record that `reap` reads
+    <sandbox>/.mayfly-sandbox        marks the folder; names its scratch folder, for `reap`
     <sandbox>/bin                    the whole PATH of the node: the stubs, and links to a few harmless tools
     <sandbox>/run                    user data, timers that are started, `poweroff` once it was called
     <sandbox>/var/log/cloud-init-output.log
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -57,8 +59,11 @@ TOOLS = (
     *("touch", "tr", "uname", "wc"),
 )
 TOOL_FOLDERS = "/usr/bin:/bin"
+SCRATCH_PREFIX = "mayfly-"
 POLL_SECONDS = 0.02
 COMM_LENGTH = 15  # of a process's name, as Linux keeps it
+_INSTANCE_ID = re.compile(r"i-[\w-]{1,60}", re.ASCII)
+Member = tuple[int, str]  # a process: its id, and when it began, since a number is given out again
 State = Literal["running", "poweroff", "exited"]
 
 
@@ -82,7 +87,7 @@ def start_node(
     script.write_bytes(user_data)
     script.chmod(0o700)
     # Sockets live in TMPDIR, and the path of one holds 107 bytes: a sandbox deep in somebody's folders has no room for it.
-    scratch = Path(tempfile.mkdtemp(prefix="mayfly-"))
+    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
     variables = {
         "HOME": str(sandbox / "home"),
         "TMPDIR": str(scratch),
@@ -98,18 +103,17 @@ def start_node(
     if not first_line.strip():
         shutil.rmtree(scratch, ignore_errors=True)
         raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
-    record = {
-        "instance_id": instance_id,
-        "supervisor": supervisor.pid,
-        "started": _start_ticks(supervisor.pid),
-        "process_group": int(first_line),
-        "scratch": str(scratch),
-    }
+    record = {"instance_id": instance_id, "process_group": int(first_line), "scratch": str(scratch)}
     # By rename: a server that is killed right here must not leave half a record for the next one.
     (sandbox / f"{MARKER}.new").write_text(json.dumps(record))
     (sandbox / f"{MARKER}.new").rename(sandbox / MARKER)
     return NodeProcess(
-        instance_id=instance_id, sandbox=sandbox, scratch=scratch, process_group=int(first_line), supervisor=supervisor
+        instance_id=instance_id,
+        sandbox=sandbox,
+        scratch=scratch,
+        process_group=int(first_line),
+        supervisor=supervisor,
+        supervisor_started=_start_ticks(supervisor.pid),
     )
 
 
@@ -174,8 +178,9 @@ class NodeProcess:
     instance_id: str
     sandbox: Path
     scratch: Path  # its TMPDIR, removed at its end
-    process_group: int  # of the user data
+    process_group: int  # of the user data; never signalled, since its number may be somebody else's by now
     supervisor: subprocess.Popen[bytes] | ForkedProcess
+    supervisor_started: str
 
     def poll(self) -> State:
         """Say how the node is: `poweroff` once the stub was called, `exited` when user data ended without that."""
@@ -207,33 +212,46 @@ class NodeProcess:
         _end(self._members, grace_seconds=0)  # what the subreaper's own end may have set free
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def _members(self) -> set[int]:
-        return _members(self.instance_id, self.sandbox, self.supervisor.pid, self.process_group) - {self.supervisor.pid}
+    def _members(self) -> set[Member]:
+        supervisor = (self.supervisor.pid, self.supervisor_started)
+        return _members(self.instance_id, self.sandbox, supervisor) - {supervisor}
 
 
 def reap(root: Path) -> int:
-    """Kill what is left of nodes that an earlier server recorded below `root`; return how many processes that were.
+    """Kill what is left of the nodes in `root`/sandbox, whose server was killed; return how many processes that were.
 
-    Looks for sandboxes up to three folders deep.
+    What a folder says is not believed, since it may have come with a repository: a process is a node's by its own marks, and
+    a scratch folder is removed only where it is one of ours.
     """
     killed = 0
-    for depth in ("*", "*/*", "*/*/*"):
-        for marker in root.glob(f"{depth}/{MARKER}"):
-            record = json.loads(marker.read_text())
-            if not record:
-                continue
-            pid = record["supervisor"]
-            # A process id may belong to somebody else by now: its start time tells.
-            same = _start_ticks(pid) == record["started"]
-            supervisor, group = (pid, record["process_group"]) if same else (0, 0)
-            while members := _members(record["instance_id"], marker.parent.resolve(), supervisor, group):
+    for marker in (root / "sandbox").glob(f"*/{MARKER}"):
+        sandbox = marker.parent.resolve()
+        if _INSTANCE_ID.fullmatch(sandbox.name):
+            while members := _members(sandbox.name, sandbox, None):
                 killed += len(members)
                 _signal(members, signal.SIGKILL)
                 time.sleep(POLL_SECONDS)
-                supervisor, group = 0, 0
-            if record.get("scratch"):  # a folder of an earlier version may lie there: its records had none
-                shutil.rmtree(record["scratch"], ignore_errors=True)
+        _remove_scratch(_recorded_scratch(marker))
     return killed
+
+
+def _recorded_scratch(marker: Path) -> str:
+    try:
+        return str(json.loads(marker.read_text(encoding="utf-8"))["scratch"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # the server died before it knew, or the record is damaged
+
+
+def _remove_scratch(recorded: str) -> None:
+    """Remove a scratch folder, if it is this user's own, right in the temporary folder, and has our name."""
+    folder = Path(recorded)
+    try:
+        about = folder.lstat()
+    except (OSError, ValueError):
+        return
+    ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and folder.name.startswith(SCRATCH_PREFIX)
+    if ours and folder.parent == Path(tempfile.gettempdir()) and ".." not in folder.parts:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def parse_calendar(text: str) -> datetime:
@@ -245,10 +263,10 @@ def _unit_settings(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
 
 
-def _end(members: Callable[[], set[int]], *, grace_seconds: float) -> None:
+def _end(members: Callable[[], set[Member]], *, grace_seconds: float) -> None:
     """End every member: SIGTERM once for each that there is or comes within the grace, then SIGKILL until none is left."""
     deadline = time.monotonic() + grace_seconds
-    told: set[int] = set()
+    told: set[Member] = set()
     while time.monotonic() < deadline and (left := members()):
         _signal(left - told, signal.SIGTERM, signal.SIGCONT)  # a process may be forked while the first are being told
         told |= left
@@ -258,23 +276,32 @@ def _end(members: Callable[[], set[int]], *, grace_seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _signal(pids: set[int], *numbers: int) -> None:
-    for pid in pids:
-        for number in numbers:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                break
+def _signal(members: set[Member], *numbers: int) -> None:
+    """Send signals to processes that are still the same ones."""
+    for pid, started in members:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if _start_ticks(pid) == started:
+                for number in numbers:
+                    signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            pass  # ended meanwhile
+        finally:
+            os.close(descriptor)
 
 
-def _members(instance_id: str, sandbox: Path, supervisor: int, group: int) -> set[int]:
-    """Return the live processes of a node: below its supervisor, in its group, or carrying its marks in their environment.
+def _members(instance_id: str, sandbox: Path, supervisor: Member | None) -> set[Member]:
+    """Return the live processes of a node: below its supervisor, or carrying its marks in their environment.
 
     The tree is complete as long as the supervisor lives, since it is a subreaper; the marks find what is left after it. A fork
     of a fork server has no environment of its own to be read from outside: its name and its folder are the node's.
     """
     processes = {process.pid: process for process in _processes()}
-    below = {supervisor} if supervisor else set()
+    lives = supervisor and supervisor[0] in processes and processes[supervisor[0]].started == supervisor[1]
+    below = {supervisor[0]} if supervisor and lives else set()
     grown = True
     while grown:
         more = {pid for pid, process in processes.items() if process.parent in below and pid not in below}
@@ -282,12 +309,11 @@ def _members(instance_id: str, sandbox: Path, supervisor: int, group: int) -> se
         grown = bool(more)
     marks = {f"MAYFLY_INSTANCE={instance_id}".encode(), f"MAYFLY_ROOT={sandbox}".encode()}
     return {
-        pid
+        (pid, process.started)
         for pid, process in processes.items()
         if process.state not in "ZX"
         and (
             pid in below
-            or (group and process.group == group)
             or (process.name == instance_id[:COMM_LENGTH] and process.is_in(sandbox))
             or marks <= process.variables()
         )
@@ -300,7 +326,7 @@ class _Process:
     name: str
     state: str
     parent: int
-    group: int
+    started: str
 
     def variables(self) -> set[bytes]:
         try:
@@ -316,9 +342,16 @@ class _Process:
 
 
 def _processes() -> Iterator[_Process]:
+    """Yield every process of this user."""
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and (stat := _stat(int(folder.name))):
-            yield _Process(pid=int(folder.name), name=stat[0], state=stat[1], parent=int(stat[2]), group=int(stat[3]))
+        if not folder.name.isdigit():
+            continue
+        try:
+            mine = folder.stat().st_uid == os.geteuid()
+        except OSError:  # ended meanwhile
+            continue
+        if mine and (stat := _stat(int(folder.name))):
+            yield _Process(pid=int(folder.name), name=stat[0], state=stat[1], parent=int(stat[2]), started=stat[20])
 
 
 def _stat(pid: int) -> list[str]:

@@ -157,8 +157,8 @@ def test_terminating_twice_is_as_good_as_once(start: Start) -> None:
 
 TIMER = """
 write() { # instant
-  printf '[Timer]\\nOnCalendar=%s\\nUnit=end.service\\n' "$1" > $MAYFLY_ROOT/etc/systemd/system/end.timer
-  printf '[Service]\\nExecStart=%s\\n' "${2:-$MAYFLY_ROOT/bin/systemctl poweroff}" > $MAYFLY_ROOT/etc/systemd/system/end.service
+  printf '[Timer]\\nOnCalendar=%s\\nUnit=end.service\\n' "$1" > "$MAYFLY_ROOT/etc/systemd/system/end.timer"
+  printf '[Service]\\nExecStart=%s\\n' "${2:-$MAYFLY_ROOT/bin/systemctl poweroff}" > "$MAYFLY_ROOT/etc/systemd/system/end.service"
 }
 """
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -224,23 +224,23 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_scratch_folder(tmp_path: Path) -> None:
-    server = run_server(tmp_path / "nodes/i-orphan")
-    pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")
-    wait_for((tmp_path / "nodes/i-orphan" / MARKER).exists)
+    server = run_server(tmp_path / "sandbox/i-orphan")
+    pid = pid_in(tmp_path / "sandbox/i-orphan/home/pid")
+    wait_for((tmp_path / "sandbox/i-orphan" / MARKER).exists)
     server.kill()
     server.wait()
     wait_for(lambda: not alive(pid))
-    scratch = Path(json.loads((tmp_path / "nodes/i-orphan" / MARKER).read_text())["scratch"])
+    scratch = Path(json.loads((tmp_path / "sandbox/i-orphan" / MARKER).read_text())["scratch"])
     assert scratch.exists()
     reap(tmp_path)
     assert not scratch.exists()
 
 
 def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
-    server = run_server(tmp_path / "nodes/i-orphan")
-    pid = pid_in(tmp_path / "nodes/i-orphan/home/pid")
-    wait_for(lambda: json.loads((tmp_path / "nodes/i-orphan" / MARKER).read_text()))
-    os.kill(json.loads((tmp_path / "nodes/i-orphan" / MARKER).read_text())["supervisor"], signal.SIGKILL)
+    server = run_server(tmp_path / "sandbox/i-orphan")
+    pid = pid_in(tmp_path / "sandbox/i-orphan/home/pid")
+    wait_for(lambda: json.loads((tmp_path / "sandbox/i-orphan" / MARKER).read_text()))
+    os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)  # its supervisor
     server.kill()
     server.wait()
     assert alive(pid)
@@ -258,25 +258,87 @@ def test_a_process_that_is_forked_while_others_are_told_to_end_is_told_too(monke
     assert all(signal.SIGTERM in numbers and signal.SIGKILL not in numbers for _, numbers in told)
 
 
-def test_reap_leaves_a_process_alone_that_only_has_the_same_id(tmp_path: Path) -> None:
-    (tmp_path / "nodes/i-1").mkdir(parents=True)
-    bystander = subprocess.Popen(["sleep", "600"])
-    try:
-        group = os.getpgid(bystander.pid)
-        record = {"instance_id": "i-1", "supervisor": bystander.pid, "started": "1", "process_group": group, "scratch": ""}
-        (tmp_path / "nodes/i-1" / MARKER).write_text(json.dumps(record))
-        assert reap(tmp_path) == 0
-        assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
+@pytest.fixture
+def bystander(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this user in a group of its own, which is no node's."""
+    process = subprocess.Popen(["sleep", "600"], cwd=tmp_path, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
 
 
-def test_reap_reads_the_records_of_earlier_versions_which_knew_no_scratch_folder(tmp_path: Path) -> None:
-    (tmp_path / "nodes/i-1").mkdir(parents=True)
-    record = {"instance_id": "i-1", "supervisor": 2**22 + 1, "started": "1", "process_group": 2**22 + 1}
-    (tmp_path / "nodes/i-1" / MARKER).write_text(json.dumps(record))
+def plant(root: Path, instance_id: str = "i-0123456789abcdef0", **record: object) -> Path:
+    """Write a record as a repository might bring it along."""
+    sandbox = root / "sandbox" / instance_id
+    sandbox.mkdir(parents=True)
+    (sandbox / MARKER).write_text(json.dumps({"instance_id": instance_id, **record}))
+    return sandbox
+
+
+@pytest.mark.parametrize("instance_id", ["i-0123456789abcdef0", "sleep"])
+def test_a_planted_record_kills_nobody(tmp_path: Path, bystander: subprocess.Popen[bytes], instance_id: str) -> None:
+    stat = Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()
+    plant(tmp_path, instance_id, supervisor=bystander.pid, started=stat[19], process_group=bystander.pid)
+    sandbox = plant(tmp_path, "i-0123456789abcdef1", supervisor=bystander.pid, started=stat[19], process_group=bystander.pid)
+    record = {"instance_id": "sleep", "supervisor": bystander.pid, "started": stat[19]}
+    (sandbox / MARKER).write_text(json.dumps(record))
     assert reap(tmp_path) == 0
+    assert bystander.poll() is None
+
+
+def test_a_planted_record_deletes_no_folder_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "tmp"
+    mine, deep, link, node = (temporary / name for name in ("work", "mayfly-a/deep", "mayfly-link", "mayfly-node"))
+    for folder in (mine, deep, node):
+        folder.mkdir(parents=True)
+    link.symlink_to(mine)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    outside = tmp_path / "mayfly-outside"
+    outside.mkdir()
+    planted = (mine, deep, link, outside, temporary, f"{temporary}/mayfly-node/../work", f"{temporary}/../mayfly-outside", 5)
+    for number, scratch in enumerate((*planted, node)):
+        plant(tmp_path / "root", f"i-{number:017x}", scratch=scratch if isinstance(scratch, int) else str(scratch))
+    assert reap(tmp_path / "root") == 0
+    assert all(folder.is_dir() for folder in (mine, deep, link, outside))
+    assert not node.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"instance_id": 5}', '"' + "x" * 100_000 + '"'])
+def test_a_damaged_record_is_passed_over(tmp_path: Path, text: str) -> None:
+    (plant(tmp_path) / MARKER).write_text(text)
+    assert reap(tmp_path) == 0
+
+
+def test_the_number_of_a_group_that_has_ended_may_be_somebody_elses(start: Start, bystander: subprocess.Popen[bytes]) -> None:
+    node = start("exit 0")
+    wait_for(lambda: node.poll() == "exited")
+    node.process_group = bystander.pid  # as the kernel gives it out again
+    node.terminate(grace_seconds=0)
+    assert bystander.poll() is None
+
+
+def test_a_process_that_ended_and_whose_number_was_given_out_again_gets_no_signal(bystander: subprocess.Popen[bytes]) -> None:
+    instance._signal({(bystander.pid, "1")}, signal.SIGKILL)
+    assert bystander.poll() is None
+    started = Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    instance._signal({(bystander.pid, started)}, signal.SIGKILL)
+    assert bystander.wait() == -signal.SIGKILL
+
+
+def test_a_unit_runs_in_a_folder_with_a_blank_in_its_name(tmp_path: Path) -> None:
+    node = start_node(
+        sandbox=tmp_path / "Application Support" / "i-blank",
+        instance_id=f"i-{os.getpid()}-blank",
+        instance_type="p3.8xlarge",
+        user_data=f"#!/bin/bash\n{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer\n".encode(),
+        environment={"MAYFLY_REHEARSAL_GPUS": "4"},
+    )
+    try:
+        wait_for(lambda: node.poll() == "exited")
+        node.tick(NOON)
+        assert node.poll() == "poweroff"
+    finally:
+        node.terminate(grace_seconds=0)
 
 
 def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_path: Path) -> None:
@@ -312,7 +374,7 @@ def forking_node(fork_server_of_a_rehearsal: ForkServerProcess, tmp_path: Path) 
         PYTHONPATH={tmp_path}/code "$HOME/venv/bin/python" -m trainer.agent
     """
     node = start_node(
-        sandbox=tmp_path / "nodes" / "i-fork",
+        sandbox=tmp_path / "sandbox" / f"i-{os.getpid()}-forking-node",
         instance_id=f"i-{os.getpid()}-forking-node",
         instance_type="p3.8xlarge",
         user_data=f"#!/bin/bash\n{script}\n".encode(),
