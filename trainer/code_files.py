@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 
 # What a node starts: the agent, and by `-m` the training and the smoke test. Their workers import modules of these.
-NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke")
+NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe")
 # What makes a model, besides the homes of the job's model and target: a change in another home's code voids no checkpoint. (One
 # in another home's settings does: the job imports the settings of all.)
-TRAINING = ("trainer.train.__main__",)
+TRAINING = ("trainer.train.__main__", "trainer.train.probe")
 HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
 # Files that a reached module reads. A test finds one that is missing here.
 DATA: Mapping[str, tuple[str, ...]] = {

@@ -14,13 +14,14 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from trainer import models, targets
 from trainer.data.settings import DataSettings
 from trainer.errors import UsageError, nearest
 from trainer.machine import MachineSettings
-from trainer.settings import CHUNKS, ModelSettings, TargetSettings, bad_value, keys_of, setting, typed
+from trainer.own_file import OwnFile, reference
+from trainer.settings import CHUNKS, HomeSettings, ModelSettings, TargetSettings, bad_value, keys_of, read_keys, setting, typed
 from trainer.train.settings import AUTO, BATCH_OF_THE_MODEL, TrainSettings
 
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
@@ -28,6 +29,7 @@ TABLES = ("data", "model", "target", "train", "machine")
 EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
 _PLAIN: dict[str, type[Any]] = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
 _HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}
+_OWN: dict[str, type[Any]] = {"model": models.OWN, "target": targets.OWN}  # chosen by a file of the user's
 _SHORT = {"data": "data.path", "model": "model.name", "target": "target.name"}  # --set model=... chooses the model
 _RENAMED = {**_SHORT, "batch_chunks": "train.batch"}  # keys of the flat job files of before
 _NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
@@ -54,12 +56,27 @@ class Job:
         if self.train.batch == 0 and self.model.reads == CHUNKS:
             why, do = f"{self.model.name} reads chunks", "Set train.batch to 1 or more, or leave it out."
             raise UsageError("batch = auto is for models that read windows", why=why, do=do)
+        if self.train.activation_checkpointing and not self.model.can_recompute:
+            do = "Leave train.activation_checkpointing out."
+            raise UsageError(f"{self.model.title} can't compute its activations again", why="it is your own module", do=do)
+        if 0 < self.train.micro_batch < self.train.batch and self.model.is_measured and not self.model.may_slice:
+            why = "slices of a batch would give it another gradient, as batch norm does"
+            raise UsageError(f"{self.model.title} can't train in slices", why=why, do="Leave train.micro_batch out.")
+
+    @property
+    def own_files(self) -> dict[str, OwnFile]:
+        """Return the files of the user's own that it trains with, by table: model, target, both or none."""
+        return {table: home for table in _HOMES if isinstance(home := getattr(self, table), OwnFile)}
+
+    def with_own_files(self, homes: Mapping[str, OwnFile]) -> Job:
+        """Return the job with these in place of its own files."""
+        changed: dict[str, Any] = dict(homes)
+        return replace(self, **changed)
 
     def to_dict(self) -> Tables:
         """Return the job as JSON values, table by table; `name` comes first in the tables of homes."""
-        tables = {table: asdict(getattr(self, table)) for table in TABLES}
-        for table in _HOMES:
-            tables[table] = {"name": getattr(self, table).name, **tables[table]}
+        parts = {table: getattr(self, table) for table in TABLES}
+        tables = {table: part.to_keys() if isinstance(part, HomeSettings) else asdict(part) for table, part in parts.items()}
         lists = {
             table: {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
             for table, values in tables.items()
@@ -86,6 +103,10 @@ def load_job(path: Path) -> Tables:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
+    for table in _HOMES:  # a file beside the job file
+        file = tables.get(table, {}).get("file")
+        if isinstance(file, str) and file:
+            tables[table]["file"] = str(path.parent / file)
     return tables
 
 
@@ -128,13 +149,12 @@ def job_from(tables: Tables) -> Job:
     made: dict[str, Any] = {}
     for table, cls in {**_PLAIN, **homes}.items():
         values = {key: value for key, value in tables.get(table, {}).items() if not (table in homes and key == "name")}
-        hints = get_type_hints(cls)
         for key in values:
-            if key not in keys_of(cls):
+            if key not in keys_of(cls) and not (table in homes and cls.takes_any_key):
                 raise _unknown(tables, key, table)
         if table == "train" and values.get("batch") == AUTO:
             values["batch"] = 0
-        made[table] = cls(**{key: typed(f"{table}.{key}", value, hints[key]) for key, value in values.items()})
+        made[table] = cls.from_keys(values) if table in homes else cls(**read_keys(table, cls, values))
     if "name" in tables:
         made["name"] = typed("name", tables["name"], str)
     return Job(**made)
@@ -147,15 +167,15 @@ def job_from_json(text: str) -> Job:
 
 def job_keys(job: Job) -> list[tuple[str, Any, str]]:
     """Return (key, default, help) of every key that a job has, with its table: train.epochs."""
-    plain = job_of(model=job.model.name, target=job.target.name)
+    plain = job_from({table: getattr(job, table).choice for table in _HOMES})
     found: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
     for table in TABLES:
-        if table in _HOMES:
+        if table in _HOMES and not isinstance(getattr(job, table), OwnFile):
             names, kind = ", ".join(_HOMES[table]), "Model" if table == "model" else "Target, what is forecast"
             default = models.DEFAULT if table == "model" else targets.default_of(job.model.name)
             found.append((f"{table}.name", default, f"{kind}: {names}."))
         for key, item in keys_of(getattr(plain, table)).items():
-            found.append((f"{table}.{key}", getattr(getattr(plain, table), key), item.metadata["help"]))
+            found.append((f"{table}.{key}", getattr(getattr(plain, table), item.name), item.metadata["help"]))
     return found
 
 
@@ -189,21 +209,38 @@ def _bracketed(key: str) -> str:
 
 def _home(tables: Tables, table: str) -> type[Any]:
     """Return the settings that a [model] or [target] table chooses."""
+    values = tables.get(table, {})
+    own: type[Any] = _OWN[table]
+    if "file" in values or values.get("name") == own.name:
+        if values.get("name", own.name) != own.name:
+            why = f"the file chooses the {table}"
+            raise UsageError(f"{table}.name and {table}.file", why=why, do=f"Leave {table}.name out, or {table}.file.")
+        return own
     default = models.DEFAULT if table == "model" else targets.default_of(_home(tables, "model").name)
-    name = tables.get(table, {}).get("name") or default
+    name = values.get("name") or default
     if not isinstance(name, str) or name not in _HOMES[table]:
         raise bad_value(f"{table}.name", name, "one of " + ", ".join(_HOMES[table]))
     return _HOMES[table][name]
 
 
-def _choose(tables: Tables, table: str, name: Any) -> None:
-    """Set the name of a home, and leave out the keys that only the home before has. Another model has another target, too."""
-    before = {place: keys_of(_home(tables, place)) for place in _HOMES}
-    tables[table] = {**tables.get(table, {}), "name": name}
+def _choose(tables: Tables, table: str, choice: Any) -> None:
+    """Choose a home by its name, or by `file.py:Class`; leave out the keys that only the one before has.
+
+    Another model may have another target, too.
+    """
+    before = {place: _home(tables, place) for place in _HOMES}
+    old = tables.get(table, {})
+    named = (reference(choice) if isinstance(choice, str) else None) or {"name": choice}
+    is_same = all(old.get(key) == value for key, value in named.items())
+    tables[table] = {**{key: value for key, value in old.items() if key not in ("name", "file", "class")}, **named}
     for place in _HOMES:
-        idle = before[place].keys() - keys_of(_home(tables, place)).keys()
-        if place in tables:
-            tables[place] = {key: value for key, value in tables[place].items() if key not in idle}
+        was, now = before[place], _home(tables, place)
+        if place in tables and (was is not now or (place == table and not is_same)):
+            stays = {*keys_of(now), *(named if place == table else ())}
+            values = tables[place].items()
+            tables[place] = {
+                key: value for key, value in values if key in stays or not (was.takes_any_key or key in keys_of(was))
+            }
 
 
 def _placed(tables: Tables, key: str) -> str:
@@ -228,7 +265,10 @@ def _unknown(tables: Tables, key: str, table: str) -> UsageError:
     """Return the error for a key that its table, or no table for '', has: who has it, or what is spelled like it."""
     what = f"unknown job key '{table}.{key}'" if table else f"unknown job key '{key}'"
     homes = {place: _home(tables, place) for place in _HOMES}
-    for place, members in _HOMES.items():
+    if key == "class" and table in homes:
+        return UsageError(what, do=f"It goes with {table}.file.")
+    own = [f"{place}.{key}" for place, home in homes.items() if home.takes_any_key and not table]
+    for place, members in () if own else _HOMES.items():
         owners = [name for name, home in members.items() if key in keys_of(home)]
         if owners and table in (place, "") and key not in keys_of(homes[place]):
             why = f"{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is {homes[place].name}"
@@ -241,7 +281,10 @@ def _unknown(tables: Tables, key: str, table: str) -> UsageError:
         return UsageError(what, do=f"Did you mean {' or '.join(elsewhere)}?")
     close = nearest(key, here[table]) if table else ""
     known = {name: f"{place}.{name}" for place, keys in here.items() for name in keys}
-    return UsageError(what, do=_with_tables(close or nearest(key, known), known) or EXAMPLE)
+    do = _with_tables(close or nearest(key, known), known)
+    if own:
+        return UsageError(what, do=f"{do} For a setting of your own class write {' or '.join(own)}.".strip())
+    return UsageError(what, do=do or EXAMPLE)
 
 
 def _with_tables(sentence: str, known: Mapping[str, str]) -> str:

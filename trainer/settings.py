@@ -5,10 +5,10 @@ Standard library only: the control plane reads and prices a job by these. A home
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
 from operator import ge, gt, le, lt
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from trainer.errors import UsageError
 
@@ -26,17 +26,23 @@ _LIMITS = {
 _EXPECTED = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
-def setting(default: Any, help: str, *, choices: Iterable[str] = (), **limits: float) -> Any:
+def setting(default: Any, help: str, *, key: str = "", choices: Iterable[str] = (), **limits: float) -> Any:
     """Declare a key: its default, the sentence that the docs show, its choices or its limits.
 
-    Limits are `least`, `above`, `most` and `below`.
+    Limits are `least`, `above`, `most` and `below`. `key` is its name in a job where that is no name for Python's.
     """
-    return field(default=default, metadata={"help": help, "choices": tuple(choices), "limits": limits})
+    return field(default=default, metadata={"help": help, "key": key, "choices": tuple(choices), "limits": limits})
 
 
 def keys_of(settings: Any) -> dict[str, Field[Any]]:
-    """Return the keys of a table's dataclass, or of one's instance, in order."""
-    return {item.name: item for item in fields(settings)}
+    """Return the keys of a table's dataclass, or of one's instance, in order: the fields that `setting` declares."""
+    return {item.metadata["key"] or item.name: item for item in fields(settings) if "help" in item.metadata}
+
+
+def read_keys(table: str, cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a table's dataclass for the values of its keys. Raises UsageError for a value of another type."""
+    keys, hints = keys_of(cls), get_type_hints(cls)
+    return {keys[key].name: typed(f"{table}.{key}", value, hints[keys[key].name]) for key, value in values.items()}
 
 
 def horizon_setting() -> Any:
@@ -56,13 +62,13 @@ def bad_value(key: str, value: Any, expected: str) -> UsageError:
 
 def check_values(table: str, settings: Any) -> None:
     """Raise UsageError for the first value outside the choices or limits that `setting` declared, and for infinity."""
-    for item in fields(settings):
+    for key, item in keys_of(settings).items():
         value, choices, limits = getattr(settings, item.name), item.metadata["choices"], item.metadata["limits"]
         if choices and value not in choices:
-            raise bad_value(f"{table}.{item.name}", value, "one of " + ", ".join(choices))
+            raise bad_value(f"{table}.{key}", value, "one of " + ", ".join(choices))
         if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()) or value == float("inf"):
             expected = " and ".join(_LIMITS[name][1].format(limit) for name, limit in limits.items())
-            raise bad_value(f"{table}.{item.name}", value, expected or "a number")
+            raise bad_value(f"{table}.{key}", value, expected or "a number")
 
 
 def typed(key: str, value: Any, hint: Any) -> Any:
@@ -100,11 +106,37 @@ class Activations:
     assumed: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """A model's settings, and what follows from them without torch. `network.py` beside them builds it."""
+class HomeSettings:
+    """The settings of a home: the table that chooses it, and how it is read from keys and written as keys."""
 
     name: ClassVar[str]
+    part: ClassVar[str]  # "model" or "target": its table in a job
+    takes_any_key: ClassVar[bool] = False  # keys that it does not declare go to a class of the user's own
+
+    @classmethod
+    def from_keys(cls, values: Mapping[str, Any]) -> Self:
+        """Build it from the keys of its table, all of which it has. Raises UsageError for a bad value."""
+        return cls(**read_keys(cls.part, cls, values))
+
+    def to_keys(self) -> dict[str, Any]:
+        """Return the keys that make it again, as JSON values; `name` comes first."""
+        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+    def card_keys(self) -> dict[str, Any]:
+        """Return the keys that a card keeps, without the name, which it has elsewhere."""
+        return {key: value for key, value in self.to_keys().items() if key != "name"}
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Return the keys that choose the home."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(HomeSettings):
+    """A model's settings, and what follows from them without torch. `network.py` beside them builds it."""
+
+    part = "model"
     reads: ClassVar[str] = WINDOWS
     default_batch: ClassVar[int] = 256  # windows, or chunks, in one optimizer step where the job names no batch
     shape: ClassVar[tuple[str, ...]] = ()  # keys that its speed depends on, with the batch: what was tuned is kept by them
@@ -112,7 +144,12 @@ class ModelSettings:
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
     is_recurrent: ClassVar[bool] = False  # runs the recurrent kernels of a GPU's library, whose precision has rules of its own
+    can_recompute: ClassVar[bool] = True  # `network.build` takes `recompute`
+    half_by_default: ClassVar[bool] = True  # `precision = auto` multiplies in half precision on a GPU
     counts_gradients: ClassVar[bool] = False  # `activations` includes the gradients of the weights
+    # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights that are tied,
+    # frozen or unused. Packs then take care of all that (train/packs/pack.py).
+    is_any_module: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
 
     def __post_init__(self) -> None:
@@ -132,6 +169,26 @@ class ModelSettings:
     def num_dropouts(self) -> int:
         """Return how many dropout keys the network takes."""
         return 0
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Return what `network.build` needs besides the architecture, on this machine."""
+        return {}
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether memory and cost are known: a user's own model has to be built for that."""
+        return True
+
+    @property
+    def may_slice(self) -> bool:
+        """Return whether slices of a batch have the gradient of the whole."""
+        return True
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return self.name
 
     @property
     def words(self) -> str:
@@ -186,10 +243,10 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetSettings:
+class TargetSettings(HomeSettings):
     """A target's settings, and what follows from them without numpy. `labels.py`, `loss.py` and `scores.py` do the rest."""
 
-    name: ClassVar[str]
+    part = "target"
     label_columns: ClassVar[int] = 1
     metrics: ClassVar[tuple[Metric, ...]] = ()  # the first is the headline
     gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval

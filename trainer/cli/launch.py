@@ -44,6 +44,7 @@ from trainer.runs.store import Objects, open_objects
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
+from trainer.train.own_check import checked, contents, portable
 
 FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
@@ -70,6 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     settings = given_settings(arguments)
     job = job_from(settings)
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
+    if job.own_files:
+        console.update("trying your own files ...")
+        job = checked(job)
+        settings |= {table: job.to_dict()[table] for table in job.own_files}
     with ExitStack() as ends:
         ends.callback(console.close)
         check = DataCheck(job) if job.data.path else None  # started first: it runs beside everything else
@@ -121,7 +126,7 @@ def _preflight(
     with ThreadPoolExecutor(max_workers=4) as pool:
         offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
-        bundle = pool.submit(build_bundle)
+        bundle = pool.submit(build_bundle, own_files=contents(job))
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
         found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
     for note in found.notes:
@@ -134,7 +139,7 @@ def _preflight(
     if found.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)
-    job = with_settings(found.job, symbols=tuple(found.candles.bars), timeframe=found.candles.timeframe)
+    job = with_settings(portable(found.job), symbols=tuple(found.candles.bars), timeframe=found.candles.timeframe)
     plan = make_plan(
         job,
         workload(job, found.candles.bars),

@@ -73,6 +73,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     )
     predict.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name or key of a model in the bucket")
     predict.add_argument("--data", required=True, metavar="FILE", help="candles, parquet or CSV")
+    predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
     predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N windows only")
     _where_flags(predict)
 
@@ -135,7 +136,7 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
     job.add_argument("--job", metavar="FILE", help="job file (TOML)")
     job.add_argument("--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference")
-    job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md")
+    job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md, or FILE.py:CLASS")
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: every one found)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
     job.add_argument("--data", metavar="PATH", help="file or folder of candles, uploaded to raw/ (default: what raw/ holds)")

@@ -22,7 +22,7 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
     models = "1 model" if count == 1 else f"{count} models"
     if count > len(candles.bars):
         models += f" = {len(candles.bars)} symbols x {job.data.folds} folds x {job.train.seeds} seeds"
-    what = f"{job.name}: {models} ({job.model.name}: {names})"
+    what = f"{job.name}: {models} ({job.model.title}: {names})"
     lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.train.epochs}"]
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
@@ -31,12 +31,13 @@ def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
         )
     rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
     lines += table(rows, right=(0, 3, 5))
-    lines.append(f"{plan.prices_are}; times are {plan.times_are}: P50 (P90)")
+    quantiles = ": P50 (P90)" if plan.first.is_estimated else ""
+    lines.append(f"{plan.prices_are}; times are {plan.times_are}{quantiles}")
     if plan.rehearsal:
         lines.append(
             "a rehearsal: GPUs are processes on this machine's CPU, and its dollars are their seconds at that list price"
         )
-        if plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
+        if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
             lines.append("to rehearse in a minute or two, take less: --set bars=20000 --epochs 3")
     stop = plan.hard_stop
     lines.append(
@@ -53,6 +54,8 @@ def _row(number: int, candidate: PlanCandidate, plan: LaunchPlan) -> list[str]:
     head = [str(number), machine.name + chosen, candidate.market.replace("_", "-"), str(len(candidate.zones)), gpus]
     if candidate.refused:
         return [*head, f"{candidate.price_usd_per_hour:.2f}", "-", "-", f"not asked: {candidate.refused}"]
+    if not candidate.is_estimated:
+        return [*head, f"{candidate.price_usd_per_hour:.2f}", "not estimated", "not estimated", candidate.note]
     return [
         *head,
         f"{candidate.price_usd_per_hour:.2f}",

@@ -2,7 +2,8 @@
 
 MODEL is a local .safetensors file, else the name or key of a model in that AWS's bucket. The columns are bar, available_at and
 those of the model's target, such as `probability` (docs/models-and-targets.md lists them); the card has the horizon. Over the
-bars that the model was tested on, the numbers are those its card was scored from.
+bars that the model was tested on, the numbers are those its card was scored from. A model of your own needs its Python file: a
+card runs no code.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         # Late: torch takes a second to load, and a wrong name should not wait for it.
         from trainer.train.predict import predict_file
 
-        predictions = predict_file(path, Path(arguments.data), last=arguments.last or None)
+        own = Path(arguments.model_file) if arguments.model_file else None
+        predictions = predict_file(path, Path(arguments.data), last=arguments.last or None, model_file=own)
         rows = [{"bar": item.bar, "available_at": item.available_at, **item.values} for item in predictions]
         if read_card(path).data.get("synthetic"):
             warn(f"{path.stem} was trained on SYNTHETIC bars: it knows nothing of any market")

@@ -61,8 +61,8 @@ class Footprint:
 
 
 def is_half(job: Job, *, on_gpu: bool) -> bool:
-    """Return whether matrix products run in bf16 or fp16: with `auto` they do on a GPU."""
-    return on_gpu if job.train.precision == "auto" else job.train.precision != "fp32"
+    """Return whether matrix products run in bf16 or fp16: with `auto` they do on a GPU, but for a user's own module."""
+    return on_gpu and job.model.half_by_default if job.train.precision == "auto" else job.train.precision != "fp32"
 
 
 def num_weights(job: Job, *, features: int) -> int:
@@ -271,10 +271,10 @@ def fit(
 def _slices(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
     """Yield micro-batch sizes to try: tuned, then halved; where it pays, the same with activation checkpointing."""
     batch = best.train.batch or REFERENCE_BATCH
-    again = with_settings(best, activation_checkpointing=True)
-    for way in dict.fromkeys((best, again) if best.model.recompute_pays else (best,)):
+    ways = (best, with_settings(best, activation_checkpointing=True)) if best.model.recompute_pays else (best,)
+    for way in dict.fromkeys(ways):
         windows = min(best.train.micro_batch or batch, batch)
         yield way, windows
-        while not job.train.micro_batch and windows > 1:
+        while not job.train.micro_batch and job.model.may_slice and windows > 1:
             windows = (windows + 1) // 2
             yield way, windows

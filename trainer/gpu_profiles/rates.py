@@ -14,6 +14,7 @@ from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.memory import BELIEVED, figures
 from trainer.job import Job
 
+NOT_ESTIMATED = "not estimated"  # of a user's own model that nobody has tried yet
 TORCH = "2.13"  # that instances train with, up to its minor; a test holds it to the node's
 
 
@@ -22,7 +23,7 @@ class Rate:
     """Windows of the job's models (or bars of chunks) that one device trains in a second.
 
     The models of a pack take their steps as one program, so the rate needs `models` at a time; an empty place is lost. `basis`
-    is `measured on <date>`, `estimate`, or that of the profile's figure (`yours`, `measured <date>`).
+    is `measured on <date>`, `estimate`, `not estimated`, or that of the profile's figure (`yours`, `measured <date>`).
     """
 
     per_second: float
@@ -32,7 +33,7 @@ class Rate:
     @property
     def is_estimate(self) -> bool:
         """Return whether nobody measured it."""
-        return self.basis == "estimate"
+        return self.basis in ("estimate", NOT_ESTIMATED)
 
     def with_models(self, models: float) -> float:
         """Return the rate with so many models to train."""
@@ -46,6 +47,8 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
     hundred times of the estimate.
     """
     estimate, basis = visits_per_second(profile, job), figures(profile)["windows_per_second"].basis
+    if not job.model.is_measured:
+        return Rate(per_second=estimate, basis=NOT_ESTIMATED)
     if entry and entry["date"] and basis != "yours" and f"{entry['torch']}.".startswith(f"{torch}."):
         measured = entry["windows_per_second"] * job.model.bars_out
         models = 1 if entry["strategy"] == "lanes" else entry["pack"]

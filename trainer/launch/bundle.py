@@ -10,12 +10,14 @@ import base64
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
 from trainer.code_files import NODE, code_files, home_modules
+from trainer.own_file import FOLDER
 from trainer.runs.store import Conflict, Objects
 
 LOCK = "trainer/node/requirements.lock"
@@ -36,9 +38,13 @@ class Bundle:
         return f"code/{self.sha256}.whl"
 
 
-def build_bundle(package: Path | None = None) -> Bundle:
-    """Pack what a node runs of the trainer package (this one, unless another folder is given) into a wheel."""
+def build_bundle(package: Path | None = None, *, own_files: Mapping[str, bytes] | None = None) -> Bundle:
+    """Pack what a node runs of the trainer package (this one, unless another folder is given) into a wheel.
+
+    `own_files` are those of the user's that the job trains with, by hash; they lie where `own_file.in_bundle` looks.
+    """
     sources = code_files((*NODE, *home_modules(package=package)), package=package)
+    sources |= {f"trainer/{FOLDER}/{sha256}.py": content for sha256, content in sorted((own_files or {}).items())}
     info = f"mayfly-{trainer.__version__}.dist-info"
     sources[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: mayfly\nVersion: {trainer.__version__}\n".encode()
     sources[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: mayfly\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -43,6 +43,7 @@ def build_manifest(
         "job": with_settings(job, path="").to_dict(),
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,
+        "own_files": {table: home.manifest_entry() for table, home in job.own_files.items()},
         "image": {"line": image_line, "id": image_id},
         "seeds": list(range(job.train.seed, job.train.seed + job.train.seeds)),
         "inputs": [

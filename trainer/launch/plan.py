@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.cost.instances import InstanceType, instance_type, replacements
-from trainer.cost.planner import Workload, default_max_duration, dollars, estimate, profile_on
+from trainer.cost.planner import LONGEST_DEADLINE, Workload, default_max_duration, dollars, estimate, profile_on
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import check_fits
-from trainer.gpu_profiles.rates import Rate, rate_of
+from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
@@ -42,6 +42,16 @@ class PlanCandidate:
     note: str = ""
     refused: str = ""
 
+    @property
+    def is_estimated(self) -> bool:
+        """Return whether its times and dollars say anything: not those of a user's own model that nobody has tried."""
+        return self.rate.basis != NOT_ESTIMATED
+
+    @property
+    def default_duration(self) -> timedelta:
+        """Return how long an attempt may last where the job does not say."""
+        return default_max_duration(self.seconds_p90) if self.is_estimated else LONGEST_DEADLINE
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
@@ -65,6 +75,8 @@ class LaunchPlan:
     @property
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
+        if not self.first.is_estimated:
+            return "not estimated: the machine tries your own model first"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:
@@ -127,7 +139,7 @@ def make_plan(
         raise ConfigError(f"nothing to launch on in {region}", why=reasons, do="Choose another --instance, or another region.")
     candidates = _within_budget(weighed, job.machine.budget)
     usable = [candidate for candidate in candidates if not candidate.refused]
-    run_limit = _run_limit(job, max(candidate.seconds_p90 for candidate in usable), cap)
+    run_limit = _run_limit(job, max(candidate.default_duration for candidate in usable), cap)
     if not rehearsal:  # a rehearsal shows what happens at the hard stop, and its times are this desk's
         candidates = _within_time(candidates, run_limit, job)
         usable = [candidate for candidate in candidates if not candidate.refused]
@@ -260,7 +272,10 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[P
     """Refuse the candidates dearer than the budget. Raises BudgetError where that leaves none."""
     if not budget:
         return list(candidates)
-    marked = [_over_budget(candidate) if candidate.dollars_p50 > budget else candidate for candidate in candidates]
+    marked = [
+        _over_budget(candidate) if candidate.is_estimated and candidate.dollars_p50 > budget else candidate
+        for candidate in candidates
+    ]
     if all(candidate.refused for candidate in marked):
         cheapest = min((c for c in candidates if not c.refused), key=lambda candidate: candidate.dollars_p50)
         raise BudgetError(
@@ -281,10 +296,10 @@ def _within_time(candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job:
             default_seconds=_default_seconds(candidate, job),
         )
         for candidate in candidates
-        if not candidate.refused
+        if not candidate.refused and candidate.is_estimated
     }
     late = {name for name, limit in limits.items() if _seconds(candidates, name) > limit.duration.total_seconds()}
-    if late == limits.keys():
+    if late and late == limits.keys():
         fastest = min((one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50)
         limit = limits[fastest.machine.name]
         needed, stop = _hours(fastest.seconds_p50), _hours(limit.duration.total_seconds())
@@ -311,7 +326,7 @@ def _hours(seconds: float) -> str:
 
 def _default_seconds(candidate: PlanCandidate, job: Job) -> float:
     """Return the default of max_duration on a type; 0 where the job names a duration."""
-    return 0.0 if job.machine.max_duration else default_max_duration(candidate.seconds_p90).total_seconds()
+    return 0.0 if job.machine.max_duration else candidate.default_duration.total_seconds()
 
 
 def _over_budget(candidate: PlanCandidate) -> PlanCandidate:
@@ -323,10 +338,10 @@ def _cents_up(amount: float) -> str:
     return f"{int(amount * 1000 + 1) / 1000:.3f}"
 
 
-def _run_limit(job: Job, seconds_p90: float, cap: timedelta) -> TimeLimit:
-    """Return the run's limit: the job's max_duration, else three times the estimate; never more than the template's own."""
+def _run_limit(job: Job, longest: timedelta, cap: timedelta) -> TimeLimit:
+    """Return the run's limit: the job's max_duration, else `longest`; never more than the template's own."""
     if not job.machine.max_duration:
-        default = TimeLimit(duration=default_max_duration(seconds_p90), cause="default_duration")
+        default = TimeLimit(duration=longest, cause="default_duration")
         return min(default, TimeLimit(duration=cap, cause="cap"), key=lambda limit: limit.duration)
     wanted = job.machine.max_duration_or(cap)
     if wanted > cap:

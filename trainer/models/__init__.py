@@ -5,14 +5,16 @@ A home's `__init__.py` holds its settings (standard library only), its `network.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from trainer.models import lstm, tcn
+from trainer.models import lstm, own, tcn
 from trainer.settings import CHUNKS, ModelSettings
 
 MODELS: dict[str, type[ModelSettings]] = {home.name: home for home in (lstm.LstmSettings, tcn.TcnSettings)}
 DEFAULT = "lstm"
+OWN = own.OwnModel  # chosen by a file instead of a name
 
 
 def chunk_models() -> list[str]:
@@ -22,4 +24,15 @@ def chunk_models() -> list[str]:
 
 def network_of(name: str) -> Any:
     """Return the `network` module of a model's home: `build`, and `stacked` where the model has a stacked form. Loads torch."""
-    return import_module(f"{MODELS[name].__module__}.network")
+    home = OWN if name == OWN.name else MODELS[name]
+    return import_module(f"{home.__module__}.network")
+
+
+def is_known(name: str) -> bool:
+    """Return whether there is a home of this name."""
+    return name in MODELS or name == OWN.name
+
+
+def reads_of(name: str, architecture: Mapping[str, Any]) -> str:
+    """Return what a model of a card reads: windows or chunks."""
+    return str(architecture.get("reads") or MODELS[name].reads)

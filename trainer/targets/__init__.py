@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import Any
 
 from trainer.settings import TargetSettings
-from trainer.targets import barrier, direction, quantiles, return_, volatility
+from trainer.targets import barrier, direction, own, quantiles, return_, volatility
 
 TARGETS: dict[str, type[TargetSettings]] = {
     home.name: home
     for home in (direction.Direction, volatility.Volatility, return_.Return, quantiles.Quantiles, barrier.Barrier)
 }
 DEFAULT = "direction"
+OWN = own.OwnTarget  # chosen by a file instead of a name
 DEFAULT_OF = {"tcn": "volatility"}  # by model, where it is another
 
 

@@ -35,8 +35,9 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
     parse.add_argument("--symbols", help="comma-separated; all that are found without it")
     parse.add_argument("--timeframe", help="such as 1m; needed only where several are found")
-    parse.add_argument("--model", metavar="NAME", help=f"model: {', '.join(MODELS)} (default: {DEFAULT})")
-    parse.add_argument("--target", metavar="NAME", help=f"what is forecast: {', '.join(TARGETS)} (default: by model)")
+    own = "or your own, FILE.py:CLASS"
+    parse.add_argument("--model", metavar="NAME", help=f"model: {', '.join(MODELS)}, {own} (default: {DEFAULT})")
+    parse.add_argument("--target", metavar="NAME", help=f"what is forecast: {', '.join(TARGETS)}, {own} (default: by model)")
     parse.add_argument("--epochs", type=int, help="passes over the training windows, at most")
     parse.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other job key")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
@@ -80,6 +81,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     import torch
 
     from trainer.train.observing.observe import Observed
+    from trainer.train.own_check import checked, copied
     from trainer.train.packs.strategy import places_of
     from trainer.train.precision import matmul_dtype
     from trainer.train.survey import survey
@@ -88,6 +90,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     from trainer.train.workers.supervisor import Supervisor, worker_context
     from trainer.train.workers.worker import WorkerSettings
 
+    job = checked(job)
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
     worker_context(kind)  # it begins to load torch for the workers while the data is looked at
@@ -95,6 +98,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     num_workers = min(options.workers or default_workers(kind), len(found.tasks))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     options.out.mkdir(parents=True, exist_ok=True)
+    job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
 
     def emit(event: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Checkpoints of one model on disk: written beside the training, data before manifest, and only whole ones ever read.
 
-    <folder>/<model>/<batches>/data.safetensors    weights, their average if the job has one, Adam's moments, best weights
+    <folder>/<model>/<batches>/data.safetensors    weights, buffers, an average if the job has one, Adam's moments, best weights
     <folder>/<model>/<batches>/manifest.json       where the run stands, the data's hash, and what it all belongs to
 
 A checkpoint belongs to a model and knows no pack: any strategy continues it. All random numbers follow from seed and
@@ -38,10 +38,27 @@ _NOT_THE_MODEL = {
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
     *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib"),
 }
+# Of a user's own file, which counts by its hash.
+_PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")}
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
-_STATE = ("updates", "batches", "loss_scale", "good_steps")
-_TENSORS = ("weights", "average", "exp_avg", "exp_avg_sq")  # of the state, by weight's name
-_DTYPES = {torch.float32: "F32", torch.float64: "F64"}  # what weights and moments are
+_STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
+_TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
+DTYPES = {  # of the format; what else a user's buffer may be is refused before a training (`train/probe.py`)
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.complex64: "C64",
+}
 _BEST = ("best_loss", "best_epoch", "history")
 
 
@@ -64,7 +81,7 @@ def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str
     """Return the hash of what a resumed run must share with the one that wrote: settings, bars, code that training reaches."""
     tables = job.to_dict()
     keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
-    settings = {key: value for key, value in keys.items() if key not in _NOT_THE_MODEL}
+    settings = {key: value for key, value in keys.items() if key not in _NOT_THE_MODEL | _PLACES}
     digest = hashlib.sha256(json.dumps([settings, code_sha256, torch.__version__], sort_keys=True).encode())
     for name, content in data.items():
         digest.update(name.encode() + hashlib.sha256(content).digest())
@@ -125,6 +142,7 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
             parts[part][name] = tensor
         state = ModelState(
             weights=parts["weights"],
+            buffers=parts["buffers"],
             average=parts["average"],
             exp_avg=parts["exp_avg"],
             exp_avg_sq=parts["exp_avg_sq"],
@@ -146,7 +164,7 @@ def _put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
@@ -156,7 +174,8 @@ def _put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
             file.write(part)
             digest.update(part)
         for tensor in tensors.values():
-            content = tensor.detach().cpu().contiguous().numpy().data
+            # As bytes: numpy knows no bf16.
+            content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
             file.write(content)
             digest.update(content)
     partial.replace(path)

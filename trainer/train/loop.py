@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from torch import nn
 
 from trainer.job import Job
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
+from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.schedule import rate_factor
 from trainer.train.seeds import batch_order
 
@@ -48,7 +49,7 @@ class Run:
     lowered: int = 0
     best_loss: float = math.inf
     best_epoch: int = 0
-    best_weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    best_weights: dict[str, torch.Tensor] = field(default_factory=dict)  # with buffers: `packs.tensors`
     history: list[dict[str, Any]] = field(default_factory=list)
     active: bool = True
     failure: str = ""
@@ -134,7 +135,7 @@ def train(
                 _end_epoch(pack, number, run, job, report)
             if not run.active:
                 model = pack.model(number)
-                model.load_state_dict(run.best_weights)
+                put_tensors(model, run.best_weights)
                 roster.finished(run, model)
         if job.train.checkpoint_seconds:
             _checkpoint(pack, runs, roster, job, clock(), unread)
@@ -150,7 +151,7 @@ def _formed(runs: Sequence[Run], states: Sequence[ModelState], form: Callable[[S
             pack.restore(number, run.resume)
             run.order, run.resume = _order(run), None
         else:
-            run.best_weights = _copy(pack.model(number).state_dict())
+            run.best_weights = tensors_of(pack.model(number))
             _begin_epoch(run)
     return pack
 
@@ -242,7 +243,7 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
     run.history.append(losses)
     report({"event": "epoch", "model": member.name, "symbol": run.symbol, **losses})
     if validation_loss < run.best_loss:
-        run.best_loss, run.best_epoch, run.best_weights = validation_loss, run.epoch, _copy(model.state_dict())
+        run.best_loss, run.best_epoch, run.best_weights = validation_loss, run.epoch, tensors_of(model)
     if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
@@ -262,10 +263,6 @@ def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: 
             state = pack.snapshot(number)
             copied = replace(run, history=list(run.history))
             roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
-
-
-def _copy(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
 def _progress(run: Run, job: Job, rate: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """In which numbers a model is multiplied: by the job's word, else by the chip. Weights, moments and losses are always float32.
 
-bf16 from compute capability 8.0 on (an LSTM's only where the GPU's library has one), fp16 with a scaled loss below, fp32 on a
-CPU unless bf16 is asked for.
+bf16 from compute capability 8.0 on (an LSTM's only where the GPU's library has one), fp16 with a scaled loss below; fp32 on a
+CPU, and for a module of the user's own, unless another is asked for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
         if job.train.precision == "bf16" and device.type == "cuda" and not _has_bf16():
             raise UsageError("precision bf16 on a GPU that has none", do="Leave precision auto, or set fp16 or fp32.")
         return _DTYPES[job.train.precision]
-    if device.type == "cpu":
+    if device.type == "cpu" or not job.model.half_by_default:
         return torch.float32
     return torch.bfloat16 if _has_bf16() and (not job.model.is_recurrent or _has_bf16_recurrence()) else torch.float16
 

@@ -20,12 +20,14 @@ from trainer.data.calendar import holes
 from trainer.data.candles import Candles, read_candles, time_text
 from trainer.data.features import FEATURES, FEATURES_VERSION, WARMUP, compute_inputs
 from trainer.data.timeframes import step_of
-from trainer.errors import DataError
-from trainer.models import MODELS, network_of
+from trainer.errors import DataError, UsageError
+from trainer.models import MODELS, is_known, network_of, reads_of
+from trainer.own_file import read_file
 from trainer.plan.plans import clear_of_holes
 from trainer.settings import TargetSettings
-from trainer.targets import TARGETS, default_of, scores_of
+from trainer.targets import OWN, TARGETS, default_of, scores_of
 from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.packs.tensors import put_tensors
 from trainer.train.readers import EVALUATION_CHUNK, reader_of
 
 
@@ -38,16 +40,20 @@ class Prediction:
     values: dict[str, float]  # by the target's columns
 
 
-def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> Sequence[Prediction]:
+def predict_file(
+    model_path: Path, data_path: Path, last: int | None = None, *, model_file: Path | None = None
+) -> Sequence[Prediction]:
     """Predict every bar of the file (the last `last` ones) that has behind it all that the model sees, oldest first.
 
     A bar has not within warm-up + lookback bars of the series' beginning, or where a hole lies in them.
-    Uses one thread, as training did, so that the sums are the same. Raises DataError for a model that does not fit.
+    Uses one thread, as training did, so that the sums are the same. A model of the user's own needs its file, for the card runs
+    no code. Raises DataError for a model that does not fit, UsageError for another file than the card's.
     """
     use_one_thread()
     keep_freed_memory()
     tensors, card = load(model_path)
     with_features = _has_features(card, model_path)
+    place = _own_place(card, model_path, model_file)
     target = target_of(card, model_path)
     candles = read_candles(data_path, symbols=(card.symbol,), timeframe=card.timeframe, columns=card.columns).symbols[
         card.symbol
@@ -63,13 +69,13 @@ def predict_file(model_path: Path, data_path: Path, last: int | None = None) -> 
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
-    network = network_of(card.family).build(card.architecture).eval()
-    network.load_state_dict(tensors)
+    network = network_of(card.family).build(card.architecture, **place).eval()
+    put_tensors(network, tensors)
     # Inputs look back over the warm-up and no further, so older bars are not needed. The grid of chunks stays where it was in
     # training: the same sums, the same digits.
     first_row = (int(bars[0]) - card.lookback + 1 - warmup) // EVALUATION_CHUNK * EVALUATION_CHUNK
     reader = reader_of(
-        MODELS[card.family].reads,
+        reads_of(card.family, card.architecture),
         rows_TF=compute_inputs(candles.rows(first_row), features=with_features),
         mean_F=torch.tensor(card.scaler["mean"]),
         std_F=torch.tensor(card.scaler["std"]),
@@ -92,14 +98,30 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
     Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
     """
     name = card.target or default_of(card.family)
-    if card.family not in MODELS or name not in TARGETS:
+    if not is_known(card.family) or name not in (*TARGETS, OWN.name):
         raise DataError(
             f"{model_path} is a {card.family} model of {name}",
             why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
             do="Predict with the Mayfly that made it.",
         )
+    if name == OWN.name:  # its outputs are said as they are: nothing of the user's runs
+        return OWN.from_keys(card.target_settings)
     given: dict[str, Any] = card.target_settings if card.target else {"horizon": card.horizon, **card.scaler}
     return TARGETS[name](**{item.name: given[item.name] for item in fields(TARGETS[name]) if item.name in given})
+
+
+def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
+    """Return what building the network needs besides the card. Raises UsageError where a file is wanted, or not wanted."""
+    own = card.own_files.get("model")
+    if own is None:
+        if given is not None:
+            raise UsageError(f"{model_path} is no model of a file", do="Leave --model-file out.")
+        return {}
+    if given is None:
+        why = f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs no code"
+        raise UsageError(f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}.")
+    read_file(given, sha256=own["sha256"])
+    return {"file": str(given)}
 
 
 def _has_features(card: Card, model_path: Path) -> bool:

@@ -1,13 +1,17 @@
 """Every random number of training follows from (seed, what it is for): weights, batch order and dropout of one model.
 
-No generator is shared between models, so a model's result does not depend on its neighbours or on its worker.
+No generator is shared between models, so a model's result does not depend on its neighbours or on its worker. A user's own
+module draws from torch's generators, or from some that it holds: each slice of a batch seeds them anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 
 def derive(seed: int, *purpose: str | int) -> int:
@@ -27,3 +31,16 @@ def dropout_keys(*, seed: int, model: str, step: int, layers: int) -> torch.Tens
     words = [derive(seed, model, "dropout", step, layer) for layer in range(layers)]
     halves = [[word & 0xFFFFFFFF, word >> 32] for word in words]
     return torch.tensor(halves, dtype=torch.int64).to(torch.int32)
+
+
+@contextmanager
+def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators, and those that the module holds, and give torch's back as they were at the end."""
+    gpus = [torch.cuda.current_device() if device.index is None else device.index] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(seed)
+        for name, part in module.named_modules():
+            for key, value in vars(part).items():
+                if isinstance(value, torch.Generator):
+                    value.manual_seed(derive(seed, name, key))
+        yield

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -201,7 +201,8 @@ def _card(
         model=task.model,
         family=task.family,
         target=task.target,
-        target_settings=asdict(symbol_data.target),
+        target_settings=symbol_data.target.card_keys(),
+        own_files={table: home.card_entry() for table, home in job.own_files.items()},
         fitted=fitted,
         symbol=task.symbol,
         timeframe=task.timeframe,

@@ -30,7 +30,7 @@ print(json.dumps({"ours": ours, "training_sha256": training_sha256(('trainer.mod
 
 def package(folder: Path) -> Path:
     """Write the smallest package that a node could start."""
-    for name in ("__init__", "node/__init__", "node/agent", "train/__init__", "train/__main__", "train/smoke"):
+    for name in ("__init__", "node/__init__", "node/agent", "train/__init__", "train/__main__", "train/smoke", "train/probe"):
         path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
@@ -94,3 +94,11 @@ def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_
     outside = {name: file for name, file in told["ours"].items() if not file.startswith(str(folder))}
     assert not outside and len(told["ours"]) == len(list(folder.rglob("*.py")))
     assert told["training_sha256"] == training_sha256(("trainer.models.lstm", "trainer.targets.direction"))
+
+
+def test_files_of_the_users_own_lie_under_their_hash_and_change_the_bundle(tmp_path):
+    place, content = package(tmp_path / "trainer"), b"class MyNet: pass\n"
+    sha256 = hashlib.sha256(content).hexdigest()
+    with_file = build_bundle(place, own_files={sha256: content})
+    assert with_file == build_bundle(place, own_files={sha256: content}) != build_bundle(place)
+    assert (unpack(with_file, tmp_path / "out") / "trainer" / "own_files" / f"{sha256}.py").read_bytes() == content

@@ -34,6 +34,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         "job": {**job.to_dict(), "data": {**job.to_dict()["data"], "path": ""}},
         "code": {"key": "code/abc.whl", "sha256": "abc"},
         "lock_sha256": "def",
+        "own_files": {},
         "image": {"line": "line", "id": "ami-1"},
         "seeds": [7],
         "inputs": [

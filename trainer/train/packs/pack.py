@@ -14,6 +14,7 @@ Shapes: M models, B batch, T time steps, F features, L layers, K label columns, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -24,9 +25,10 @@ from torch import nn
 from trainer.job import Job
 from trainer.models import network_of
 from trainer.targets import loss_of
+from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
 from trainer.train.readers import gather
-from trainer.train.seeds import derive, dropout_keys
+from trainer.train.seeds import derive, drawing, dropout_keys
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch
 EPSILON = 1e-8
@@ -63,7 +65,9 @@ class ModelState:
     batches: int  # batches seen, skipped ones too: the step that dropout's key is made of
     loss_scale: float = 1.0  # fp16 alone has another
     good_steps: int = 0  # since the scale last changed
-    average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, where the job has one
+    average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, where the job has one; with buffers
+    buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a user's own module
+    steps: Mapping[str, int] = field(default_factory=dict)  # of weights that took fewer than `updates`: not each is used always
 
 
 class Pack(Protocol):
@@ -101,7 +105,7 @@ class Lanes:
         self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
         self._optimizers = [
             torch.optim.AdamW(
-                model.parameters(),
+                [weight for weight in model.parameters() if weight.requires_grad],
                 lr=job.train.learning_rate,
                 betas=BETAS,
                 eps=EPSILON,
@@ -127,7 +131,8 @@ class Lanes:
 
     def model(self, member: int) -> nn.Module:
         """See `Pack.model`."""
-        return (self._averages or self._models)[member]
+        model = (self._averages or self._models)[member]
+        return model.eval() if self._job.model.is_any_module else model
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
@@ -135,33 +140,43 @@ class Lanes:
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
-        weights = dict(self._models[member].named_parameters())
-        moments = self._optimizers[member].state
-        zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        weights, moments = dict(self._models[member].named_parameters()), self._optimizers[member].state
+        trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
+        updates = self._updates(member)
+        steps = {name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in trained.items()}
+
+        def moment(part: str) -> dict[str, torch.Tensor]:
+            return {
+                name: moments[weight][part].clone() if weight in moments else torch.zeros_like(weight)
+                for name, weight in trained.items()
+            }
+
         return ModelState(
-            weights=_copies(self._models[member]),
-            exp_avg={name: moments[weight]["exp_avg"].clone() for name, weight in weights.items()} if moments else zero,
-            exp_avg_sq={name: moments[weight]["exp_avg_sq"].clone() for name, weight in weights.items()} if moments else zero,
-            updates=self._updates(member),
+            weights=weights_of(self._models[member]),
+            exp_avg=moment("exp_avg"),
+            exp_avg_sq=moment("exp_avg_sq"),
+            updates=updates,
             batches=self._batches[member],
             loss_scale=self._scales[member],
             good_steps=self._good_steps[member],
-            average=_copies(self._averages[member]) if self._averages else {},
+            average=tensors_of(self._averages[member]) if self._averages else {},
+            buffers=buffers_of(self._models[member]),
+            steps={name: count for name, count in steps.items() if count != updates},
         )
 
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`."""
         moments = self._optimizers[member].state
         moments.clear()
-        self._models[member].load_state_dict(dict(state.weights))
+        put_tensors(self._models[member], {**state.weights, **state.buffers})
         if self._averages:
-            self._averages[member].load_state_dict(dict(state.average))
+            put_tensors(self._averages[member], state.average)
         self._batches[member] = state.batches
         self._scales[member], self._good_steps[member] = state.loss_scale, state.good_steps
-        if state.updates:
-            for name, weight in self._models[member].named_parameters():
+        for name, weight in self._models[member].named_parameters():
+            if weight.requires_grad and (count := state.steps.get(name, state.updates)):
                 moments[weight] = {
-                    "step": torch.tensor(float(state.updates), dtype=torch.float32, device=weight.device),
+                    "step": torch.tensor(float(count), dtype=torch.float32, device=weight.device),
                     "exp_avg": state.exp_avg[name].to(weight).clone(),
                     "exp_avg_sq": state.exp_avg_sq[name].to(weight).clone(),
                 }
@@ -170,31 +185,51 @@ class Lanes:
         model, optimizer, job = self._models[number], self._optimizers[number], self._job
         keys_L2 = dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts)
         keys_L2 = keys_L2.to(starts_B.device)
+        if len(starts_B) == 1 and not job.model.may_slice:
+            starts_B = starts_B.repeat(2)  # the statistics of a batch take two; its mean loss is the same
+        before = self._begin(number)
         self._batches[number] += 1
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)
         for first in range(0, len(starts_B), self._micro_batch):
             slice_B = starts_B[first : first + self._micro_batch]
-            # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
-            part = self._summed_loss(number, slice_B, keys_L2, first) / num_labels
-            (part * self._scales[number]).backward()  # type: ignore[no-untyped-call]
+            with self._drawing(number, first):
+                # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
+                part = self._summed_loss(number, slice_B, keys_L2, first) / num_labels
+                (part * self._scales[number]).backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
         if self._scales[number] != 1.0:
             for parameter in model.parameters():
-                assert parameter.grad is not None
-                parameter.grad.mul_(1 / self._scales[number])
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1 / self._scales[number])
         norm = nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
         if torch.isfinite(loss + norm):  # in one question, since a GPU is waited for until it answers
             optimizer.step()
             self._count_good_step(number)
             if self._averages:
                 self._follow(number)
-        elif self._scales[number] > 1.0:
+            return loss
+        put_buffers(model, before)
+        if self._scales[number] > 1.0:
             self._scales[number], self._good_steps[number] = self._scales[number] / 2, 0
         else:
             loss.fill_(torch.nan)
         return loss
+
+    def _begin(self, number: int) -> dict[str, torch.Tensor]:
+        """Let a user's own module train; return its buffers, which a step that is not taken must leave as they are."""
+        if not self._job.model.is_any_module:
+            return {}
+        return buffers_of(self._models[number].train())
+
+    def _drawing(self, number: int, first: int) -> AbstractContextManager[object]:
+        """Let a user's own module draw the random numbers of this slice, which begins at the batch's row `first`."""
+        if not self._job.model.is_any_module:
+            return nullcontext()
+        member, step = self._members[number], self._batches[number] - 1
+        seed = derive(member.seed, member.draws_as, "slice", step, first)
+        return drawing(self._models[number], seed=seed, device=member.rows_TF.device)
 
     def _num_labels(self, member: Member, starts_B: torch.Tensor) -> int | torch.Tensor:
         """Return how many labels a batch has: what its summed loss is divided by."""
@@ -211,25 +246,18 @@ class Lanes:
 
     def _updates(self, number: int) -> int:
         """Return how many optimizer steps a member has taken."""
-        states = self._optimizers[number].state.values()
-        return next((int(state["step"]) for state in states), 0)
+        return max((int(state["step"]) for state in self._optimizers[number].state.values()), default=0)
 
-    @torch.no_grad()
     def _follow(self, number: int) -> None:
         """Let the average of the weights follow the step that was just taken."""
         share = newest_share(self._job.train.ema, self._updates(number))
-        for average, weight in zip(self._averages[number].parameters(), self._models[number].parameters(), strict=True):
-            average.lerp_(weight, share)
+        follow(self._averages[number], self._models[number], share)
 
     def _count_good_step(self, number: int) -> None:
         if self._dtype == torch.float16:
             self._good_steps[number] += 1
             if self._good_steps[number] == GROWTH_STEPS:
                 self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
-
-
-def _copies(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
 
 def newest_share(decay: float, updates: int) -> float:
@@ -258,15 +286,26 @@ def new_model(member: Member, job: Job) -> nn.Module:
     architecture = architecture_of(job, features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(member.seed, member.draws_as, "weights"))
-        model: nn.Module = network_of(job.model.name).build(architecture, recompute=job.train.activation_checkpointing)
-    return model.to(member.rows_TF)
+        how = {"recompute": job.train.activation_checkpointing, **job.model.place}
+        model: nn.Module = network_of(job.model.name).build(architecture, **how)
+    # A user's own keeps the types that it has.
+    return model.to(member.rows_TF.device) if job.model.is_any_module else model.to(member.rows_TF)
 
 
 def fresh_state(weights: Mapping[str, torch.Tensor], like: ModelState) -> ModelState:
-    """Return the state of a model that has these weights and an optimizer which has seen nothing, at the same batch.
+    """Return the state of a model with these weights (and buffers) and an optimizer which has seen nothing, at the same batch.
 
     An average of weights begins again, too, with these.
     """
-    zero = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    average = weights if like.average else {}
-    return replace(like, weights=weights, exp_avg=zero, exp_avg_sq=zero, updates=0, average=average)
+    own = {name: tensor for name, tensor in weights.items() if name in like.weights}
+    zero = {name: torch.zeros_like(own[name]) for name in like.exp_avg}
+    return replace(
+        like,
+        weights=own,
+        buffers={name: tensor for name, tensor in weights.items() if name not in own},
+        exp_avg=zero,
+        exp_avg_sq=zero,
+        updates=0,
+        steps={},
+        average=weights if like.average else {},
+    )

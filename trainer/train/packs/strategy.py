@@ -45,4 +45,4 @@ def form_pack(members: Sequence[Member], job: Job) -> Pack:
 
 def _slice(job: Job, *, on_cpu: bool) -> int:
     """Return how many windows, or chunks, a device takes at once by default."""
-    return job.model.cpu_slice if on_cpu else job.train.batch
+    return job.model.cpu_slice if on_cpu and job.model.may_slice else job.train.batch

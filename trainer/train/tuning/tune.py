@@ -79,6 +79,8 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
 
 def _slices(job: Job, *, cuda: bool) -> list[int]:
     batch = job.train.batch
+    if not job.model.may_slice:
+        return [batch]
     if job.model.reads == CHUNKS:
         base = batch if cuda else job.model.cpu_slice
         return sorted({max(1, min(batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True)
@@ -89,9 +91,11 @@ def halved(job: Job) -> list[Candidate]:
     """Return what to try where nothing fits: plain modules in ever smaller slices, then also with activation checkpointing."""
     own, batch = job.train.micro_batch, job.train.batch
     sizes = [own] if own else [size for size in (batch >> shift for shift in range(1, 12)) if size]
+    if not job.model.may_slice:
+        return []
     return [
         Candidate(strategy="lanes", pack=1, micro_batch=size, activation_checkpointing=again)
-        for again in ([True] if job.train.activation_checkpointing else [False, True])
+        for again in ([True] if job.train.activation_checkpointing else [False, True][: 1 + job.model.can_recompute])
         for size in sizes
     ]
 

@@ -1,0 +1,137 @@
+"""A model of the user's own: a class in a Python file, and what a trial measured of it.
+
+Settings, memory and cost, standard library only. `network` builds it. Docs: docs/own-model.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.own_file import OwnFile, digest_of
+from trainer.settings import CHUNKS, FLOAT, WINDOWS, Activations, ModelSettings, Training, setting
+
+# Multiplications and additions of a window of the default model, forwards and backwards, as torch's counter has them:
+# 3 x 2 x 60 bars x 4 x 64 x (37 + 3 x 64) weights. The cost of a model of the user's own is by this alone: an estimate.
+REFERENCE_MFLOP = 21.1
+CHEAPEST = 0.01  # of the default model's window: gathering it costs that
+# The backward pass is taken to hold this many tensors of the largest size that is kept: two gradients, and one in work.
+BACKWARD_TENSORS = 3
+CPU_SLICE_BYTES = 32 << 20  # kept of a slice on a CPU: beyond that its caches are of no use
+LEARNS_FROM = {WINDOWS: 256, CHUNKS: 4}  # windows or chunks of a batch, where the job names none
+NOT_KNOWN_YET = -1  # a batch that is the model's, before anybody knows what it reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredModel:
+    """What building a user's model and running it once has shown. A read is a window, or a chunk of the settings' length."""
+
+    of: str  # the digest of what was measured
+    receptive_field: int  # 0: it reads windows
+    weights: int
+    kept_bytes: float  # for the backward pass, of one read
+    kept_once_bytes: float  # and of a batch, however large
+    largest_bytes: float  # of one read, the largest tensor that is kept
+    mflop: float  # of one read, forwards and backwards
+    slices: bool  # slices of a batch have the gradient of the whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModel(OwnFile, ModelSettings):
+    """The settings of a user's own model."""
+
+    part = "model"
+    measured_as = MeasuredModel
+    shape = ("code",)
+    shorter = "lookback, or the receptive_field of the class,"
+    is_any_module = True
+    can_recompute = False
+    half_by_default = False  # autocast would run an RNN in fp16 and its loss unscaled (lstm/network.py)
+
+    lookback: int = setting(60, "Bars of a window.", least=1)
+    chunk: int = setting(256, "Bars of a chunk, where the class has a receptive_field.", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_names()
+
+    @property
+    def code(self) -> str:
+        """Return a digest of all that memory and speed depend on."""
+        return digest_of(self.sha256, self.class_name, self.given, self.lookback, self.chunk)
+
+    @property
+    def trial(self) -> MeasuredModel | None:
+        """Return what was measured of it as it is now."""
+        measured: MeasuredModel | None = self.measured
+        return measured if self.is_tried else None
+
+    @property
+    def is_measured(self) -> bool:
+        return self.trial is not None
+
+    @property
+    def reads(self) -> str:  # type: ignore[override]
+        return CHUNKS if self.trial and self.trial.receptive_field else WINDOWS
+
+    @property
+    def default_batch(self) -> int:  # type: ignore[override]
+        return LEARNS_FROM[self.reads] if self.trial else NOT_KNOWN_YET
+
+    @property
+    def bars_seen(self) -> int:
+        return self.trial.receptive_field if self.trial and self.reads == CHUNKS else self.lookback
+
+    @property
+    def bars_out(self) -> int:
+        return self.chunk if self.reads == CHUNKS else 1
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"file": self.file}
+
+    @property
+    def may_slice(self) -> bool:
+        return self.trial.slices if self.trial else False
+
+    @property
+    def title(self) -> str:
+        return self.class_name
+
+    @property
+    def words(self) -> str:
+        return f"{self.class_name} of {self.base_name}"
+
+    @property
+    def costs(self) -> tuple[float, float]:
+        if self.trial is None:
+            return 1.0, 1.0
+        cost = max(CHEAPEST, self.trial.mflop / self.bars_out / REFERENCE_MFLOP)
+        return cost, cost
+
+    @property
+    def cpu_slice(self) -> int:
+        if self.trial is None or not self.trial.slices:
+            return 1 << 20  # the whole batch
+        return max(1, int(CPU_SLICE_BYTES // max(1.0, self.trial.kept_bytes)))
+
+    def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
+        return {
+            **self.manifest_entry(),
+            "features": features,
+            "outputs": outputs,
+            "lookback": self.lookback,
+            "settings": self.given,
+            "reads": self.reads,
+        }
+
+    def num_weights(self, *, features: int, outputs: int) -> int:
+        return self.trial.weights if self.trial else 0
+
+    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
+        """Return what a slice takes, as measured in full precision: half precision takes no more."""
+        if self.trial is None:
+            return Activations(kept=0.0, workspace=0.0)
+        read = self.bars_seen - 1 + self.bars_out
+        kept = self.trial.kept_once_bytes + reads * (self.trial.kept_bytes + FLOAT * features * read)
+        return Activations(kept=kept, workspace=reads * BACKWARD_TENSORS * self.trial.largest_bytes)

@@ -1,0 +1,247 @@
+"""A Python file of the user's own: its keys in a job, its checks, and the class that it holds.
+
+    [model]
+    file = "my_net.py"      # beside the job file
+    class = "MyNet"
+    hidden = 32             # any other key goes to the class
+
+The file is known by its sha256. It lies where `file` says, or on a node in the bundle, under its hash. Loading a class runs
+the file; reading a job, a manifest or a card does not. Standard library only.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+import keyword
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+from trainer.errors import UsageError, nearest
+from trainer.settings import bad_value, keys_of, read_keys, setting
+
+NAME = "own"  # of a home whose class is the user's
+MAX_BYTES = 1_000_000
+FOLDER = "own_files"  # of the bundle, in the package: <sha256>.py
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}\.py")
+_importer: Callable[..., Any] | None = None
+_NOT_ARGUMENTS = ("name", "sha256", "shown", "measured")  # keys that no user writes
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFile:
+    """The keys of a home that a user's class fills: file and class, and under `arguments` what goes to its constructor."""
+
+    file: str = setting("", "Python file of your own.")
+    class_name: str = setting("", "Its class.", key="class")
+    sha256: str = ""  # of the file; empty until somebody has read it
+    shown: str = ""  # the file's name for people, where it lies under its hash
+    arguments: str = "{}"  # the other keys, as JSON: settings are compared and hashed
+    measured: Any = None  # what a trial found (`train/probe.py`); a dataclass with `of`, the digest of what it was made with
+
+    name: ClassVar[str] = NAME
+    part: ClassVar[str]
+    takes_any_key: ClassVar[bool] = True
+    measured_as: ClassVar[type[Any]]
+
+    @classmethod
+    def from_keys(cls, values: Mapping[str, Any]) -> Self:
+        """Build it from the keys of its table. Raises UsageError for a bad name or value."""
+        declared = keys_of(cls)
+        given = {key: value for key, value in values.items() if key in declared}
+        free = {key: value for key, value in values.items() if key not in declared and key not in _NOT_ARGUMENTS}
+        for key, value in free.items():
+            if not key.isidentifier() or not _is_plain(value):
+                raise bad_value(f"{cls.part}.{key}", value, "text, a number, true or false, or a list of these")
+        made: dict[str, Any] = {**read_keys(cls.part, cls, given), "arguments": json.dumps(free, sort_keys=True)}
+        made |= {key: str(values[key]) for key in ("sha256", "shown") if values.get(key)}
+        if isinstance(values.get("measured"), Mapping):
+            try:
+                made["measured"] = cls.measured_as(**values["measured"])
+            except TypeError as error:
+                raise bad_value(f"{cls.part}.measured", "...", "what Mayfly wrote there: leave it out") from error
+        return cls(**made)
+
+    def to_keys(self) -> dict[str, Any]:
+        """Return the keys that make it again, as JSON values."""
+        keys = {key: getattr(self, item.name) for key, item in keys_of(self).items()}
+        found = {"sha256": self.sha256, "shown": self.shown, "measured": asdict(self.measured) if self.measured else None}
+        return {"name": self.name, **keys, **{key: value for key, value in found.items() if value}, **self.given}
+
+    def card_keys(self) -> dict[str, Any]:
+        """Return the keys that a card keeps; of the file's place only its name."""
+        kept = {key: value for key, value in self.to_keys().items() if key not in ("name", "shown")}
+        return {**kept, "file": self.base_name}
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Return the keys that choose it."""
+        return {"file": self.file, "class": self.class_name}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return the keys that go to the constructor."""
+        return dict(json.loads(self.arguments))
+
+    @property
+    def base_name(self) -> str:
+        """Return the file's name without its folder."""
+        return self.shown or Path(self.file).name
+
+    @property
+    def code(self) -> str:
+        """Return a digest of all that memory, speed and labels depend on."""
+        raise NotImplementedError
+
+    def check_names(self) -> None:
+        """Raise UsageError unless both names can be those of a Python file and of a class."""
+        for key, value in self.choice.items():
+            if not value:
+                other = "class" if key == "file" else "file"
+                raise UsageError(f"{self.part}.{other} without {self.part}.{key}", do=f"Set {self.part}.{key}, too.")
+        if not _FILE_NAME.fullmatch(self.base_name) or not self.file.isprintable():
+            raise bad_value(f"{self.part}.file", self.file, "a Python file: letters, digits, _ - and . in its name")
+        if not self.class_name.isidentifier() or keyword.iskeyword(self.class_name) or len(self.class_name) > 100:
+            raise bad_value(f"{self.part}.class", self.class_name, "the name of a class")
+
+    @property
+    def is_tried(self) -> bool:
+        """Return whether it was measured as it is now."""
+        return self.measured is not None and self.measured.of == self.code
+
+    def with_file(self, place: str | Path) -> Self:
+        """Return the settings with the same file at another place."""
+        return replace(self, file=str(place), shown="")
+
+    def with_copy(self, place: Path) -> Self:
+        """Return the settings with a copy that lies under its hash; it keeps the name that the user gave it."""
+        return replace(self, file=str(place), shown=self.base_name)
+
+    def card_entry(self) -> dict[str, str]:
+        """Return what a card keeps of the file: names, hash and text. Raises UsageError where it is gone or changed."""
+        return {**self.manifest_entry(), "text": read_file(self.file, sha256=self.sha256).decode()}
+
+    def manifest_entry(self) -> dict[str, str]:
+        """Return names and hash."""
+        return {"file": self.base_name, "class": self.class_name, "sha256": self.sha256}
+
+    def load(self) -> type[Any]:
+        """Run the file and return its class. Raises UsageError."""
+        return load_class(self.file, self.class_name, sha256=self.sha256)
+
+
+def reference(text: str) -> dict[str, str] | None:
+    """Return {"file", "class"} of `my_net.py:MyNet`, and None for a name. Raises UsageError for a file without a class."""
+    file, _, class_name = text.rpartition(":")
+    if file.endswith(".py"):
+        return {"file": file, "class": class_name}
+    if text.endswith(".py"):
+        raise UsageError(f"'{text}' names no class", do=f"Write {text}:NAME, with the class in it.")
+    return None
+
+
+def read_file(file: str | Path, *, sha256: str = "") -> bytes:
+    """Return the content of a user's file. Raises UsageError for what is no plain, small text file, or has another hash."""
+    path = Path(file)
+    try:
+        found = path.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            raise UsageError(f"{path} is a symbolic link", do="Name the file itself.")
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"{path} is not a file", do="Name a Python file.")
+        if found.st_size > MAX_BYTES:
+            raise UsageError(f"{path} has {found.st_size:,} bytes", why=f"{MAX_BYTES:,} is the most", do="Keep data out of it.")
+        content = path.read_bytes()
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8", why=f"byte {error.start}", do="Save it as UTF-8.") from error
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist", do="Check the path: a job file names it from its own folder.") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=str(error.strerror), do="Check its permissions.") from error
+    actual = hashlib.sha256(content).hexdigest()
+    if sha256 and actual != sha256:
+        why = f"its sha256 is {actual[:12]}..., the model's file has {sha256[:12]}..."
+        raise UsageError(f"{path} is another file", why=why, do="Give the file that the model was trained with.")
+    return content
+
+
+def in_bundle(sha256: str) -> Path | None:
+    """Return the file with this hash that came with the bundle; None where none did."""
+    path = Path(__file__).parent / FOLDER / f"{sha256}.py"
+    return path if re.fullmatch(r"[0-9a-f]{64}", sha256) and path.is_file() else None
+
+
+def restrict_imports(importer: Callable[..., Any] | None) -> None:
+    """Let `importer` stand for `__import__` in every user's file that this process loads from now on; None: as usual."""
+    global _importer
+    _importer = importer
+
+
+def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[Any]:
+    """Run a user's file as a module of its own and return a class of it. Raises UsageError, one line, for whatever goes wrong.
+
+    Each call runs it anew, so that models share none of its variables.
+    """
+    name, content = Path(file).name, read_file(file, sha256=sha256)
+    module = ModuleType(f"own_{hashlib.sha256(content).hexdigest()[:16]}")
+    module.__file__ = str(file)
+    if _importer is not None:
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _importer}
+    sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
+    with told(f"{name} can't be loaded"):
+        exec(compile(content, name, "exec", dont_inherit=True), module.__dict__)
+    found = module.__dict__.get(class_name)
+    if not isinstance(found, type):
+        values = module.__dict__.items()
+        classes = [key for key, value in values if isinstance(value, type) and value.__module__ == module.__name__]
+        has = f"it has {', '.join(classes[:8])}" if classes else "it has none"
+        raise UsageError(f"{name} has no class {class_name}", why=has, do=nearest(class_name, classes) or "Check the name.")
+    return found
+
+
+@cache
+def instance_of(settings: OwnFile) -> Any:
+    """Return an instance of the class of these settings, made with the keys given to it; one a process. Raises UsageError."""
+    cls = settings.load()
+    with told(f"{settings.class_name} can't be built"):
+        return cls(**settings.given)
+
+
+@contextmanager
+def told(what: str, do: str = "Mend the file.") -> Iterator[None]:
+    """Turn what a user's code raises into one UsageError: `what`, and the exception as the reason."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except SyntaxError as error:
+        raise UsageError(what, why=f"line {error.lineno}: {_line(error.msg)}", do=do) from error
+    except (Exception, SystemExit) as error:  # broad on purpose: it is not our code
+        raise UsageError(what, why=f"{type(error).__name__}: {_line(error)}", do=do) from error
+
+
+def digest_of(*parts: object) -> str:
+    """Return a short digest of JSON values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _line(error: object) -> str:
+    """Return a text in one line, not too long."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(error)).split())[:300]
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a TOML scalar, or a list of such, that JSON has too."""
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, (str, bool, int)) or (isinstance(value, float) and abs(value) < float("inf"))

@@ -1,0 +1,75 @@
+"""A target of the user's own: a class in a Python file that labels bars and has a loss. Docs: docs/own-model.md.
+
+Settings, standard library only. Its scores are those that any target has: its own loss, and the correlation of the first output
+with the first label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.own_file import OwnFile, digest_of
+from trainer.settings import LOWER, Column, Metric, TargetSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredTarget:
+    """What labelling bars with a user's target has shown."""
+
+    of: str  # the digest of what was measured
+    label_columns: int
+    outputs: int
+    reach: int
+    ahead_least: int  # bars from a bar to the end of its label
+    ahead_most: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnTarget(OwnFile, TargetSettings):
+    """The settings of a user's own target."""
+
+    part = "target"
+    measured_as = MeasuredTarget
+    metrics = (Metric(name="loss", title="loss", better=LOWER), Metric(name="correlation", title="correlation"))
+    gains = ("loss",)
+    table = (
+        Column(title="loss (constant)", value=("loss",), beside=("baselines", "constant", "loss")),
+        Column(title="correlation", value=("correlation",)),
+    )
+    farther = "setting of your target"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_names()
+
+    @property
+    def trial(self) -> MeasuredTarget | None:
+        """Return what was measured of it as it is now."""
+        measured: MeasuredTarget | None = self.measured
+        return measured if self.is_tried else None
+
+    @property
+    def code(self) -> str:
+        """Return a digest of all that its labels depend on, besides the bars."""
+        return digest_of(self.sha256, self.class_name, self.given)
+
+    @property
+    def label_columns(self) -> int:  # type: ignore[override]
+        return self.trial.label_columns if self.trial else 1
+
+    @property
+    def outputs(self) -> int:
+        return self.trial.outputs if self.trial else 1
+
+    @property
+    def reach(self) -> int:
+        return self.trial.reach if self.trial else 0
+
+    @property
+    def bars_ahead(self) -> int:
+        return self.trial.ahead_least if self.trial else 1
+
+    @property
+    def horizon(self) -> int:
+        """Return the bars of the longest label."""
+        return self.trial.ahead_most if self.trial else 1

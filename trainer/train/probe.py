@@ -1,0 +1,95 @@
+"""Try the files of a user's own, in a process that may be ended: what goes wrong is one line, and what goes well is measured.
+
+    python -m trainer.train.probe        started by `train/own_check.py`, which writes the job to its stdin
+
+Answers on stdout, a JSON document a line: {"stage"} as it goes, then {"job"} with what was measured, or {"error"}. Ends when
+its stdin does. A user's file may import what a node has, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer.code_files import NODE, code_files, home_modules
+from trainer.errors import TrainerError, UsageError
+from trainer.job import job_from_json
+from trainer.own_file import restrict_imports
+
+# The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
+ON_A_NODE = (
+    *("boto3", "botocore", "dateutil", "jmespath", "numpy", "pyarrow", "pynvml", "s3transfer", "safetensors", "six"),
+    *("torch", "urllib3"),
+)
+
+Say = Callable[[dict[str, Any]], None]
+
+
+class NotOnANode(UsageError, ImportError):
+    """A user's file imports what a node has not; its own `except ImportError` sees it, too."""
+
+
+def main() -> int:
+    """Read the job, try its files, answer; return the exit code."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a user's code prints must not pass for an answer
+    job = job_from_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    from trainer.train.probe_model import measure_model  # torch
+    from trainer.train.probe_target import measure_target
+
+    restrict_imports(_import)
+    try:
+        own = job.own_files
+        if "target" in own:  # first: it says how many outputs a model has
+            job = job.with_own_files({"target": measure_target(job, lambda stage: say({"stage": stage}))})
+        if "model" in own:
+            job = job.with_own_files({"model": measure_model(job, lambda stage: say({"stage": stage}))})
+    except TrainerError as error:
+        say({"error": error.as_dict()})
+        return 2
+    say({"job": job.to_dict()})
+    return 0
+
+
+def _end_with_stdin() -> None:
+    """Wait until the parent closes our stdin, or is gone, and end this process at once."""
+    while os.read(0, 1 << 10):
+        pass
+    os._exit(1)
+
+
+def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+    """Import for a user's file. Raises NotOnANode."""
+    root = name.partition(".")[0]
+    if not level and root not in sys.stdlib_module_names and root not in ON_A_NODE and not _is_ours(name):
+        file = Path(str((globals or {}).get("__file__", "the file"))).name
+        why = "one file is all that goes along, and a node has torch, numpy and what node/requirements.lock names"
+        raise NotOnANode(f"{file} imports {name}, which a node does not have", why=why, do="Do without it.")
+    return __import__(name, globals, locals, fromlist, level)
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a module is one of ours that a node gets."""
+    if name.partition(".")[0] != "trainer":
+        return False
+    place = name.replace(".", "/")
+    files = code_files((*NODE, *home_modules()))
+    return f"{place}.py" in files or f"{place}/__init__.py" in files
+
+
+if __name__ == "__main__":
+    # A thread of the user's, or a library's, must not hold the process.
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)

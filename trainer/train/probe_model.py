@@ -1,0 +1,240 @@
+"""Build a user's own model, run it forwards and backwards, and measure what planner and packer go by.
+
+Weights are counted, and so are bytes that autograd keeps, at two batch sizes, and multiplications, by torch's counter: with
+oneDNN off, since it hides an LSTM's. Two things decide how a model may train: whether slices of a batch have the gradient of
+the whole, and whether an output depends on its own bars alone.
+
+Shapes: N windows or chunks, L bars of each, F features, T outputs of a chunk, O outputs a bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainer.data.feature_names import FEATURES
+from trainer.errors import UsageError
+from trainer.job import Job
+from trainer.models import network_of
+from trainer.own_file import OwnFile, told
+from trainer.settings import CHUNKS
+from trainer.train.checkpoint import DTYPES
+from trainer.train.packs.tensors import buffers_of
+from trainer.train.readers import EVALUATION_CHUNK
+
+FEW, MANY = 4, 12  # reads of the two batches that are measured
+CUTS = (5, 7)  # slices of a batch of MANY
+SAME = 1e-3  # of a gradient's norm: float32 in another order differs by less, a batch's statistics by more
+ALONE = 1e-4  # of an output, likewise
+_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """A class under trial: how it is built and called, and the name for messages."""
+
+    name: str
+    architecture: dict[str, Any]
+    file: str
+    bars: int  # of a read
+    outs: int  # of a read; 0: a window, without a dimension for them
+    outputs: int
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """Return an untrained network, without a GPU."""
+        torch.manual_seed(seed)
+        network: nn.Module = network_of(OwnFile.name).build(self.architecture, file=self.file)
+        return network
+
+    def reads(self, count: int, *, bars: int = 0, seed: int = 1) -> torch.Tensor:
+        """Return features as the packs hand them over: (L, N, F) windows, or (N, F, L) chunks."""
+        generator = torch.Generator().manual_seed(seed)
+        x_NLF = torch.randn(count, bars or self.bars, self.architecture["features"], generator=generator)
+        return (x_NLF.transpose(1, 2) if self.outs else x_NLF.transpose(0, 1)).contiguous()
+
+    def outputs_of(self, network: nn.Module, x: torch.Tensor, *, outs: int | None = None) -> torch.Tensor:
+        """Run it and check the shape. Raises UsageError."""
+        count, outs = x.shape[0 if self.outs else 1], self.outs if outs is None else outs
+        expected = (count, outs, self.outputs) if self.outs else (count, self.outputs)
+        bars = x.shape[2] if self.outs else x.shape[0]
+        shape = f"x of shape ({count}, {bars}, {self.architecture['features']})"
+        with told(f"{self.name}.forward fails on {shape}"):
+            outputs: torch.Tensor = network(x)
+            found = tuple(outputs.shape)
+        if found != expected:
+            raise UsageError(f"{self.name}.forward gives shape {found}", why=f"for {shape} it is to be {expected}", do=DO)
+        if not bool(torch.isfinite(outputs).all()):
+            raise UsageError(f"{self.name}.forward gives outputs that are not finite", why=f"for {shape} of noise", do=DO)
+        return outputs
+
+
+DO = "See docs/own-model.md."
+
+
+def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
+    """Return the job's model with what was measured of it. Raises UsageError, one line, for whatever is wrong with it."""
+    model: Any = job.own_files["model"]
+    say(f"loading {model.base_name} and building {model.class_name}")
+    trial = _trial(job, receptive_field=0)
+    network: Any = trial.build()
+    field = getattr(network.net, "receptive_field", 0)
+    if type(field) is not int or field < 0:
+        raise UsageError(f"{trial.name}.receptive_field is {field!r}", why="it is a number of bars", do=DO)
+    if field:
+        trial = _trial(job, receptive_field=field)
+        network = trial.build()
+    say(f"{trial.name}.forward and its backward pass")
+    _check_step(trial, network)
+    say(f"{trial.name}.forward in evaluation")
+    _check_evaluation(trial, network.eval(), field)
+    say(f"measuring {trial.name}")
+    with torch.backends.mkldnn.flags(enabled=False):
+        (few, once), (many, largest) = (_kept(trial, network.train(), count) for count in (FEW, MANY))
+        counter = FlopCounterMode(display=False)
+        with counter:
+            trial.outputs_of(network, trial.reads(FEW)).sum().backward()  # type: ignore[no-untyped-call]
+    kept = max(0.0, (many - few) / (MANY - FEW))
+    say(f"comparing slices of a batch of {trial.name}")
+    measured = model.measured_as(
+        of=model.code,
+        receptive_field=field,
+        weights=sum(weight.numel() for weight in network.parameters()),
+        kept_bytes=kept,
+        kept_once_bytes=max(0.0, few - FEW * kept),
+        largest_bytes=largest / MANY,
+        mflop=counter.get_total_flops() / FEW / 1e6,
+        slices=_slices_agree(trial),
+    )
+    tried: OwnFile = replace(model, measured=measured)
+    return tried
+
+
+def _trial(job: Job, *, receptive_field: int) -> _Trial:
+    model: Any = job.own_files["model"]
+    architecture = job.model.architecture(features=len(FEATURES), outputs=job.target.outputs)
+    return _Trial(
+        name=model.class_name,
+        architecture={**architecture, "reads": CHUNKS} if receptive_field else architecture,
+        file=model.file,
+        bars=receptive_field - 1 + model.chunk if receptive_field else model.lookback,
+        outs=model.chunk if receptive_field else 0,
+        outputs=job.target.outputs,
+    )
+
+
+def _check_step(trial: _Trial, network: nn.Module) -> None:
+    """Take an optimizer step as a pack does."""
+    outputs = trial.outputs_of(network.train(), trial.reads(FEW))
+    trained = [weight for weight in network.parameters() if weight.requires_grad]
+    if not outputs.requires_grad or not trained:
+        raise UsageError(f"{trial.name} has no weight to train", why="its outputs have no gradient", do=DO)
+    with told(f"the backward pass of {trial.name} fails"):
+        outputs.square().sum().backward()  # type: ignore[no-untyped-call]
+    if all(weight.grad is None for weight in trained):
+        raise UsageError(f"{trial.name} has no weight to train", why="none gets a gradient", do=DO)
+    with told(f"AdamW can't train {trial.name}", DO):
+        torch.optim.AdamW(trained, fused=True).step()
+    for name, buffer in (*network.named_buffers(), *network.named_parameters()):
+        if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
+            what = f"{trial.name}.{name} is of type {str(buffer.dtype).removeprefix('torch.')}, {buffer.layout}"
+            raise UsageError(what, why="a checkpoint can't keep that", do="Let it be of another type.")
+
+
+@torch.no_grad()
+def _check_evaluation(trial: _Trial, network: nn.Module, field: int) -> None:
+    """See that an output depends on its own bars alone: not on chance, on the rest of the batch, or on later bars."""
+    x = trial.reads(FEW)
+    torch.manual_seed(1)
+    whole = trial.outputs_of(network, x)
+    torch.manual_seed(2)
+    if not _near(trial.outputs_of(network, x), whole):
+        why = "the same bars gave two outputs"
+        raise UsageError(f"{trial.name} is random in evaluation", why=why, do="Draw only where self.training is True.")
+    alone = [trial.outputs_of(network, part) for part in torch.split(x, 1, dim=0 if trial.outs else 1)]
+    if not _near(torch.cat(alone), whole):
+        why = "an output would depend on other windows, later ones among them"
+        raise UsageError(f"{trial.name} uses statistics of the batch in evaluation", why=why, do="Keep running ones.")
+    if not trial.outs:
+        return
+    for place in (trial.outs // 2, trial.outs - 1):
+        moved = x.clone()
+        moved[:, :, place + field - 1 :] += 1.0
+        if not _near(trial.outputs_of(network, moved)[:, :place], whole[:, :place]):
+            raise UsageError(f"{trial.name} looks ahead", why="an output of a chunk moves with bars after its own", do=DO)
+        moved = x.clone()
+        moved[:, :, :place] += 1.0
+        if not _near(trial.outputs_of(network, moved)[:, place:], whole[:, place:]):
+            why = "an output of a chunk moves with bars before those"
+            raise UsageError(f"{trial.name} sees more than its receptive_field of {field} bars", why=why, do="Raise it.")
+    trial.outputs_of(network, trial.reads(1, bars=EVALUATION_CHUNK + field - 1), outs=EVALUATION_CHUNK)
+
+
+def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(torch.allclose(one, other, rtol=ALONE, atol=ALONE * float(other.abs().max().clamp(min=1e-6))))
+
+
+def _kept(trial: _Trial, network: nn.Module, count: int) -> tuple[float, float]:
+    """Return the bytes that autograd keeps of a batch, weights aside, and those of the largest tensor among them."""
+    weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+    kept: dict[int, int] = {}
+    held: list[object] = []  # until the end: a freed address would be given out again
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+            held.append(storage)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        held.append(trial.outputs_of(network, trial.reads(count)))
+    return float(sum(kept.values())), float(max(kept.values(), default=0))
+
+
+def _slices_agree(trial: _Trial) -> bool:
+    """Return whether slices of a batch give its gradient, and leave the buffers as it does. Without dropout: chance apart."""
+    names = {name: getattr(nn.functional, name) for name in _DROPOUTS}
+    attention = nn.functional.scaled_dot_product_attention
+    try:
+        for name in names:
+            setattr(nn.functional, name, lambda x, *_, **__: x)
+        nn.functional.scaled_dot_product_attention = _attention_without_dropout(attention)
+        whole = _gradients(trial, (MANY,), seed=1)
+        return _agree(whole, _gradients(trial, (MANY,), seed=2)) and _agree(whole, _gradients(trial, CUTS, seed=1))
+    finally:
+        for name, function in names.items():
+            setattr(nn.functional, name, function)
+        nn.functional.scaled_dot_product_attention = attention
+
+
+def _attention_without_dropout(attention: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def plain(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **rest: Any) -> torch.Tensor:
+        return attention(query, key, value, attn_mask, 0.0, **rest)
+
+    return plain
+
+
+def _gradients(trial: _Trial, cuts: Sequence[int], *, seed: int) -> dict[str, torch.Tensor]:
+    """Return the gradients of a fixed batch, summed over slices, and the buffers after it."""
+    network = trial.build().train()
+    for part in network.modules():  # of recurrent layers and attention
+        if isinstance(getattr(part, "dropout", None), float):
+            part.dropout = 0.0  # type: ignore[assignment]
+    torch.manual_seed(seed)
+    for x in torch.split(trial.reads(MANY), list(cuts), dim=0 if trial.outs else 1):
+        trial.outputs_of(network, x).square().sum().backward()  # type: ignore[no-untyped-call]
+    grads = {name: weight.grad for name, weight in network.named_parameters() if weight.grad is not None}
+    return {**grads, **{f"buffer {name}": buffer.double() for name, buffer in buffers_of(network).items()}}
+
+
+def _agree(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
+        return False
+    largest = max((float(tensor.norm()) for name, tensor in one.items() if not name.startswith("buffer ")), default=0.0)
+    return all(float((one[name] - other[name]).norm()) <= SAME * (float(one[name].norm()) + SAME * largest) for name in one)
