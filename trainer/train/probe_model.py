@@ -213,9 +213,9 @@ def _slices_agree(trial: _Trial) -> bool:
         nn.functional.scaled_dot_product_attention = attention
 
 
-def _attention_without_dropout(attention: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def plain(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **rest: Any) -> torch.Tensor:
-        return attention(query, key, value, attn_mask, 0.0, **rest)
+def _attention_without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:
+    def plain(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **named: Any) -> Any:
+        return attention(query, key, value, attn_mask, 0.0, *rest, **named)
 
     return plain
 

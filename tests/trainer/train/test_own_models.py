@@ -1,0 +1,228 @@
+"""Modules of a user's own train, re-pack, die, resume and predict as ours do: nothing of them is lost, no neighbour is felt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.trainer.outside.nets import NETS
+from trainer.artifacts.card import read_card
+from trainer.artifacts.weights import load
+from trainer.data.feature_names import FEATURES
+from trainer.errors import UsageError
+from trainer.job import Job, job_of, with_settings
+from trainer.settings import CHUNKS
+from trainer.train.checkpoint import newest, write
+from trainer.train.loop import Run, train
+from trainer.train.packs.pack import Lanes, Member, ModelState, loss_for
+from trainer.train.packs.strategy import form_pack
+from trainer.train.packs.tensors import put_tensors, tensors_of
+from trainer.train.predict import predict_file
+from trainer.train.probe_model import measure_model
+from trainer.train.readers import reader_of
+
+pytestmark = pytest.mark.slow
+FILE = Path(__file__).parents[1] / "outside" / "nets.py"
+MARK = "the same job, data and code"
+EVERY = pytest.mark.parametrize("name", NETS)
+
+
+def job_for(name: str, **settings: object) -> Job:
+    """Return the job of a module, tried as the desk tries it."""
+    keys = {"lookback": 6, "chunk": 16, "batch": 4 if name == "Chunks" else 10, "learning_rate": 1e-2, **settings}
+    job = job_of(model=f"{FILE}:{name}", epochs=3, patience=5, checkpoint_seconds=1, **keys)
+    model = replace(job.own_files["model"], sha256=hashlib.sha256(FILE.read_bytes()).hexdigest())
+    job = job.with_own_files({"model": model})
+    before = torch.random.get_rng_state()
+    tried = measure_model(job, lambda stage: None)
+    torch.random.set_rng_state(before)
+    return job.with_own_files({"model": tried})
+
+
+class Killed(Exception):
+    """A worker's end."""
+
+
+class Worker:
+    """A roster of runs, which writes a checkpoint of each after every step and dies after a number of them."""
+
+    def __init__(self, job: Job, folder: Path, *, runs: Sequence[int] = (0, 1), dies_after: int = 10**9) -> None:
+        self._job, self._folder, self._dies_after, self._steps = job, folder, dies_after, 0
+        self._waiting = [run_of(number, job) for number in runs]
+        self.done: dict[str, Run] = {}
+        self.resumed: list[str] = []
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        joined, self._waiting = self._waiting[:free], self._waiting[free:]
+        for run in joined:
+            if (found := newest(self._folder, run.member.name, MARK)) is not None:
+                found.put_into(run)
+                self.resumed.append(run.member.name)
+        return joined
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        write(self._folder, run, state, MARK)
+        self._steps += 1
+        if self._steps == self._dies_after:
+            raise Killed
+
+    def finished(self, run: Run, model: nn.Module) -> None:
+        assert not model.training
+        self.done[run.member.name] = run
+
+    def work(self, *, places: int) -> Worker:
+        ticks = iter(range(10**6))  # every look at the clock is a second later: a checkpoint is always due
+        job = self._job
+        train(self, lambda members: form_pack(members, job), job, lambda event: None, places=places, clock=lambda: next(ticks))
+        return self
+
+
+def run_of(number: int, job: Job) -> Run:
+    """Return the training of a model on rows of noise, 11 batches an epoch or more, the last of them of one window."""
+    generator = torch.Generator().manual_seed(number)
+    rows_TF = torch.randn(241 + 60 * number, len(FEATURES), generator=generator)
+    labels_TK = (rows_TF[:, 1:2] > 0).float()
+    zeros, ones = torch.zeros(len(FEATURES)), torch.ones(len(FEATURES))
+    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=zeros, std_F=ones)
+    seen, last = job.model.bars_seen, 101 + 60 * number
+    reads = torch.arange(0, last, 3) if job.model.reads == CHUNKS else torch.arange(last)
+    bars = np.arange(last + 20, last + 60) + seen - 1
+    known = {"rows_TF": rows_TF, "mean_F": zeros, "std_F": ones, "bars_seen": seen, "first_bar": seen - 1}
+    reader = reader_of(job.model.reads, **known)
+
+    def validate(model: nn.Module) -> float:
+        return float(loss_for(job)(torch.from_numpy(reader.outputs(model, bars)), labels_TK[bars].double()).mean())
+
+    return Run(member=member, symbol=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@EVERY
+def test_a_module_that_depends_on_slices_is_found_out_and_never_sliced(name):
+    job = job_for(name)
+    assert job.model.may_slice == NETS[name]
+    pack = form_pack([run_of(0, job).member], job)
+    assert isinstance(pack, Lanes)
+    if not NETS[name]:
+        assert pack._micro_batch == job.train.batch
+        with pytest.raises(UsageError, match=f"{name} can't train in slices"):
+            with_settings(job, micro_batch=2)
+    with pytest.raises(UsageError, match="can't compute its activations again"):
+        with_settings(job, activation_checkpointing=True)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@EVERY
+def test_it_resumes_and_repacks_bit_by_bit_and_feels_no_neighbour(tmp_path, name, ema):
+    job = job_for(name, ema=ema)
+    before = torch.random.get_rng_state()
+    whole = Worker(job, tmp_path / "alone", runs=(1,)).work(places=1).done["m1"]
+    together = Worker(job, tmp_path / "together").work(places=2)  # the other one ends first: the pack is formed anew
+    cut = Worker(job, tmp_path / "cut", dies_after=43)
+    with pytest.raises(Killed):
+        cut.work(places=2)
+    resumed = Worker(job, tmp_path / "cut").work(places=2)
+    assert torch.equal(torch.random.get_rng_state(), before), "torch's own generator is as it was"
+    assert set(resumed.resumed) == {"m0", "m1"} and whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
+    for other in (together, resumed):
+        assert other.done["m1"].history == whole.history
+        assert same(other.done["m1"].best_weights, whole.best_weights)
+    assert same(resumed.done["m0"].best_weights, together.done["m0"].best_weights)
+
+
+@EVERY
+def test_a_step_that_is_not_taken_leaves_no_trace(name):
+    job = job_for(name)
+    run = run_of(0, job)
+    run.member.rows_TF[50] = torch.nan
+    pack = form_pack([run.member], job)
+    pack.step([True], [torch.arange(100, 100 + job.train.batch)])
+    before = tensors_of(pack.model(0))
+    assert torch.isnan(pack.step([True], [torch.arange(43, 43 + job.train.batch)])[0])
+    assert same(tensors_of(pack.model(0)), before)
+    assert torch.isfinite(pack.step([True], [torch.arange(100, 100 + job.train.batch)])[0])
+
+
+@EVERY
+def test_a_broken_epoch_begins_again_from_the_best_weights_with_their_buffers(name):
+    from trainer.train.packs.pack import fresh_state
+
+    job = job_for(name, ema=0.5)
+    run = run_of(0, job)
+    pack = form_pack([run.member], job)
+    for first in (0, 20, 40, 60):
+        pack.step([True], [torch.arange(first, first + job.train.batch)])
+    best = tensors_of(pack.model(0))
+    pack.step([True], [torch.arange(80, 80 + job.train.batch)])
+    pack.restore(0, fresh_state(best, like=pack.snapshot(0)))
+    state = pack.snapshot(0)
+    assert same({**state.weights, **state.buffers}, best) and same(dict(state.average), best)
+    assert state.updates == 0 and not state.steps
+
+
+def test_chance_follows_from_seed_step_and_slice():
+    job = with_settings(job_for("Attention"), micro_batch=5)
+    run = run_of(0, job)
+    starts = torch.arange(10)
+
+    def losses(seed: int) -> list[float]:
+        torch.manual_seed(seed)
+        pack = Lanes([run.member], job, micro_batch=5)
+        return [float(pack.step([True], [starts])[0]) for _ in range(3)]
+
+    assert losses(1) == losses(2)
+    other = Lanes([replace(run.member, seed=5)], job, micro_batch=5)
+    assert [float(other.step([True], [starts])[0]) for _ in range(3)] != losses(1)
+
+
+def test_a_weight_of_another_shape_is_not_put_back():
+    module, other = nn.Linear(2, 1), nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="no weight weight of shape"):
+        put_tensors(module, tensors_of(other))
+
+
+@EVERY
+def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(tmp_path, name, write_candles, train):
+    write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
+    job = job_for(name, batch=64 if name != "Chunks" else 4)
+    keys = {f"model.{key}": value for key, value in job.to_dict()["model"].items() if key not in ("name", "file", "class")}
+    settings = {"epochs": 2, "learning_rate": 1e-2, "batch": job.train.batch, "horizon": 1}
+    trained = train(tmp_path, tmp_path / "out", model=f"{FILE}:{name}", **keys, **settings)
+    card, (tensors, _) = read_card(trained.file), load(trained.file)
+    own = card.own_files["model"]
+    assert (own["file"], own["class"], own["text"]) == ("nets.py", name, FILE.read_text())
+    assert own["sha256"] == hashlib.sha256(FILE.read_bytes()).hexdigest() and str(FILE) not in card.to_json()
+    assert "head.weight" in tensors or any(key.endswith(".weight") for key in tensors)
+    said = predict_file(trained.file, tmp_path, model_file=FILE)
+    chances = {one.bar: one.values["probability"] for one in said}
+    last = predict_file(trained.file, tmp_path, last=7, model_file=FILE)
+    assert [one.values["probability"] for one in last] == pytest.approx(list(chances.values())[-7:], rel=1e-5)
+    assert accuracy(chances, trained.data / "SIG-USD_1m_2024-2024.parquet", card) == card.metrics["test"]["accuracy"]
+    with pytest.raises(UsageError, match="needs its Python file"):
+        predict_file(trained.file, tmp_path)
+    with pytest.raises(UsageError, match="is another file"):
+        predict_file(trained.file, tmp_path, model_file=Path(__file__))
+
+
+def accuracy(chances: dict[str, float], file: Path, card) -> float:
+    """Return the share of right directions over the test span, by hand."""
+    from trainer.data.candles import read_candles, time_text
+
+    candles = read_candles(file).symbols["SIG-USD"]
+    times = [time_text(bar) for bar in candles.timestamp]
+    span, close = card.splits["test"], candles.close
+    places = range(times.index(span["first"]), times.index(span["last"]))
+    known = [place for place in places if close[place + 1] != close[place]]
+    right = [(chances[times[place]] >= 0.5) == (close[place + 1] > close[place]) for place in known]
+    assert len(right) == card.metrics["test"]["n"]
+    return sum(right) / len(right)
