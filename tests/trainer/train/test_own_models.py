@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.predictions import accuracy
 from tests.trainer.outside.nets import NETS
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
@@ -207,22 +208,9 @@ def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
     chances = {one.bar: one.values["probability"] for one in said}
     last = predict_file(trained.file, tmp_path, last=7, model_file=FILE)
     assert [one.values["probability"] for one in last] == pytest.approx(list(chances.values())[-7:], rel=1e-5)
-    assert accuracy(chances, trained.data / "SIG-USD_1m_2024-2024.parquet", card) == card.metrics["test"]["accuracy"]
+    found = accuracy(chances, trained.data / "SIG-USD_1m_2024-2024.parquet", card)
+    assert found == (card.metrics["test"]["n"], card.metrics["test"]["accuracy"])
     with pytest.raises(UsageError, match="needs its Python file"):
         predict_file(trained.file, tmp_path)
     with pytest.raises(UsageError, match="is another file"):
         predict_file(trained.file, tmp_path, model_file=Path(__file__))
-
-
-def accuracy(chances: dict[str, float], file: Path, card) -> float:
-    """Return the share of right directions over the test span, by hand."""
-    from trainer.data.candles import read_candles, time_text
-
-    candles = read_candles(file).symbols["SIG-USD"]
-    times = [time_text(bar) for bar in candles.timestamp]
-    span, close = card.splits["test"], candles.close
-    places = range(times.index(span["first"]), times.index(span["last"]))
-    known = [place for place in places if close[place + 1] != close[place]]
-    right = [(chances[times[place]] >= 0.5) == (close[place + 1] > close[place]) for place in known]
-    assert len(right) == card.metrics["test"]["n"]
-    return sum(right) / len(right)

@@ -132,6 +132,6 @@ class OwnModel(OwnFile, ModelSettings):
         """Return what a slice takes, as measured in full precision: half precision takes no more."""
         if self.trial is None:
             return Activations(kept=0.0, workspace=0.0)
-        read = self.bars_seen - 1 + self.bars_out
-        kept = self.trial.kept_once_bytes + reads * (self.trial.kept_bytes + FLOAT * features * read)
-        return Activations(kept=kept, workspace=reads * BACKWARD_TENSORS * self.trial.largest_bytes)
+        gathered = FLOAT * features * (self.bars_seen - 1 + self.bars_out)  # as packs have it; the module gets a copy
+        kept = self.trial.kept_once_bytes + reads * self.trial.kept_bytes
+        return Activations(kept=kept, workspace=reads * (gathered + BACKWARD_TENSORS * self.trial.largest_bytes))
