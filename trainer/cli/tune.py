@@ -24,9 +24,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table of candidates, the chosen first, and where the answer is kept."""
     job = _job(arguments)
     # Late: torch takes a second to load, and a wrong setting should not wait for it.
+    from trainer.train.own_check import checked
     from trainer.train.tuning.tune import remember, tune_here
     from trainer.train.workers.devices import choose_device
 
+    job = checked(job)
     choose_device(job, arguments.device)  # a profile that is unknown, or larger than the chip, ends it here
     seconds, batch_limit, why = _time(job, arguments)
     warn(f"tuning for {seconds:.0f} s at most: {why}")

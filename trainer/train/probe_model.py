@@ -18,7 +18,6 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer.data.feature_names import FEATURES
 from trainer.errors import UsageError
 from trainer.job import Job
 from trainer.models import network_of
@@ -117,7 +116,7 @@ def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
 
 def _trial(job: Job, *, receptive_field: int) -> _Trial:
     model: Any = job.own_files["model"]
-    architecture = job.model.architecture(features=len(FEATURES), outputs=job.target.outputs)
+    architecture = job.model.architecture(features=len(job.data.inputs), outputs=job.target.outputs)
     return _Trial(
         name=model.class_name,
         architecture={**architecture, "reads": CHUNKS} if receptive_field else architecture,
