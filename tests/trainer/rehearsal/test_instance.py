@@ -158,7 +158,8 @@ def test_terminating_twice_is_as_good_as_once(start: Start) -> None:
 TIMER = """
 write() { # instant
   printf '[Timer]\\nOnCalendar=%s\\nUnit=end.service\\n' "$1" > "$MAYFLY_ROOT/etc/systemd/system/end.timer"
-  printf '[Service]\\nExecStart=%s\\n' "${2:-$MAYFLY_ROOT/bin/systemctl poweroff}" > "$MAYFLY_ROOT/etc/systemd/system/end.service"
+  local file="$MAYFLY_ROOT/etc/systemd/system/end.service"
+  printf '[Service]\\nExecStart=%s\\n' "${2:-$MAYFLY_ROOT/bin/systemctl poweroff}" > "$file"
 }
 """
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
