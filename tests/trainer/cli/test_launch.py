@@ -30,7 +30,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[0] == "mayfly: 2 models (lstm: BTC-USD, ETH-USD) on 6,000 1m SYNTHETIC bars, epochs: 2"
     assert lines[1].startswith("#  instance      market     zones  GPUs")
     assert lines[2].startswith("1  p3.8xlarge *  on-demand      5  4 x V100 16GB  12.24  ")
-    assert lines[2].endswith("retired by AWS in 2026: a rehearsal only")
+    assert lines[2].endswith("retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle")
     assert lines[3] == "list prices of us-east-1, 2026-07-20; times are an estimate, not measured: P50 (P90)"
     assert lines[5].startswith(
         "hard stop 30m00s after launch, set by the default of max_duration, at most $6.12 at the on-demand price"
