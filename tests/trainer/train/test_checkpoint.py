@@ -193,6 +193,17 @@ def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast()
     assert {key for key, _, _ in job_keys(JOB)} >= _NOT_THE_MODEL
 
 
+def test_a_file_of_the_users_own_counts_by_its_hash_and_its_settings_and_not_by_its_place():
+    own = job_of(model="a/net.py:Net", **{"model.sha256": "1" * 64, "model.hidden": 3})
+    mark = fingerprint(own, data={}, code_sha256="c")
+    model = own.own_files["model"]
+    same = [model.with_file("b/net.py"), model.with_copy(Path("c.py"))]
+    assert {fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c") for one in same} == {mark}
+    others = [replace(model, sha256="2" * 64), replace(model, class_name="Other"), replace(model, arguments='{"hidden": 4}')]
+    marks = {fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c") for one in others}
+    assert len({mark, *marks}) == 4
+
+
 def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tmp_path):
     events: list[dict[str, Any]] = []
     run = _run(0)

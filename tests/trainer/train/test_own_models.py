@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,3 +215,25 @@ def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
         predict_file(trained.file, tmp_path)
     with pytest.raises(UsageError, match="is another file"):
         predict_file(trained.file, tmp_path, model_file=Path(__file__))
+
+
+def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach_the_run(tmp_path, write_candles, python):
+    data, out, net, target = (tmp_path / name for name in ("data", "out", "my_net.py", "my_target.py"))
+    data.mkdir()
+    write_candles(data, "SIG-USD", bars=1200, signal=1.0)
+    net.write_text(FILE.read_text())
+    target.write_text(FILE.with_name("own_target.py").read_text())
+    words = ["-m", "trainer.train", "--data", str(data), "--out", str(out), "--device", "cpu", "--epochs", "1"]
+    words += ["--model", f"{net}:Norm", "--target", f"{target}:Range", "--set", "model.hidden=5", "--set", "lookback=7"]
+    done = subprocess.run([*python, *words], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    file = out / "own-own_SIG-USD_1m.safetensors"
+    card = read_card(file)
+    assert (card.architecture["settings"], card.lookback, card.metrics["about"]["headline"]) == ({"hidden": 5}, 7, "loss")
+    copies = {path.name: path.read_text() for path in (out / "own_files").iterdir()}
+    assert copies == {f"{own['sha256']}.py": own["text"] for own in card.own_files.values()}
+    assert len(predict_file(file, data, last=2, model_file=net)) == 2
+    net.write_text("raise SystemExit\n")
+    refused = subprocess.run([*python, *words], capture_output=True, text=True, timeout=500)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith("error: my_net.py can't be loaded (SystemExit: )")
