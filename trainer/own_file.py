@@ -198,7 +198,7 @@ def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[A
     if _importer is not None:
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _importer}
     sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
-    with told(f"{name} can't be loaded"):
+    with as_usage_error(f"{name} can't be loaded"):
         exec(compile(content, name, "exec", dont_inherit=True), module.__dict__)
     found = module.__dict__.get(class_name)
     if not isinstance(found, type):
@@ -213,12 +213,12 @@ def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[A
 def instance_of(settings: OwnFile) -> Any:
     """Return an instance of the class of these settings, made with the keys given to it; one a process. Raises UsageError."""
     cls = settings.load()
-    with told(f"{settings.class_name} can't be built"):
+    with as_usage_error(f"{settings.class_name} can't be built"):
         return cls(**settings.given)
 
 
 @contextmanager
-def told(what: str, do: str = "Mend the file.") -> Iterator[None]:
+def as_usage_error(what: str, do: str = "Mend the file.") -> Iterator[None]:
     """Turn what a user's code raises into one UsageError: `what`, and the exception as the reason."""
     try:
         yield

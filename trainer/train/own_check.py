@@ -25,7 +25,7 @@ from trainer.errors import ConfigError, UsageError
 from trainer.job import Job, job_from
 from trainer.own_file import OwnFile, in_bundle, read_file
 
-LIMIT_SECONDS = 120.0  # for one file, from when torch is loaded
+LIMIT_SECONDS = 300.0  # from when torch is loaded: a large model takes a while on a laptop
 LOAD_SECONDS = 600.0  # for Python and torch to load, on a machine that does much else
 MODULE = "trainer.train.probe"
 

@@ -9,6 +9,7 @@ Shapes: N windows or chunks, L bars of each, F features, T outputs of a chunk, O
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainer.errors import UsageError
 from trainer.job import Job
 from trainer.models import network_of
-from trainer.own_file import OwnFile, told
+from trainer.own_file import OwnFile, as_usage_error
 from trainer.settings import CHUNKS
 from trainer.train.checkpoint import DTYPES
 from trainer.train.packs.tensors import buffers_of
@@ -63,7 +64,7 @@ class _Trial:
         expected = (count, outs, self.outputs) if self.outs else (count, self.outputs)
         bars = x.shape[2] if self.outs else x.shape[0]
         shape = f"x of shape ({count}, {bars}, {self.architecture['features']})"
-        with told(f"{self.name}.forward fails on {shape}"):
+        with as_usage_error(f"{self.name}.forward fails on {shape}"):
             outputs: torch.Tensor = network(x)
             found = tuple(outputs.shape)
         if found != expected:
@@ -93,25 +94,28 @@ def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
     say(f"{trial.name}.forward in evaluation")
     _check_evaluation(trial, network.eval(), field)
     say(f"measuring {trial.name}")
-    with torch.backends.mkldnn.flags(enabled=False):
-        (few, once), (many, largest) = (_kept(trial, network.train(), count) for count in (FEW, MANY))
+    figures = _figures(trial, network.train())
+    say(f"comparing slices of a batch of {trial.name}")
+    measured = model.measured_as(of=model.code, receptive_field=field, slices=_slices_agree(trial), **figures)
+    tried: OwnFile = replace(model, measured=measured)
+    return tried
+
+
+def _figures(trial: _Trial, network: nn.Module) -> dict[str, float]:
+    """Return what the model takes: weights, bytes of a read and of any batch, the largest tensor of a read, and its cost."""
+    with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):  # it warns of other flags
+        (few, _), (many, largest) = (_kept(trial, network, count) for count in (FEW, MANY))
         counter = FlopCounterMode(display=False)
         with counter:
             trial.outputs_of(network, trial.reads(FEW)).sum().backward()  # type: ignore[no-untyped-call]
     kept = max(0.0, (many - few) / (MANY - FEW))
-    say(f"comparing slices of a batch of {trial.name}")
-    measured = model.measured_as(
-        of=model.code,
-        receptive_field=field,
-        weights=sum(weight.numel() for weight in network.parameters()),
-        kept_bytes=kept,
-        kept_once_bytes=max(0.0, few - FEW * kept),
-        largest_bytes=largest / MANY,
-        mflop=counter.get_total_flops() / FEW / 1e6,
-        slices=_slices_agree(trial),
-    )
-    tried: OwnFile = replace(model, measured=measured)
-    return tried
+    return {
+        "weights": sum(weight.numel() for weight in network.parameters()),
+        "kept_bytes": kept,
+        "kept_once_bytes": max(0.0, few - FEW * kept),
+        "largest_bytes": largest / MANY,
+        "mflop": counter.get_total_flops() / FEW / 1e6,
+    }
 
 
 def _trial(job: Job, *, receptive_field: int) -> _Trial:
@@ -133,11 +137,11 @@ def _check_step(trial: _Trial, network: nn.Module) -> None:
     trained = [weight for weight in network.parameters() if weight.requires_grad]
     if not outputs.requires_grad or not trained:
         raise UsageError(f"{trial.name} has no weight to train", why="its outputs have no gradient", do=DO)
-    with told(f"the backward pass of {trial.name} fails"):
+    with as_usage_error(f"the backward pass of {trial.name} fails"):
         outputs.square().sum().backward()  # type: ignore[no-untyped-call]
     if all(weight.grad is None for weight in trained):
         raise UsageError(f"{trial.name} has no weight to train", why="none gets a gradient", do=DO)
-    with told(f"AdamW can't train {trial.name}", DO):
+    with as_usage_error(f"AdamW can't train {trial.name}", DO):
         torch.optim.AdamW(trained, fused=True).step()
     for name, buffer in (*network.named_buffers(), *network.named_parameters()):
         if buffer.dtype not in DTYPES or buffer.layout != torch.strided:

@@ -18,7 +18,7 @@ from trainer.data.sources import FIELDS
 from trainer.data.synthetic import synthetic_candles
 from trainer.errors import UsageError
 from trainer.job import Job
-from trainer.own_file import OwnFile, instance_of, told
+from trainer.own_file import OwnFile, as_usage_error, instance_of
 from trainer.targets import labels_of, loss_of
 from trainer.targets.bars import Labels
 
@@ -100,12 +100,12 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
     name, labels = f"{target.class_name}.loss", torch.from_numpy(labels_NK)
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(len(labels), target.outputs, generator=generator).requires_grad_()
-    with told(f"{name} fails on outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}", DO):
+    with as_usage_error(f"{name} fails on outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}", DO):
         each = loss_of(target).loss(target, outputs, labels)
         found = tuple(each.shape)
     if found != (len(labels),):
         raise UsageError(f"{name} gives shape {found}", why=f"for {len(labels)} labels it is to be ({len(labels)},)", do=DO)
-    with told(f"{name} fails on the outputs of chunks", DO):
+    with as_usage_error(f"{name} fails on the outputs of chunks", DO):
         chunk = loss_of(target).loss(target, outputs[None], labels[None])
         part = loss_of(target).loss(target, outputs[1:], labels[1:])
         each.sum().backward()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from trainer.errors import UsageError, nearest
-from trainer.own_file import load_class, told
+from trainer.own_file import as_usage_error, load_class
 from trainer.settings import CHUNKS
 
 _DRY_RUN = 2  # windows that make lazy weights
@@ -29,13 +29,13 @@ def build(architecture: dict[str, Any], *, file: str, recompute: bool = False) -
     cls = load_class(file, architecture["class"], sha256=architecture["sha256"])
     if not issubclass(cls, nn.Module):
         raise UsageError(f"{architecture['class']} is not a torch.nn.Module", do="Let it extend torch.nn.Module.")
-    with told(f"{architecture['class']} can't be built"):
+    with as_usage_error(f"{architecture['class']} can't be built"):
         net = cls(**_arguments(cls, architecture))
         parameters = list(net.parameters())  # a constructor without super().__init__() shows here
     network = OwnNetwork(net, reads=architecture["reads"])
     if any(is_lazy(parameter) for parameter in parameters):
         bars = int(getattr(net, "receptive_field", 0) or architecture["lookback"])
-        with told(f"{architecture['class']} can't make its lazy weights"), torch.no_grad():
+        with as_usage_error(f"{architecture['class']} can't make its lazy weights"), torch.no_grad():
             net.eval()
             net(torch.zeros(_DRY_RUN, bars, architecture["features"]))
             net.train()

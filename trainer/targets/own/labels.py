@@ -11,7 +11,7 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.errors import UsageError
-from trainer.own_file import instance_of, told
+from trainer.own_file import as_usage_error, instance_of
 from trainer.targets.bars import Labels, flawless, unfitted, unscaled
 from trainer.targets.own import OwnTarget
 
@@ -22,7 +22,7 @@ DO = "See docs/own-model.md."
 def label(target: OwnTarget, candles: Candles, clock: np.ndarray) -> Labels:
     """Return the labels of the user's class. Raises UsageError, one line, for what it raises and for values of another form."""
     own, name = instance_of(target), f"{target.class_name}.label"
-    with told(f"{name} fails"):
+    with as_usage_error(f"{name} fails"):
         given = own.label(candles)
     if not isinstance(given, tuple) or len(given) != 2:
         raise UsageError(f"{name} gives {type(given).__name__}", why="it has to give labels and their ends", do=DO)
@@ -32,7 +32,7 @@ def label(target: OwnTarget, candles: Candles, clock: np.ndarray) -> Labels:
 
 
 def _values(given: Any, name: str, bars: int) -> np.ndarray:
-    with told(f"{name} gives labels that are no numbers", DO):
+    with as_usage_error(f"{name} gives labels that are no numbers", DO):
         values = np.array(given, dtype=np.float32)
     values_TK = values[:, None] if values.ndim == 1 else values
     if values_TK.ndim != 2 or len(values_TK) != bars or not values_TK.shape[1]:
@@ -42,7 +42,7 @@ def _values(given: Any, name: str, bars: int) -> np.ndarray:
 
 
 def _ends(given: Any, name: str, bars: int) -> np.ndarray:
-    with told(f"{name} gives ends that are no whole numbers", DO):
+    with as_usage_error(f"{name} gives ends that are no whole numbers", DO):
         ends_T = np.array(given).astype(np.int64, casting="same_kind")
     if ends_T.shape != (bars,):
         raise UsageError(f"{name} gives ends of shape {ends_T.shape}", why=f"there are {bars} bars", do=DO)
