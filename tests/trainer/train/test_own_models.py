@@ -116,11 +116,17 @@ def test_a_module_that_depends_on_slices_is_found_out_and_never_sliced(name):
     pack = form_pack([run_of(0, job).member], job)
     assert isinstance(pack, Lanes)
     if not NETS[name]:
-        assert pack._micro_batch == job.train.batch
+        assert pack._micro_batch >= job.train.batch
         with pytest.raises(UsageError, match=f"{name} can't train in slices"):
             with_settings(job, micro_batch=2)
     with pytest.raises(UsageError, match="can't compute its activations again"):
         with_settings(job, activation_checkpointing=True)
+
+
+def test_a_batch_of_one_window_has_statistics_too():
+    job = job_for("Norm", batch=1)
+    pack = form_pack([run_of(0, job).member], job)
+    assert bool(torch.isfinite(pack.step([True], [torch.arange(1)])).all())
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])

@@ -98,7 +98,9 @@ class Lanes:
     """Member after member, each a plain module with its own optimizer, its batch in slices: what a CPU is fastest with."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256) -> None:
-        self._members, self._job, self._micro_batch = members, job, micro_batch
+        self._members, self._job = members, job
+        # A model that may not be sliced never is; a batch of one is taken twice there (`_step_one`).
+        self._micro_batch = micro_batch if job.model.may_slice else max(2, job.train.batch)
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
@@ -143,7 +145,6 @@ class Lanes:
         weights, moments = dict(self._models[member].named_parameters()), self._optimizers[member].state
         trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
         updates = self._updates(member)
-        steps = {name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in trained.items()}
 
         def moment(part: str) -> dict[str, torch.Tensor]:
             return {
@@ -161,7 +162,7 @@ class Lanes:
             good_steps=self._good_steps[member],
             average=tensors_of(self._averages[member]) if self._averages else {},
             buffers=buffers_of(self._models[member]),
-            steps={name: count for name, count in steps.items() if count != updates},
+            steps=self._fewer_steps(trained, moments, updates) if self._job.model.is_any_module else {},
         )
 
     def restore(self, member: int, state: ModelState) -> None:
@@ -246,7 +247,15 @@ class Lanes:
 
     def _updates(self, number: int) -> int:
         """Return how many optimizer steps a member has taken."""
-        return max((int(state["step"]) for state in self._optimizers[number].state.values()), default=0)
+        counts = (int(state["step"]) for state in self._optimizers[number].state.values())  # a GPU is waited for at each
+        return max(counts, default=0) if self._job.model.is_any_module else next(counts, 0)
+
+    def _fewer_steps(
+        self, weights: Mapping[str, torch.Tensor], moments: Mapping[torch.Tensor, Any], updates: int
+    ) -> dict[str, int]:
+        """Return the steps of the weights that took fewer: not each is used in every batch, or in any."""
+        steps = {name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in weights.items()}
+        return {name: count for name, count in steps.items() if count != updates}
 
     def _follow(self, number: int) -> None:
         """Let the average of the weights follow the step that was just taken."""
