@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environment": set(),
     "stack_outputs": set(),
     "aws_errors": {"errors"},
-    "access": {"errors", "aws_errors"},
+    "access": {"environment", "errors", "aws_errors"},
     "stack": {"errors", "aws_errors", "access", "stack_outputs"},
     "settings": {"errors"},
     "own_file": {"errors", "settings"},

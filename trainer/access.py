@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from trainer import environment
 from trainer.aws_errors import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
-from trainer.errors import TrainerError
+from trainer.errors import EmbeddedAwsGone, TrainerError
+
+# What an embedded AWS makes (`rehearsal.keys`); it takes no other, and Amazon's have no 0, 1, 8 or 9.
+EMBEDDED_KEY = re.compile(r"AKIA(\d{12})DESK|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
+_LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, and where a proxy has no business
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +32,13 @@ class Access:
         """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need that)."""
         from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
+        own = self.rehearsal or (self.endpoint_url or "").startswith(_LOOPBACK)
         config = Config(
             retries={"mode": "standard", "total_max_attempts": total_max_attempts},
             connect_timeout=10,
             read_timeout=timeout_seconds,
             s3={"addressing_style": "path"} if self.endpoint_url else {},
+            proxies={} if own else None,  # None: as the environment says
         )
         with _session_lock:  # a client may be used by many threads, but a session makes them one at a time
             return _session(own_settings=self.access_key is None).client(
@@ -41,6 +49,22 @@ class Access:
                 aws_secret_access_key=self.secret_key,
                 config=config,
             )
+
+
+def own_access() -> Access:
+    """Return access as AWS's own settings give it; a rehearsal's where their access key is one of an embedded AWS."""
+    key = environment.own_access_key() or _configured_key()
+    return Access(rehearsal=EMBEDDED_KEY.fullmatch(key) is not None)
+
+
+def _configured_key() -> str:
+    import botocore.session  # late, like boto3 itself
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return str(botocore.session.get_session().get_scoped_config().get("aws_access_key_id", ""))
+    except BotoCoreError:  # whoever asks AWS next says what is wrong with these files
+        return ""
 
 
 _session_lock = threading.Lock()
@@ -89,4 +113,7 @@ def meaning_of(error: BaseException) -> Meaning:
 def aws_error(error: BaseException, doing: str) -> TrainerError:
     """Turn a botocore error into ours, by `trainer.aws_errors`. `doing` names the failed act: "cannot read s3://bucket/key"."""
     code, message, known = error_code(error), error_message(error), meaning_of(error)
+    if code == "EndpointConnectionError" and str(getattr(error, "kwargs", {}).get("endpoint_url", "")).startswith(_LOOPBACK):
+        do = "Its instances have ended with it. Repeat the command with --rehearse: it starts again, and settles what it left."
+        return EmbeddedAwsGone(f"{doing}: the embedded AWS has ended", why=message, do=do)
     return known.error(doing, why=f"{code}: {message}" if message else code, do=known.remedy)

@@ -7,6 +7,7 @@ imports almost nothing of ours. Standard library only.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,7 +26,15 @@ class Variable:
 
 
 VARIABLES = (
-    Variable(name="MAYFLY_HOME", set_by=YOU, meaning="folder of the embedded AWS", default="`.mayfly` in the current folder"),
+    Variable(
+        name="MAYFLY_HOME", set_by=YOU, meaning="folder of the embedded AWS, for you alone", default="`mayfly` in XDG_DATA_HOME"
+    ),
+    Variable(
+        name="XDG_DATA_HOME",
+        set_by=YOU,
+        meaning="folder of programs' own data",
+        default="`~/.local/share`; `~/Library/Application Support` on macOS",
+    ),
     Variable(
         name="MAYFLY_PROFILES",
         set_by=YOU,
@@ -79,6 +88,12 @@ VARIABLES = (
         meaning="endpoint of another AWS, such as `mayfly rehearse --env` prints; read by boto3, and by the agent",
         default="Amazon's",
     ),
+    Variable(
+        name="NO_PROXY",
+        set_by=YOU,
+        meaning="hosts that are reached without a proxy, also spelled no_proxy; `mayfly rehearse --env` adds its own",
+        default="all by the proxy",
+    ),
     Variable(name="CUDA_VISIBLE_DEVICES", set_by=YOU, meaning="GPUs to see, by number; empty or -1: none", default="all"),
     Variable(
         name="CUBLAS_WORKSPACE_CONFIG",
@@ -125,8 +140,27 @@ VARIABLES = (
 
 
 def rehearsal_home() -> Path:
-    """Return the folder of this desk's embedded AWS."""
-    return Path(os.environ.get("MAYFLY_HOME") or ".mayfly")
+    """Return the folder of this desk's embedded AWS: the platform's for data, and none that may have come with a repository.
+
+    https://specifications.freedesktop.org/basedir-spec (a relative path there is ignored; looked up 2026-11-22).
+    """
+    if named := os.environ.get("MAYFLY_HOME"):
+        return Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "mayfly"
+    data = Path(os.environ.get("XDG_DATA_HOME") or "")
+    return (data if data.is_absolute() else Path.home() / ".local" / "share") / "mayfly"
+
+
+def own_access_key() -> str:
+    """Return the AWS access key that stands in the environment; empty without one."""
+    return os.environ.get("AWS_ACCESS_KEY_ID", "")
+
+
+def without_proxy(host: str) -> dict[str, str]:
+    """Return the variables by which programs of a shell reach a host without a proxy; others keep theirs."""
+    others = {name: os.environ.get(name, "").split(",") for name in ("NO_PROXY", "no_proxy")}
+    return {name: ",".join([host, *(one for one in hosts if one not in ("", host))]) for name, hosts in others.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ TrainerError
 ├── ConfigError             103  settings, or a stack that does not fit
 │   ├── PermissionDenied    103  credentials or permission
 │   └── ConnectionFailed    103  network
+│       └── EmbeddedAwsGone 103  the embedded AWS of a rehearsal has ended
 ├── BudgetError             104  budget or deadline: refused before, or ended by it
 ├── Interrupted             105  interrupted and not resumed
 ├── TerminationUnconfirmed  110  an instance could not be seen to end
@@ -71,6 +72,10 @@ class PermissionDenied(ConfigError):
 
 
 class ConnectionFailed(ConfigError):
+    pass
+
+
+class EmbeddedAwsGone(ConnectionFailed):
     pass
 
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, NoRegionError
 
-from trainer.access import Access, aws_error
-from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied
+from trainer.access import Access, _session, aws_error, own_access
+from trainer.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
 
 REHEARSAL = Access(
     region="us-east-1", endpoint_url="http://127.0.0.1:1", access_key="AKIA0000000000010000", secret_key="x", rehearsal=True
@@ -35,10 +35,48 @@ def test_many_threads_may_ask_for_clients_at_once():
         (ClientError({"Error": {"Code": "NoSuchBucket"}}, "GetObject"), ConfigError),
         (NoCredentialsError(), PermissionDenied),
         (NoRegionError(), ConfigError),
-        (EndpointConnectionError(endpoint_url="x"), ConnectionFailed),
+        (EndpointConnectionError(endpoint_url="https://ec2.us-east-1.amazonaws.com/"), ConnectionFailed),
     ],
 )
 def test_errors_are_told_apart_by_code_and_never_by_guess(error, expected):
     ours = aws_error(error, "cannot do it")
     assert type(ours) is expected
     assert ours.what == "cannot do it"
+
+
+def test_an_embedded_aws_that_has_ended_is_said_as_such():
+    ours = aws_error(EndpointConnectionError(endpoint_url="http://127.0.0.1:4566/"), "cannot describe the instances")
+    assert type(ours) is EmbeddedAwsGone
+    assert str(ours).startswith("cannot describe the instances: the embedded AWS has ended (")
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("whose", ["rehearsal", "node"])
+def test_a_proxy_sees_nothing_of_a_rehearsal(aws_server, access, monkeypatch, name, whose):
+    monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    if whose == "node":  # which finds its credentials itself, and only knows its endpoint
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access.secret_key)
+        _session.cache_clear()
+        access = Access(region="us-east-1", endpoint_url=access.endpoint_url)
+    assert access.client("sts", total_max_attempts=1).get_caller_identity()["Account"]
+    _session.cache_clear()
+
+
+def test_a_shell_that_borrows_the_embedded_aws_is_a_rehearsal(aws_server, access, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not own_access().rehearsal
+    (tmp_path / "credentials").write_text(f"[default]\naws_access_key_id = {access.access_key}\naws_secret_access_key = x\n")
+    assert own_access().rehearsal
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    assert not own_access().rehearsal
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.access_key)
+    assert own_access().rehearsal
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert not own_access().rehearsal  # and the verb says that there is no such profile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_every_variable_of_ours_is_in_the_table_whatever_the_language():
 
 def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
     readers = {
-        "MAYFLY_HOME": (environment.rehearsal_home, Path("said"), Path(".mayfly")),
+        "MAYFLY_HOME": (environment.rehearsal_home, Path("said"), tmp_path / ".local/share/mayfly"),
         "MAYFLY_PROFILES": (environment.profiles_file, Path("said"), tmp_path / ".config/mayfly/gpu_profiles.toml"),
         "GPU_PROFILE": (environment.gpu_profile, "said", ""),
         "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
@@ -60,11 +61,23 @@ def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
         "NO_COLOR": (environment.colours_refused, True, False),
     }
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     for name, (read, said, default) in readers.items():
         monkeypatch.setenv(name, "said")
         assert read() == said
         monkeypatch.delenv(name)
         assert read() == default
+
+
+def test_state_lies_in_the_users_data_folder_by_the_platforms_convention(monkeypatch, tmp_path):
+    monkeypatch.delenv("MAYFLY_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert environment.rehearsal_home() == Path("/data/mayfly")
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")  # which the convention tells to ignore
+    assert environment.rehearsal_home() == tmp_path / ".local/share/mayfly"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert environment.rehearsal_home() == tmp_path / "Library/Application Support/mayfly"
 
 
 def test_no_gpus_and_no_colours_are_said_by_an_empty_value_too(monkeypatch):

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainer.access import Access
+from trainer.access import Access, own_access
 from trainer.errors import ConfigError
 
 
 @contextmanager
 def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
-    """Give access for as long as a command runs. `program=False`: reading a rehearsal needs its bucket alone."""
+    """Give access for as long as a command runs. `program=False`: a look, which needs the bucket alone and creates nothing."""
     if not rehearse:
-        yield Access()
+        yield own_access()
         return
     if sys.platform != "linux":
         raise ConfigError(
@@ -24,5 +24,5 @@ def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
         )
     from trainer.rehearsal.client import rehearsal  # late: moto and the program are for rehearsals alone
 
-    with rehearsal(program=program) as access:
+    with rehearsal(program=program, create=program) as access:
         yield access

@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 
+from trainer import environment
 from trainer.rehearsal.client import ACCOUNT, default_root, lease_server, stop_server
 
 
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
         "AWS_SECRET_ACCESS_KEY": access.secret_key or "",
         "AWS_REGION": access.region or "",
         "AWS_DEFAULT_REGION": access.region or "",
+        **environment.without_proxy("127.0.0.1"),
     }
     if args.json:
         print(json.dumps(variables))

@@ -20,7 +20,7 @@ from trainer.control.learn import learn
 from trainer.control.observe import observe
 from trainer.control.progress import RunProgress, Step, detached, overdue, progress_of, unconfirmed_receipt
 from trainer.control.stop import StopSignal, request_stop
-from trainer.errors import ConnectionFailed, TrainerError, UsageError
+from trainer.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.runs.actions import (
     Action,
     ArmKill,
@@ -61,7 +61,8 @@ def drive(
 ) -> Receipt:
     """Drive a run to its end and return its receipt.
 
-    Raises Stopped when a second press detached from it, UsageError when there is no such run. Where no end could be observed
+    Raises Stopped when a second press detached from it, UsageError when there is no such run, EmbeddedAwsGone when its AWS was
+    a rehearsal's that has ended. Where no end could be observed
     the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command that settles the run goes on.
     """
     return drive_to_receipt(AwsCloud(access, outputs), run_id, poll_seconds=pace(access), on_event=on_event, stop=stop)
@@ -141,8 +142,8 @@ def follow(
                 asked_to_stop = True
             last = step(cloud, run_id)
             error = last.error
-        except UsageError:
-            raise
+        except (UsageError, EmbeddedAwsGone):
+            raise  # an embedded AWS that has ended never comes back to its address
         except TrainerError as failure:
             if last is None:
                 raise

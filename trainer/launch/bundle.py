@@ -10,13 +10,14 @@ import base64
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
 from trainer.code_files import NODE, code_files, home_modules
+from trainer.errors import ConfigError
 from trainer.own_file import FOLDER
 from trainer.runs.store import Conflict, Objects
 
@@ -44,6 +45,7 @@ def build_bundle(package: Path | None = None, *, own_files: Mapping[str, bytes] 
     `own_files` are those of the user's that the job trains with, by hash; they lie where `own_file.in_bundle` looks.
     """
     sources = code_files((*NODE, *home_modules(package=package)), package=package)
+    _refuse_links(sources, package or Path(next(iter(trainer.__path__))))
     sources |= {f"trainer/{FOLDER}/{sha256}.py": content for sha256, content in sorted((own_files or {}).items())}
     info = f"mayfly-{trainer.__version__}.dist-info"
     sources[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: mayfly\nVersion: {trainer.__version__}\n".encode()
@@ -62,6 +64,18 @@ def upload_bundle(bundle: Bundle, objects: Objects) -> None:
     """Put the wheel where its hash says, unless it is there: same name, same bytes."""
     with suppress(Conflict):
         objects.put(key=bundle.key, body=bundle.content, create=True)
+
+
+def _refuse_links(sources: Iterable[str], package: Path) -> None:
+    """Raise ConfigError for a source that lies behind a symbolic link: what it leads to may be anything."""
+    for name in sources:
+        path = package / name.removeprefix("trainer/")
+        for part in (path, *path.parents):
+            if part == package:
+                break
+            if part.is_symlink():
+                do = "Put the file itself there, or take the link away."
+                raise ConfigError("the node's code can't be packed", why=f"{part} is a symbolic link", do=do)
 
 
 def _zipped(sources: dict[str, bytes]) -> bytes:

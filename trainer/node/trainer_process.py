@@ -53,15 +53,22 @@ class TrainerProcess:
         self._signal(signal.SIGKILL)  # whatever the trainer left of its group
         self._child.wait()
 
+    @property
+    def pid(self) -> int:
+        """Return its process id, which is its group's too."""
+        return self._child.pid
+
     def poll(self) -> int | None:
         """Return the exit code once the trainer has ended; kill it when it was asked to stop and did not in time."""
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             self._signal(signal.SIGKILL)
-        return self._child.poll()
+        return self._end(os.WNOHANG)
 
     def wait(self) -> int:
         """Wait for the end and return the exit code."""
-        return self._child.wait()
+        code = self._end(0)
+        assert code is not None
+        return code
 
     def stop(self) -> None:
         """Ask the trainer and its workers to end; the second call changes nothing."""
@@ -80,6 +87,16 @@ class TrainerProcess:
         self._offset += len(lines)
         return [json.loads(line) for line in lines.splitlines() if line.strip()]
 
+    def _end(self, flags: int) -> int | None:
+        """Return the exit code of the ended trainer, as Popen does, and leave it to be waited for.
+
+        As long as nobody has, its number is given to no other process, and its group may be signalled.
+        """
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | flags)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, number)
+            os.killpg(self.pid, number)

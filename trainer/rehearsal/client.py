@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -91,13 +92,20 @@ class Server:
 
 
 @contextmanager
-def rehearsal(root: Path | None = None, *, account: str = ACCOUNT, program: bool = True) -> Iterator[Access]:
+def rehearsal(
+    root: Path | None = None, *, account: str = ACCOUNT, program: bool = True, create: bool = True
+) -> Iterator[Access]:
     """Give access to the embedded AWS of `root` for as long as the context lasts; it starts in about two seconds.
 
     With `program`, the Pulumi program stands in the account; without, there is what earlier rehearsals left in its bucket.
-    Raises ConfigError off Linux, without the packages of the `rehearsal` extra, or when the server does not come up.
+    Raises ConfigError off Linux, without the packages of the `rehearsal` extra, when the server does not come up, and, without
+    `create`, where there was no rehearsal yet.
     """
-    server = lease_server(root or default_root())
+    root = root or default_root()
+    if not create and not root.exists():
+        why, do = f"there is no folder {root}", "Rehearse a launch first: mayfly launch --rehearse."
+        raise ConfigError("nothing was rehearsed yet", why=why, do=do)
+    server = lease_server(root)
     try:
         if program:
             server.apply_program(account)
@@ -125,10 +133,13 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
         if server:
             return server
         # A server that finds another one at work, or on its way out, ends at once: then it is this one's turn to try again.
-        if starting is None or starting.poll() is not None:
+        code = None if starting is None else starting.poll()
+        if code:
+            raise _start_failed(root)
+        if starting is None or code is not None:
             starting = _start(root)
         time.sleep(0.1)
-    raise ConfigError("the embedded AWS did not start", why=_last_line(root / home.LOG), do=f"Read {root / home.LOG}.")
+    raise _start_failed(root)
 
 
 def stop_server(root: Path, *, timeout_seconds: float = 30.0) -> bool:
@@ -201,6 +212,14 @@ def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float 
     return told
 
 
-def _last_line(log: Path) -> str:
+def _start_failed(root: Path) -> ConfigError:
+    """Return why a server did not start: its own refusal, a full disk, or the last line that it printed."""
+    what, log = "the embedded AWS did not start", root / home.LOG
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "it said nothing"
+    last = lines[-1] if lines else "it said nothing"
+    if last.startswith(home.REFUSED):
+        told = json.loads(last.removeprefix(home.REFUSED))
+        return ConfigError(told["what"], why=told["why"], do=told["do"])
+    if shutil.disk_usage(root).free < home.LEAST_FREE_BYTES:
+        return home.disk_full(root)
+    return ConfigError(what, why=last, do=f"Read {log}.")

@@ -17,6 +17,7 @@ from http.client import responses
 
 from trainer.rehearsal import compute, lambdas, scheduling, signatures, storage, wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules
+from trainer.rehearsal.home import FULL
 from trainer.rehearsal.keys import Keyring
 from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
@@ -125,6 +126,12 @@ class Front:
                 raise after
         except AwsError as error:
             return _respond(wire.encode(call, error), start_response)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            # 507: boto3 repeats after a 500, and would then report what half of the first try left.
+            full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}: free some, or set MAYFLY_HOME.", 507)
+            return _respond(wire.encode(call, full), start_response)
         status, headers, answered = result if isinstance(result, tuple) else wire.encode(call, result)
         date = format_datetime(cloud.clock.now(), usegmt=True)  # the desk reads AWS's clock from it
         headers = [*((name, value) for name, value in headers if name.lower() != "date"), ("Date", date)]

@@ -3,6 +3,7 @@
     <root>/server.json     address, process and secret of the server that runs, for its user alone (0600)
     <root>/server.lock     held by that server
     <root>/server.log      what it printed
+    <root>/format.json     version of what lies below
     <root>/s3 instances lambda sandbox
 
 A folder may have come with a repository, so nothing in it is believed that could harm: a note leads to loopback only, and
@@ -11,18 +12,24 @@ counts only where the server there knows its secret. Standard library only.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from trainer.errors import ConfigError
 
-NOTE, LOCK, LOG = "server.json", "server.lock", "server.log"
+NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
+FORMAT = 1
+REFUSED = "refused: "  # before the JSON of the error for which a server does not start, the last line of its log
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LEAST_FREE_BYTES = 1 << 20
 _URL = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
 _MOST_NOTE_BYTES = 4096
@@ -71,6 +78,36 @@ def check_home(root: Path) -> None:
         raise ConfigError(f"the embedded AWS does not use the folder {root}", why=why, do=do)
 
 
+def check_version(root: Path) -> None:
+    """Mark a new folder with this version. Raises ConfigError for a folder of another one."""
+    path = root / VERSION
+    if not path.exists():
+        path.write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
+        return
+    with reading(path):
+        known = json.loads(path.read_text(encoding="utf-8"))["format"]
+    if known != FORMAT:
+        why = f"{path} says {known!r}, and this version reads {FORMAT}"
+        raise ConfigError("the embedded AWS's memory is of another version of Mayfly", why=why, do=_MOVE.format(root=root))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what a damaged file of the folder brings about into one ConfigError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise _damaged(path, error.strerror or repr(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, LookupError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def disk_full(root: Path) -> ConfigError:
+    """Return the error of a disk that has no room."""
+    do = "Free some space, or set MAYFLY_HOME to a folder on another disk."
+    return ConfigError("the embedded AWS can't write", why=f"no space left on the disk of {root}", do=do)
+
+
 def open_private(path: Path, flags: int) -> IO[bytes]:
     """Open a file of the folder for its user alone; a link in its place is an OSError."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -107,6 +144,15 @@ def read_note(root: Path) -> Note | None:
     if not texts or not _URL.fullmatch(url) or not _SECRET.fullmatch(secret):
         return None
     return Note(url=url, pid=pid, started=started, secret=bytes.fromhex(secret))
+
+
+_MOVE = "Move {root} away, with the models and receipts in it, and rehearse anew."
+
+
+def _damaged(path: Path, why: str) -> ConfigError:
+    root = next((folder for folder in path.parents if (folder / VERSION).exists()), path.parent)
+    first = " ".join(why.split())[:200]
+    return ConfigError("the embedded AWS can't read its memory", why=f"{path}: {first}", do=_MOVE.format(root=root))
 
 
 def _links(root: Path) -> Iterator[Path]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from trainer.rehearsal.home import reading
 from trainer.rehearsal.world import Instance, World
 from trainer.runs.record import from_iso, iso
 
+_ID = re.compile(r"i-[0-9a-f]{17}")
 _INSTANTS = ("launched_at", "running_at", "shutting_down_at", "stopped_at", "terminated_at")
 
 
@@ -43,11 +46,17 @@ class InstanceLog:
         (self._folder / f"{instance_id}.json").unlink(missing_ok=True)
 
     def restore(self, world: World, now: datetime) -> list[str]:
-        """Put the remembered instances back, ended all of them. Returns the ids of those that are too old to show."""
+        """Put the remembered instances back, ended all of them. Returns the ids of those that are too old to show.
+
+        Raises ConfigError for a file that can't be read.
+        """
         for path in sorted(self._folder.glob("*.json")):
-            instance = _from_json(path.read_text(encoding="utf-8"))
-            world.instances[instance.id] = instance
-            world.lost(instance.id, now)
+            with reading(path):
+                instance = _from_json(path.read_text(encoding="utf-8"))
+                if instance.id != path.stem or not _ID.fullmatch(instance.id):  # its folder is removed by this name
+                    raise ValueError(f"it tells of an instance {instance.id!r}")
+                world.instances[instance.id] = instance
+                world.lost(instance.id, now)
         forgotten = world.forget(now)
         for instance_id in forgotten:
             self.forget(instance_id)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -26,15 +27,22 @@ from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
+_NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
 _processes: set[subprocess.Popen[bytes]] = set()
 
 
 def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Create a function, and unpack its zip."""
     params = call.params
+    if not _NAME.fullmatch(params["FunctionName"]):  # it names a folder, too
+        raise AwsError("ValidationException", f"FunctionName '{params['FunctionName']}' must match [a-zA-Z0-9-_]+.")
     answer = collect(call.environ, call.account)
     if answer[0] < 300:
-        folder = _unpack(cloud, params["FunctionName"], params["Code"].get("ZipFile") or b"")
+        try:
+            folder = _unpack(cloud, params["FunctionName"], params["Code"].get("ZipFile") or b"")
+        except OSError:  # a full disk: there is no such function
+            cloud.moto("lambda", "DeleteFunction", {"FunctionName": params["FunctionName"]})
+            raise
         with cloud.lock:
             cloud.functions[params["FunctionName"]] = Function(
                 name=params["FunctionName"],
@@ -175,7 +183,11 @@ def _unpack(cloud: EmbeddedAccount, name: str, code: bytes) -> Path:
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
         with zipfile.ZipFile(io.BytesIO(code)) as archive:
-            archive.extractall(partial)
+            try:
+                archive.extractall(partial)
+            except OSError:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
         try:
             partial.rename(folder)
         except OSError:  # somebody else unpacked the same zip meanwhile

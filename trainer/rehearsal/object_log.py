@@ -16,6 +16,8 @@ from typing import Any
 
 from moto.s3.models import FakeDeleteMarker, FakeKey, s3_backends
 
+from trainer.rehearsal.home import reading
+
 _PLAIN_FIELDS = (
     "name", "account_id", "region_name", "bucket_name", "encryption", "kms_key_id",
     "checksum_value", "checksum_type", "checksum_parts",
@@ -89,11 +91,16 @@ class ObjectLog:
             if json.loads(path.read_text(encoding="utf-8"))["about"] == about:
                 path.unlink()
 
-    def settings(self) -> Iterable[tuple[str, str, dict[str, Any]]]:
-        """Return the remembered requests, those that create a bucket first: (service, operation, parameters)."""
+    def settings(self) -> Iterable[tuple[Path, str, str, dict[str, Any]]]:
+        """Return the remembered requests, those that create a bucket first: (its file, service, operation, parameters).
+
+        Raises ConfigError for a file that can't be read.
+        """
         for path in sorted(self._settings.glob("*.json")):
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            yield saved["service"], saved["operation"], saved["params"]
+            with reading(path):
+                saved = json.loads(path.read_text(encoding="utf-8"))
+                service, operation, params = saved["service"], saved["operation"], dict(saved["params"])
+            yield path, service, operation, params
 
     def _setting_file(self, operation: str, about: str) -> Path:
         rank = 0 if operation == "CreateBucket" else 1
@@ -129,27 +136,31 @@ class ObjectLog:
         """
         count = 0
         for path, saved in self._unexpired(now):
-            bucket = self._backend.buckets.get(saved["bucket_name"])
-            payload = self._payloads / path.stem
-            self._next = max(self._next, int(path.stem) + 1)
-            if bucket is None or (saved["kind"] == "object" and not payload.exists()):
-                continue  # half a version: the server died between payload and JSON, and its writer got no answer
-            version: Any = _object(saved, payload, bucket) if saved["kind"] == "object" else _marker(saved)
-            version.last_modified = datetime.fromisoformat(saved["last_modified"])
-            bucket.keys.setlist(saved["name"], [*bucket.keys.getlist(saved["name"], []), version])
-            if saved.get("tags"):
-                tags = [{"Key": name, "Value": value} for name, value in saved["tags"].items()]
-                self._backend.tagger.tag_resource(version.arn, tags)
-            files = self._files.setdefault((saved["bucket_name"], saved["name"]), {})
-            files[_identity(version)] = _File(name=path.stem, tags=self._tags(version))
-            count += 1
+            with reading(path):
+                count += self._restore(path, saved)
         return count
+
+    def _restore(self, path: Path, saved: dict[str, Any]) -> int:
+        bucket = self._backend.buckets.get(saved["bucket_name"])
+        payload = self._payloads / path.stem
+        self._next = max(self._next, int(path.stem) + 1)
+        if bucket is None or (saved["kind"] == "object" and not payload.exists()):
+            return 0  # half a version: the server died between payload and JSON, and its writer got no answer
+        version: Any = _object(saved, payload, bucket) if saved["kind"] == "object" else _marker(saved)
+        version.last_modified = datetime.fromisoformat(saved["last_modified"])
+        bucket.keys.setlist(saved["name"], [*bucket.keys.getlist(saved["name"], []), version])
+        if saved.get("tags"):
+            tags = [{"Key": name, "Value": value} for name, value in saved["tags"].items()]
+            self._backend.tagger.tag_resource(version.arn, tags)
+        files = self._files.setdefault((saved["bucket_name"], saved["name"]), {})
+        files[_identity(version)] = _File(name=path.stem, tags=self._tags(version))
+        return 1
 
     def _unexpired(self, now: datetime) -> Iterable[tuple[Path, dict[str, Any]]]:
         """Return the remembered versions, oldest first, and delete those that their bucket's lifecycle would have."""
         limits = [
             (params["Bucket"], rule.get("Filter", {}).get("Prefix", ""), rule["NoncurrentVersionExpiration"]["NoncurrentDays"])
-            for _, operation, params in self.settings()
+            for _, _, operation, params in self.settings()
             if operation == "PutBucketLifecycleConfiguration"
             for rule in params["LifecycleConfiguration"]["Rules"]
             if rule["Status"] == "Enabled" and "NoncurrentVersionExpiration" in rule
@@ -157,10 +168,11 @@ class ObjectLog:
         newer: dict[tuple[str, str], datetime] = {}  # when the version after this one was made
         kept = []
         for path in sorted(self._versions.glob("*.json"), reverse=True):
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            bucket, name = saved["bucket_name"], saved["name"]
-            replaced_at = newer.get((bucket, name), now)
-            newer[bucket, name] = datetime.fromisoformat(saved["last_modified"]).replace(tzinfo=timezone.utc)
+            with reading(path):
+                saved = json.loads(path.read_text(encoding="utf-8"))
+                bucket, name = str(saved["bucket_name"]), str(saved["name"])
+                replaced_at = newer.get((bucket, name), now)
+                newer[bucket, name] = datetime.fromisoformat(saved["last_modified"]).replace(tzinfo=timezone.utc)
             days = [days for owner, prefix, days in limits if owner == bucket and name.startswith(prefix)]
             if days and now - replaced_at > timedelta(days=min(days)):
                 path.unlink()
@@ -238,5 +250,9 @@ def _marker(saved: dict[str, Any]) -> FakeDeleteMarker:
 def _replace(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:  # a full disk: half a file helps nobody
+        temporary.unlink(missing_ok=True)
+        raise

@@ -47,7 +47,7 @@ from trainer.rehearsal.leases import Leases, start_ticks
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.object_log import ObjectLog
 from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account
-from trainer.rehearsal.world import AwsError, Delays, World
+from trainer.rehearsal.world import AwsError, Delays, Instance, World
 
 log = logging.getLogger("trainer.rehearsal")
 STEP_SECONDS = 0.1
@@ -95,6 +95,7 @@ class EmbeddedAws:
         self.front.mounts["imds"] = self.nodes.metadata
         self._server = make_server("127.0.0.1", 0, self.front, threaded=True, request_handler=_Handler)
         self.front.host = f"127.0.0.1:{self._server.server_port}"
+        self._disk_full = False
         self._ends = threading.Event()
         self._threads = [
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="embedded-aws-front"),
@@ -183,6 +184,12 @@ class EmbeddedAws:
             forget_account(account, keep=("s3",))
             return pulumi_apply.apply(access).outputs
 
+    def restore(self) -> None:
+        """Read what an earlier server left of every account. Raises ConfigError for a file that can't be read."""
+        for folder in sorted({path.name for kind in ("s3", "instances") for path in self.root.glob(f"{kind}/*")}):
+            if len(folder) == 12 and folder.isdigit():
+                self.front.cloud(folder)
+
     def busy(self) -> bool:
         """Say whether any instance of any account is alive."""
         for cloud in self.front.clouds():
@@ -215,12 +222,23 @@ class EmbeddedAws:
                     cloud.release(one.id)
             memory = self._instance_logs.get(cloud.account)
             if memory:
-                for one in instances:
-                    memory.save(one)
+                self._save(memory, instances)
         for instance_id in forgotten:
             remove_sandbox(cloud, instance_id)
             if memory:
                 memory.forget(instance_id)
+
+    def _save(self, memory: InstanceLog, instances: Sequence[Instance]) -> None:
+        """Write down what changed; on a full disk, as soon as there is room."""
+        try:
+            for one in instances:
+                memory.save(one)
+        except OSError as error:
+            if not self._disk_full:
+                log.error("instances can't be written: %s", error)
+            self._disk_full = True
+        else:
+            self._disk_full = False
 
     def _cloud_of_instance(self, instance_id: str) -> EmbeddedAccount | None:
         return next((cloud for cloud in self.front.clouds() if instance_id in cloud.world.instances), None)
@@ -298,6 +316,7 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0
+        home.check_version(root)
         instance.reap(root)
         leases = Leases(started_at=time.monotonic())
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -311,6 +330,7 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
             fork_nodes=not wanted.fresh_nodes,
             fork_server=wanted.fork_server,
         ) as aws:
+            aws.restore()
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
             pid = os.getpid()
             home.write_note(root, home.Note(url=aws.url, pid=pid, started=start_ticks(pid), secret=aws.keyring.secret))
@@ -329,7 +349,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     os.umask(0o077)  # whatever it writes, and its nodes and functions, is its user's alone
-    return serve(options.root, catalogue=options.catalogue)
+    try:
+        return serve(options.root, catalogue=options.catalogue)
+    except OSError as error:
+        if error.errno not in home.FULL:
+            raise
+        refused: TrainerError = home.disk_full(options.root)
+    except TrainerError as error:
+        refused = error
+    print(f"{home.REFUSED}{json.dumps(refused.as_dict())}", file=sys.stderr)  # for `client`, and for whoever reads the log
+    return refused.exit_code
 
 
 def _variable(header: str) -> str:

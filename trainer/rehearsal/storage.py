@@ -10,6 +10,7 @@ from typing import Any
 from trainer.rehearsal import wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.catalogue import IMAGE_PARAMETERS, image_parameters
+from trainer.rehearsal.home import reading
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError
 
@@ -127,14 +128,22 @@ def restore(cloud: EmbeddedAccount) -> int:
     if cloud.objects is None:
         return 0
     with cloud.storage_lock:
-        for service, operation, params in cloud.objects.settings():
-            if operation == "PutBucketPolicy":
-                cloud.bucket_policies[params["Bucket"]] = params["Policy"]
-                continue
-            cloud.moto(service, operation, params)
-            if operation == "PutParameter":
-                cloud.restored_parameters.add(params["Name"])
+        for path, service, operation, params in cloud.objects.settings():
+            with reading(path):
+                _restore_setting(cloud, service, operation, params)
         return cloud.objects.restore(cloud.clock.now())
+
+
+def _restore_setting(cloud: EmbeddedAccount, service: str, operation: str, params: dict[str, Any]) -> None:
+    if operation == "PutBucketPolicy":
+        cloud.bucket_policies[params["Bucket"]] = params["Policy"]
+        return
+    try:
+        cloud.moto(service, operation, params)
+    except AwsError as error:
+        raise ValueError(f"{operation}: {error}") from error
+    if operation == "PutParameter":
+        cloud.restored_parameters.add(params["Name"])
 
 
 def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import re
 import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +34,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.exceptions import HTTPException  # noqa: E402
 from werkzeug.test import EnvironBuilder  # noqa: E402
 
+from trainer.access import EMBEDDED_KEY  # noqa: E402
 from trainer.rehearsal.keys import access_key  # noqa: E402
 from trainer.rehearsal.world import AwsError  # noqa: E402
 
@@ -46,7 +46,6 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 # What requests are signed for, where botocore's model has another name.
 _MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
 _SIGNING_NAMES = {model: signing for signing, model in _MODEL_NAMES.items()}
-_ACCESS_KEY = re.compile(r"AKIA(\d{12})DESK|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")  # as `keys` makes them
 
 get_model = functools.lru_cache(maxsize=None)(get_service_model)
 _moto = DomainDispatcherApplication(create_backend_app)
@@ -76,7 +75,7 @@ def account_of(environ: Environ) -> tuple[str, str, str]:
     header = environ.get("HTTP_AUTHORIZATION", "")
     scope = header.partition("Credential=")[2].partition(",")[0]
     parts = scope.split("/")
-    match = _ACCESS_KEY.fullmatch(parts[0])
+    match = EMBEDDED_KEY.fullmatch(parts[0])
     if len(parts) < 4:
         raise AwsError("MissingAuthenticationToken", "The embedded AWS answers signed requests only.", 403)
     return (match[1] or match[2]) if match else "", parts[2], _MODEL_NAMES.get(parts[3], parts[3])

@@ -1,7 +1,8 @@
-"""`mayfly rehearse`: a shell's lease, as a shell sees it."""
+"""`mayfly rehearse`: a shell's lease, as a shell sees it. And looks at a rehearsal where there was none."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from tests.desk import ROOT
 from tests.network import HOOK
+from trainer.cli.main import main
 
 PROGRAM = (
     "import boto3; print(boto3.client('sts').get_caller_identity()['Account'], "
@@ -19,13 +21,38 @@ PROGRAM = (
 
 
 @pytest.mark.slow
-def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path) -> None:
+def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": f"{HOOK}:{ROOT}"}
-    mayfly = f"{sys.executable} -m trainer.cli.main rehearse"
-    script = f'set -e; variables=$({mayfly} --env); eval "$variables"; {sys.executable} -c "{PROGRAM}"; {mayfly} --stop'
-    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=500, check=False)
+    environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": f"{HOOK}:{ROOT}", "HTTP_PROXY": "http://127.0.0.1:9"}
+    mayfly = f"{sys.executable} -m trainer.cli.main"
+    lines = (
+        f'set -e; variables=$({mayfly} rehearse --env); eval "$variables"; {sys.executable} -c "{PROGRAM}"',
+        f"{mayfly} launch --dry-run --json --instance p3.8xlarge --data {candles} > {tmp_path}/plan.json",
+        f"{mayfly} rehearse --stop",
+    )
+    script = ["bash", "-c", "; ".join(lines)]
+    ended = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["000000000001", "/mayfly/mayfly/dev", "stopped"]
     assert "000000000001" not in ended.stderr
+    assert json.loads((tmp_path / "plan.json").read_text())["rehearsal"] is True
     assert not (tmp_path / "home" / "server.json").exists()
+
+
+@pytest.mark.parametrize(
+    "words", ["status", "receipts", "models list", "logs 20261120-120000-crypto-k3v9", "stop 20261120-120000-crypto-k3v9"]
+)
+def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.delenv("MAYFLY_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+    monkeypatch.chdir(folder)
+    assert main([*words.split(), "--rehearse"]) == 103
+    line = f"error: nothing was rehearsed yet (there is no folder {folder}/data/mayfly). Rehearse a launch first: "
+    assert capsys.readouterr().err == f"{line}mayfly launch --rehearse.\n"
+    assert main(["rehearse", "--stop"]) == 0
+    assert list(folder.iterdir()) == []

@@ -12,7 +12,7 @@ from trainer.control.drive import drive_to_instance, drive_to_receipt
 from trainer.control.fleet import FleetAnswer
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal
-from trainer.errors import ConnectionFailed, PermissionDenied, Stopped, UsageError
+from trainer.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, Stopped, UsageError
 
 
 def drive(cloud, record, **options):
@@ -296,3 +296,19 @@ def test_control_c_is_counted_and_the_old_handler_comes_back():
         os.kill(os.getpid(), signal.SIGTERM)
     assert stop.presses == 2
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_whose_embedded_aws_has_ended_is_not_followed_any_longer(make_cloud, monkeypatch):
+    cloud, record = make_cloud()
+    looks = []
+
+    def instances(*, run_id):
+        looks.append(run_id)
+        raise EmbeddedAwsGone("the embedded AWS has ended")
+
+    def on_event(progress):
+        monkeypatch.setattr(cloud, "instances", instances)
+
+    with pytest.raises(EmbeddedAwsGone):
+        drive(cloud, record, on_event=on_event)
+    assert len(looks) == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainer.code_files import training_sha256
+from trainer.errors import ConfigError
 from trainer.launch.bundle import LOCK, Bundle, build_bundle
 
 # Imports every module of an unpacked bundle, as a node would, and tells what it loaded and what a checkpoint belongs to there.
@@ -102,3 +103,22 @@ def test_files_of_the_users_own_lie_under_their_hash_and_change_the_bundle(tmp_p
     with_file = build_bundle(place, own_files={sha256: content})
     assert with_file == build_bundle(place, own_files={sha256: content}) != build_bundle(place)
     assert (unpack(with_file, tmp_path / "out") / "trainer" / "own_files" / f"{sha256}.py").read_bytes() == content
+
+
+def test_a_bundle_follows_no_link_and_takes_no_secrets(tmp_path):
+    folder, secret = package(tmp_path / "trainer"), tmp_path / "secret.py"
+    secret.write_text("KEY = 1\n")
+    (folder / ".env").write_text("KEY=1\n")
+    (folder / "node" / ".env").write_text("KEY=1\n")
+    with zipfile.ZipFile(io.BytesIO(build_bundle(folder).content)) as wheel:
+        assert not [name for name in wheel.namelist() if ".env" in name]
+    (folder / "node" / "agent.py").write_text("import trainer.node.linked\n")
+    (folder / "node" / "linked.py").symlink_to(secret)
+    with pytest.raises(ConfigError, match="node/linked.py.* is a symbolic link"):
+        build_bundle(folder)
+    (folder / "node" / "linked.py").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "__init__.py").write_text("")
+    (folder / "node" / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="node/linked.* is a symbolic link"):
+        build_bundle(folder)

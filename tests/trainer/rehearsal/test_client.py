@@ -46,7 +46,16 @@ def test_the_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("MAYFLY_HOME", "/somewhere")
     assert default_root() == Path("/somewhere")
     monkeypatch.delenv("MAYFLY_HOME")
-    assert default_root() == Path(".mayfly")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_root() == Path("/data/mayfly")
+
+
+def test_a_look_where_nothing_was_rehearsed_creates_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "mayfly"
+    with pytest.raises(ConfigError, match=r"nothing was rehearsed.*launch --rehearse"), rehearsal(root, create=False):
+        pass
+    assert not stop_server(root)
+    assert not root.exists()
 
 
 def test_the_client_imports_nothing_of_the_server() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import zipfile
@@ -24,13 +25,13 @@ def handler(event, context):
 """
 
 
-def create(access: Access, role: str, code: str, *, timeout_seconds: int = 500) -> str:
+def create(access: Access, role: str, code: str, *, name: str = "work", timeout_seconds: int = 500) -> str:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("work/__init__.py", "")
         archive.writestr("work/main.py", code)
     answer = access.client("lambda").create_function(
-        FunctionName="work",
+        FunctionName=name,
         Runtime="python3.13",
         Role=role,
         Handler="work.main.handler",
@@ -126,3 +127,23 @@ def test_an_unknown_function_is_not_found(access: Access) -> None:
     with pytest.raises(ClientError) as failed:
         access.client("lambda").invoke(FunctionName="nothing")
     assert failed.value.response["Error"]["Code"] == "ResourceNotFoundException"
+
+
+def test_a_full_disk_is_said_and_the_function_may_be_created_again(
+    access: Access, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def extractall(archive: zipfile.ZipFile, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "extractall", extractall)
+        with pytest.raises(ClientError) as failed:
+            create(access, role, ECHO)
+    assert failed.value.response["Error"]["Code"] == "DiskFull"
+    create(access, role, ECHO)
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "."])
+def test_a_function_whose_name_is_a_path_is_refused(access: Access, role: str, name: str) -> None:
+    with pytest.raises(ClientError):
+        create(access, role, ECHO, name=name)

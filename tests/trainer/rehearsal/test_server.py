@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from trainer.access import Access
+from trainer.errors import ConfigError
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.stack_outputs import StackOutputs
@@ -211,3 +213,78 @@ def test_stop_ends_what_runs(root: Path, make_desk: Callable[..., Any], wait_unt
         assert stop_server(root)
         assert not any(alive(pid) for pid in pids)
         assert not stop_server(root)
+
+
+# --- memory that can't be read, and a disk that is full ----------------------------------------------------------------
+
+
+def remembered(root: Path) -> None:
+    """Leave a bucket with an object and an ended instance behind."""
+    account = "000000000001"
+    with EmbeddedAws(root, run_nodes=False) as aws:
+        s3 = aws.access(account).client("s3")
+        s3.create_bucket(Bucket="remembered")
+        s3.put_object(Bucket="remembered", Key="key", Body=b"words")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("s3/000000000001/versions/000000001.json", "{"),
+        ("s3/000000000001/versions/000000001.json", "{}"),
+        ("s3/000000000001/versions/000000001.json", "[]"),
+        ("s3/000000000001/settings/9-x.json", "5"),
+        (
+            "s3/000000000001/settings/9-x.json",
+            '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Bucket": "b"}}',
+        ),
+        ("instances/000000000001/i-0123456789abcdef0.json", "null"),
+        ("instances/000000000001/i-0123456789abcdef0.json", '{"id": "../../.."}'),
+        ("format.json", '{"format": 2}'),
+        ("format.json", "x"),
+    ],
+)
+def test_memory_that_cannot_be_read_is_one_line_with_its_file_and_a_remedy(root: Path, file: str, text: str) -> None:
+    root.mkdir(mode=0o700)
+    remembered(root)
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(text)
+    with pytest.raises(ConfigError) as failed:
+        lease_server(root)
+    assert str(root / file) in failed.value.why + failed.value.what
+    assert "ove" in failed.value.do and "\n" not in str(failed.value)
+
+
+def test_an_instance_whose_name_leads_elsewhere_deletes_nothing(root: Path, tmp_path: Path) -> None:
+    root.mkdir(mode=0o700)
+    remembered(root)
+    (tmp_path / "precious").mkdir()
+    folder = root / "instances" / "000000000001"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "i-0123456789abcdef0.json").write_text(json.dumps({"id": "../../precious"}))
+    with pytest.raises(ConfigError):
+        lease_server(root)
+    assert (tmp_path / "precious").is_dir()
+
+
+def test_a_full_disk_is_said_when_an_object_is_written(tmp_path: Path) -> None:
+    with EmbeddedAws(tmp_path / "root", run_nodes=False) as aws:
+        s3 = aws.access("900000000009").client("s3")
+        s3.create_bucket(Bucket="full-disk")
+        (tmp_path / "root/s3/900000000009/payloads/000000001.tmp").symlink_to("/dev/full")  # which takes nothing
+        with pytest.raises(ClientError) as failed:
+            s3.put_object(Bucket="full-disk", Key="key", Body=b"x")
+    assert failed.value.response["Error"]["Code"] == "DiskFull"
+    assert "No space left" in failed.value.response["Error"]["Message"]
+
+
+def test_a_server_that_stops_ends_no_other(root: Path, tmp_path: Path) -> None:
+    lease_server(root)
+    copy = tmp_path / "copy"
+    copy.mkdir(mode=0o700)
+    (copy / "server.json").touch(mode=0o600)
+    (copy / "server.json").write_bytes((root / "server.json").read_bytes())
+    pid = server_pid(root)
+    assert not stop_server(copy)
+    assert alive(pid)
+    assert stop_server(root)

@@ -1,0 +1,25 @@
+"""An attached launch whose embedded AWS ends under it: it says so, and does not go on as if it trained."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from trainer.rehearsal.home import read_note
+
+
+@pytest.mark.slow
+def test_an_attached_launch_ends_with_one_line_after_its_embedded_aws_is_gone(desk, candles, eventually):
+    run = desk.launch("--data", str(candles), "--epochs", "200", "--set", "patience=200")
+    eventually(lambda: list(desk.home.glob("sandbox/*/.mayfly-sandbox")))
+    note = read_note(desk.home)
+    assert note is not None
+    os.kill(note.pid, signal.SIGKILL)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 103, err
+    assert '"code": 103' in out and "the embedded AWS has ended" in out and "Traceback" not in err
+    # Whoever looks next settles it: the node ended with its AWS.
+    settled = desk.run("status", "--rehearse")
+    assert settled.returncode == 0 and "interrupted" in settled.stdout, settled.stderr

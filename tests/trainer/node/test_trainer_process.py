@@ -1,0 +1,39 @@
+"""The node's training process, by what the kernel says of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from trainer.node.trainer_process import TrainerProcess
+
+
+def test_the_number_of_a_trainer_that_has_ended_is_its_own_until_its_group_is_killed(tmp_path: Path, monkeypatch) -> None:
+    """Else the group that is killed at the end may be somebody else's, who was given the same number."""
+    signalled = []
+    killpg = os.killpg
+
+    def watched(group: int, number: int) -> None:
+        signalled.append((Path(f"/proc/{group}/stat").read_text().rpartition(")")[2].split()[0], number))
+        killpg(group, number)
+
+    monkeypatch.setattr(os, "killpg", watched)
+    profiles = tmp_path / "profiles.toml"
+    job = tmp_path / "no-such-job.json"
+    with TrainerProcess(work=tmp_path, job=job, workers=1, device="cpu", profiles=profiles) as trainer:
+        deadline = time.monotonic() + 500
+        while (code := trainer.poll()) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert code == trainer.wait() == trainer.poll() > 0
+    assert signalled == [("Z", signal.SIGKILL)]
+
+
+def test_a_trainer_that_was_killed_tells_the_signal(tmp_path: Path) -> None:
+    with TrainerProcess(
+        work=tmp_path, job=tmp_path / "job.json", workers=1, device="cpu", profiles=tmp_path / "profiles.toml"
+    ) as trainer:
+        os.kill(trainer.pid, signal.SIGKILL)
+        assert trainer.wait() == -signal.SIGKILL
