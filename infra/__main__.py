@@ -121,6 +121,7 @@ outputs: dict[str, Any] = {
     "subnets": network.subnet_ids,
     "security_group": network.security_group_id,
     "schedule_group": schedule.group,
+    "instance_role_id": identity.instance_role_id,
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "max_lifetime_minutes": settings.max_lifetime_minutes,

@@ -22,6 +22,7 @@ OWN_FILES = (
     "trainer/control/__init__.py",
     "trainer/control/sweep.py",
     "trainer/runs/__init__.py",
+    "trainer/runs/keys.py",
     "trainer/runs/lease.py",
     "trainer/runs/reading.py",
 )

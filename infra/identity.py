@@ -24,6 +24,7 @@ class ServiceRole(pulumi.ComponentResource):
     """A role that one AWS service takes on, with one inline policy, so that role and policy live and die together."""
 
     role_name: pulumi.Output[str]
+    unique_id: pulumi.Output[str]
     arn: pulumi.Output[str]
 
     def __init__(self, name: str, args: ServiceRoleArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -40,8 +41,9 @@ class ServiceRole(pulumi.ComponentResource):
         policy = aws.iam.RolePolicy(name, name=name, role=role.name, policy=json.dumps(args.policy), opts=child)
         # Through the policy, so that whoever uses the role waits until it may do its work.
         self.role_name = policy.role
+        self.unique_id = role.unique_id
         self.arn = pulumi.Output.all(role.arn, policy.id).apply(lambda ready: str(ready[0]))
-        self.register_outputs({"role_name": self.role_name, "arn": self.arn})
+        self.register_outputs({"role_name": self.role_name, "unique_id": self.unique_id, "arn": self.arn})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ class Identity(pulumi.ComponentResource):
     """The three roles of the stack. Names carry the region, since IAM is global and a stack is not."""
 
     instance_profile_arn: pulumi.Output[str]
+    instance_role_id: pulumi.Output[str]
     sweeper_role_arn: pulumi.Output[str]
     scheduler_role_arn: pulumi.Output[str]
 
@@ -120,11 +123,13 @@ class Identity(pulumi.ComponentResource):
             opts=child,
         )
         self.instance_profile_arn = profile.arn
+        self.instance_role_id = instance.unique_id
         self.sweeper_role_arn = sweeper.arn
         self.scheduler_role_arn = scheduler.arn
         self.register_outputs(
             {
                 "instance_profile_arn": self.instance_profile_arn,
+                "instance_role_id": self.instance_role_id,
                 "sweeper_role_arn": self.sweeper_role_arn,
                 "scheduler_role_arn": self.scheduler_role_arn,
             }

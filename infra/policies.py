@@ -10,10 +10,12 @@ from typing import Any
 
 Document = dict[str, Any]
 
-# What an instance may write: keys that carry its attempt, and no record that decides anything (run.json, receipts, production).
-INSTANCE_WRITES = ("runs/*/attempts/*", "runs/*/checkpoints/*", "live/*", "models/experiments/*")
-# Experiments are among what it reads: after a lost answer the node looks whether the model that lies there is its own.
-INSTANCE_READS = ("raw/*", "code/*", "jobs/*", "runs/*", "models/experiments/*")
+# What an instance may write: keys that begin with its own id, `<role id>:<instance id>`, and no record that decides anything.
+# The id follows a fixed prefix: a `*` before the variable would match slashes, and with them another instance's id.
+OWN = "${aws:userid}/*"
+INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "checkpoints/", "models/experiments/"))
+# Its own experiments and checkpoints are among what it reads: after a lost answer it looks whether an object is its own.
+INSTANCE_READS = ("raw/*", "code/*", "jobs/*", "runs/*", *INSTANCE_WRITES)
 
 
 def document(*statements: Document) -> Document:
@@ -42,7 +44,7 @@ def instance(*, bucket: str) -> Document:
     Without the right to list a prefix, S3 answers 403 and not 404 for a key that isn't there; the node asks for such keys.
 
     Inputs are read by VersionId, which is an action of its own. The role stands in the launch template and can't know the
-    run's id, so one run may write another's attempt keys. Which attempt counts stands in run.json, and that it can't write.
+    run, but `${aws:userid}` is the instance's: no instance can write where another does.
     """
     return document(
         {

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": {"errors", "job", "gpu_profiles", "artifacts"},
     "registry": {"errors", "access", "stack_outputs", "artifacts", "runs"},
     "launch": {"errors", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost"},
-    "control": {"errors", "aws_errors", "access", "stack_outputs", "gpu_profiles", "runs", "registry"},
+    "control": {"errors", "aws_errors", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "registry"},
     "data": {"errors", "settings"},
     "plan": {"errors", "settings", "job", "targets", "data"},
     "train": {
@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS: dict[str, set[str]] = {
     "trainer/data/sync.py": {"errors", "access"},  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
-    "trainer/control/sweep.py": {"runs.lease", "runs.reading"},  # a broken launcher can't stop the sweeper
+    "trainer/control/sweep.py": {"runs.keys", "runs.lease", "runs.reading"},  # a broken launcher can't stop the sweeper
 }
 CONTROL_PLANE = (
     *(

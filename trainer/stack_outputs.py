@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 
 PARAMETER_LIMIT_BYTES = 4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
-FORMAT = 1
+FORMAT = 2  # 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of their run
 
 
 def parameter_name(project: str, stack: str) -> str:
@@ -32,6 +32,7 @@ class StackOutputs:
     subnets: dict[str, str]  # availability zone -> subnet id
     security_group: str
     schedule_group: str
+    instance_role_id: str  # unique id (AROA...): what an instance writes begins with it
     scheduler_role_arn: str
     sweeper_arn: str
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it

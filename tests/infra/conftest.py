@@ -55,7 +55,7 @@ class Recorder(Mocks):
         if args.custom:
             self.recorded.resources.append(args)
         physical = next((args.inputs[key] for key in NAMED_BY if key in args.inputs), f"{args.name}-id")
-        return f"{args.name}-id", {**args.inputs, "arn": f"arn:aws:mock:::{physical}", "name": physical}
+        return f"{args.name}-id", {**args.inputs, "arn": f"arn:aws:mock:::{physical}", "name": physical, "uniqueId": "AROA1"}
 
     def call(self, args: MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         answers: dict[str, dict[str, Any]] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from infra import policies
+from trainer.runs.keys import OWN_PREFIXES, NodeKeys
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recorded
@@ -54,6 +55,31 @@ def test_only_actions_without_a_resource_are_allowed_on_everything(role: str) ->
             assert actions(statement) in (["ec2:DescribeInstances"], ["scheduler:ListSchedules"])
 
 
+OWN = [
+    "arn:aws:s3:::store/live/${aws:userid}/*",
+    "arn:aws:s3:::store/attempts/${aws:userid}/*",
+    "arn:aws:s3:::store/checkpoints/${aws:userid}/*",
+    "arn:aws:s3:::store/models/experiments/${aws:userid}/*",
+]
+
+
+def may_write(key: str, userid: str) -> bool:
+    """Decide as IAM does: the variable is put in as text, and a * crosses slashes."""
+    patterns = [pattern.replace("${aws:userid}", userid) for pattern in policies.INSTANCE_WRITES]
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def test_an_instance_writes_its_own_keys_and_none_of_another_instances() -> None:
+    own, other = (NodeKeys(role_id="AROA1", instance_id=name, run_id="r", attempt=1) for name in ("i-1", "i-2"))
+    for keys, allowed_to in ((own, True), (other, False)):
+        written = (keys.lease, keys.progress, keys.result, f"{keys.log}000001.log", f"{keys.models}lstm_A_1m.safetensors")
+        assert {may_write(key, "AROA1:i-1") for key in written} == {allowed_to}
+    for prefix in OWN_PREFIXES:
+        assert may_write(f"{prefix}AROA1:i-1/x", "AROA1:i-1")
+        assert not may_write(f"{prefix}AROA1:i-2/AROA1:i-1/x", "AROA1:i-1")  # its id further down is not its own prefix
+        assert not may_write(f"{prefix}AROA1:i-12/x", "AROA1:i-1")
+
+
 def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
     document = policies.instance(bucket="store")
     assert document == {
@@ -68,26 +94,21 @@ def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
                     "arn:aws:s3:::store/code/*",
                     "arn:aws:s3:::store/jobs/*",
                     "arn:aws:s3:::store/runs/*",
-                    "arn:aws:s3:::store/models/experiments/*",
+                    *OWN,
                 ],
             },
             {
                 "Sid": "AddResults",
                 "Effect": "Allow",
                 "Action": ["s3:PutObject", "s3:AbortMultipartUpload"],
-                "Resource": [
-                    "arn:aws:s3:::store/runs/*/attempts/*",
-                    "arn:aws:s3:::store/runs/*/checkpoints/*",
-                    "arn:aws:s3:::store/live/*",
-                    "arn:aws:s3:::store/models/experiments/*",
-                ],
+                "Resource": OWN,
             },
             {
                 "Sid": "ListThem",
                 "Effect": "Allow",
                 "Action": "s3:ListBucket",
                 "Resource": "arn:aws:s3:::store",
-                "Condition": {"StringLike": {"s3:prefix": ["raw/*", "code/*", "jobs/*", "runs/*", "models/experiments/*"]}},
+                "Condition": {"StringLike": {"s3:prefix": ["raw/*", "code/*", "jobs/*", "runs/*", *policies.INSTANCE_WRITES]}},
             },
         ],
     }
@@ -98,7 +119,15 @@ def test_instance_can_neither_delete_nor_touch_ec2_nor_pass_a_role() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["runs/r/run.json", "runs/r/receipt.json", "models/production/m.safetensors", "code/x.whl", "raw/x"]
+    "key",
+    [
+        "runs/r/run.json",
+        "runs/r/attempts/1/stop.json",
+        "runs/r/receipt.json",
+        "models/production/m.safetensors",
+        "code/x.whl",
+        "raw/x",
+    ],
 )
 def test_instance_can_not_write_what_decides_anything(key: str) -> None:
     assert not any(fnmatchcase(key, pattern) for pattern in policies.INSTANCE_WRITES)

@@ -17,11 +17,12 @@ from trainer.artifacts.card import METADATA_KEY, Card
 from trainer.data.candles import Candles
 from trainer.data.sources import FIELDS
 from trainer.data.timeframes import step_of
+from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import Objects, create_record, log_prefix, open_objects, receipt_key
+from trainer.runs.store import Objects, create_record, open_objects, receipt_key
 from trainer.stack_outputs import StackOutputs
 from trainer.targets.direction import Direction
 
@@ -67,6 +68,7 @@ def make_record() -> Callable[..., RunRecord]:
             "owner": "someone",
             "rehearsal": False,
             "bucket": "mayfly-bucket",
+            "instance_role_id": "AROA1",
             "job": {"name": "crypto", "data": {"symbols": ["BTC-USD", "ETH-USD"], "timeframe": "1m"}},
             "ladder": (rung(zone="us-east-1a"), rung(zone="us-east-1b")),
             "bundle_key": "code/abc.whl",
@@ -88,7 +90,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
     model, and a run whose launcher died before there was an instance."""
     bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
     outputs = StackOutputs(
-        format=1,
+        format=2,
         project="mayfly",
         stack="dev",
         owner="me",
@@ -99,6 +101,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
         subnets={},
         security_group="",
         schedule_group="mayfly-runs",
+        instance_role_id="AROA1",
         scheduler_role_arn="",
         sweeper_arn="",
         max_lifetime_minutes=720,
@@ -139,7 +142,8 @@ def weights() -> bytes:
 
 
 def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
-    key = f"models/experiments/{record.run_id}/1/lstm_BTC-USD_1m.safetensors"
+    keys = NodeKeys(role_id="AROA1", instance_id="i-1", run_id=record.run_id, attempt=1)
+    key = f"{keys.models}lstm_BTC-USD_1m.safetensors"
     sha256 = hashlib.sha256(weights()).hexdigest()
     stored = s3.put_object(Bucket=record.bucket, Key=key, Body=weights(), Metadata={"sha256": sha256})
     model = {"symbol": "BTC-USD", "family": "lstm", "key": key, "version_id": stored["VersionId"], "sha256": sha256}
@@ -155,7 +159,7 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     result = NodeResult(state="done", models=({**model, "metrics": METRICS},))
     objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, Observation(result=result))).encode())
     for number, text in enumerate(("booted\nstaged\n", "trained\n"), start=1):
-        objects.put(key=f"{log_prefix(record.run_id, 1)}{number:06d}.log", body=text.encode())
+        objects.put(key=f"{keys.log}{number:06d}.log", body=text.encode())
 
 
 @pytest.fixture

@@ -25,3 +25,13 @@ def test_outputs_of_another_version_say_what_they_lack(applied):
     applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
     with pytest.raises(ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"):
         read_stack(applied, stack="old")
+
+
+def test_the_outputs_name_the_role_that_instances_have_by_the_id_that_begins_their_userid(applied):
+    outputs = read_stack(applied, stack="dev")
+    iam, ec2 = applied.client("iam"), applied.client("ec2")
+    template = next(iter(outputs.launch_templates.values()))
+    version = ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"][0]
+    profile = version["LaunchTemplateData"]["IamInstanceProfile"]["Arn"].rpartition("/")[2]
+    (role,) = iam.get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
+    assert outputs.instance_role_id == role["RoleId"]

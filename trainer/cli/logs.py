@@ -12,7 +12,7 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace
 from trainer.control.settle import settle_run
 from trainer.errors import UsageError
-from trainer.runs.store import PART_BYTES, Objects, given, log_prefix, read_record
+from trainer.runs.store import PART_BYTES, Objects, given, read_record
 from trainer.stack import read_stack
 
 MOST_LOG_BYTES = 256 * 1024 * 1024  # of a log, in all its parts; what is beyond is not shown
@@ -46,21 +46,22 @@ class LogReader:
 
     def __init__(self, objects: Objects, run_id: str) -> None:
         self._objects, self._run_id = objects, run_id
-        self._last = ""
+        self._last: dict[str, str] = {}  # prefix -> its last part that was read
         self._bytes = 0
 
     def read_new(self) -> str:
         """Return the text of the parts that came since the last call. Raises UsageError where there is no such run."""
         record, _ = read_record(self._objects, self._run_id)
-        if record.attempt is None:
-            return ""
+        return "".join(self._read(keys.log) for keys in record.nodes)
+
+    def _read(self, prefix: str) -> str:
         text = ""
-        for listed in self._objects.list(prefix=log_prefix(self._run_id, record.attempt.number)):
-            if listed.key > self._last and self._bytes < MOST_LOG_BYTES:
+        for listed in self._objects.list(prefix=prefix):
+            if listed.key > self._last.get(prefix, "") and self._bytes < MOST_LOG_BYTES:
                 stored = given(functools.partial(self._objects.get, key=listed.key, first_bytes=PART_BYTES))
                 text += stored.body.decode(errors="replace") if stored else ""
                 self._bytes += len(stored.body) if stored else 0
-                self._last = listed.key
+                self._last[prefix] = listed.key
         return text
 
 

@@ -74,6 +74,7 @@ def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
         "attempt": str(_attempt_of(record, launch)),
         "node": "0",
         "deadline": iso(launch.deadline.replace(microsecond=0)),
+        "role_id": record.instance_role_id,
         "bundle_key": record.bundle_key,
         "bundle_sha256": record.bundle_sha256,
     }

@@ -8,11 +8,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from trainer.artifacts.names import is_model_file
 from trainer.control.cloud import Cloud
 from trainer.errors import ConnectionFailed, TrainingFailed
 from trainer.registry.cards import card_of
 from trainer.runs.actions import kill_schedule, sweep_schedule
-from trainer.runs.lease import MOST_LEASE_BYTES, heartbeat_key, read_lease
+from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
 from trainer.runs.reading import Unsound
 from trainer.runs.record import RunRecord
@@ -25,7 +27,7 @@ from trainer.runs.reports import (
     heartbeat,
     read_result,
 )
-from trainer.runs.store import Objects, Stored, given, models_prefix, progress_key, result_key, stop_key
+from trainer.runs.store import Objects, Stored, given, stop_key
 
 T = TypeVar("T")
 MODELS_AT_ONCE = 10  # as many connections as boto3 keeps open
@@ -45,8 +47,8 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     seen = Observation(
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
-        heartbeat=_heartbeat(objects, run_id, attempt.number, now) if attempt else None,
-        result=_result(objects, run_id, attempt.number) if attempt else None,
+        heartbeat=max(filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_told_at, default=None),
+        result=next(filter(None, (_result(objects, keys) for keys in record.nodes)), None),
         stop_written=bool(
             attempt and record.stop_requested_at and objects.head(key=stop_key(run_id, attempt.number)) is not None
         ),
@@ -67,14 +69,12 @@ def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) 
 
     Raises ConnectionFailed where S3 does not tell of all within MODELS_SECONDS; the next look begins anew.
     """
-    if record.attempt is None:
-        return ()
     if result is not None:
         named = [(str(model["key"]), str(model["version_id"])) for model in result.models]
         return _at_once(named, lambda model: _head(objects, *model), record.run_id)
-    listed = objects.list(prefix=models_prefix(record.run_id, record.attempt.number))
-    keys = [item.key for item in listed if item.key.endswith(".safetensors")][:MOST_MODELS]
-    return _at_once(keys, lambda key: _with_card(objects, key), record.run_id)
+    listed = [item.key for keys in record.nodes for item in objects.list(prefix=keys.models)]
+    models = [key for key in listed if is_model_file(key.rsplit("/", 1)[-1])][:MOST_MODELS]
+    return _at_once(models, lambda key: _with_card(objects, key), record.run_id)
 
 
 def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: str) -> tuple[ModelSeen, ...]:
@@ -107,9 +107,9 @@ def _seen(stored: Stored) -> ModelSeen:
     return ModelSeen(key=stored.key, version_id=stored.version_id, sha256=stored.sha256)
 
 
-def _heartbeat(objects: Objects, run_id: str, attempt: int, now: datetime) -> Heartbeat | None:
-    """Return the node's last word. A spoiled lease counts as none: the boot allowance decides. So does spoiled progress."""
-    body = _body(objects, heartbeat_key(run_id, attempt), MOST_LEASE_BYTES)
+def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | None:
+    """Return a node's last word. A spoiled lease counts as none: the boot allowance decides. So does spoiled progress."""
+    body = _body(objects, keys.lease, MOST_LEASE_BYTES)
     if body is None:
         return None
     try:
@@ -117,20 +117,23 @@ def _heartbeat(objects: Objects, run_id: str, attempt: int, now: datetime) -> He
     except Unsound:
         return None
     try:
-        return heartbeat(lease, _body(objects, progress_key(run_id, attempt), MOST_PROGRESS_BYTES) or b"")
+        return heartbeat(lease, _body(objects, keys.progress, MOST_PROGRESS_BYTES) or b"")
     except Unsound as error:
         return replace(heartbeat(lease), message=f"the node's progress can't be read: {error}")
 
 
-def _result(objects: Objects, run_id: str, attempt: int) -> NodeResult | None:
-    key = result_key(run_id, attempt)
-    body = _body(objects, key, MOST_RESULT_BYTES)
+def _told_at(beat: Heartbeat) -> datetime:
+    return beat.at
+
+
+def _result(objects: Objects, keys: NodeKeys) -> NodeResult | None:
+    body = _body(objects, keys.result, MOST_RESULT_BYTES)
     if body is None:
         return None
     try:
-        return read_result(body, models_prefix=models_prefix(run_id, attempt))
+        return read_result(body, models_prefix=keys.models)
     except Unsound as error:
-        unread = TrainingFailed(f"the node's result {key} can't be read", why=str(error), do="Launch again.")
+        unread = TrainingFailed(f"the node's result {keys.result} can't be read", why=str(error), do="Launch again.")
         return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())
 
 

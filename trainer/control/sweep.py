@@ -18,7 +18,8 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.runs.lease import MOST_LEASE_BYTES, heartbeat_key, read_lease, silent
+from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import MOST_LEASE_BYTES, read_lease, silent
 from trainer.runs.reading import Unsound
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
@@ -141,13 +142,19 @@ def _silent(
 
     While S3 fails, no lease is judged; where it refuses to give one out, only that one is spoiled.
     """
-    if "run_id" not in tags:
+    if "run_id" not in tags or "role_id" not in tags:
         return ""
     attempt, node = tags.get("attempt", "1"), tags.get("node", "0")
-    key = heartbeat_key(tags["run_id"], int(attempt) if attempt.isdigit() else 1, int(node) if node.isdigit() else 0)
+    keys = NodeKeys(
+        role_id=tags["role_id"],
+        instance_id=instance["InstanceId"],
+        run_id=tags["run_id"],
+        attempt=int(attempt) if attempt.isdigit() else 1,
+        node=int(node) if node.isdigit() else 0,
+    )
     lease_until = None
     try:
-        body = s3.get_object(Bucket=settings.bucket, Key=key)["Body"].read(MOST_LEASE_BYTES + 1)
+        body = s3.get_object(Bucket=settings.bucket, Key=keys.lease)["Body"].read(MOST_LEASE_BYTES + 1)
         lease_until = read_lease(body, now).lease_until
     except (BotoCoreError, ClientError) as error:
         if _code(error) == FORBIDDEN:  # a key of the node's own, or no right of ours: its deadline stands

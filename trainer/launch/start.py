@@ -32,6 +32,7 @@ def new_record(
         owner=outputs.owner,
         rehearsal=plan.rehearsal,
         bucket=outputs.bucket,
+        instance_role_id=outputs.instance_role_id,
         job=job.to_dict(),
         ladder=plan.ladder,
         bundle_key=bundle.key,

@@ -111,9 +111,7 @@ def send_host_keys(node: Node) -> None:
     """Write the machine's public SSH host keys to S3, authenticated by its role; a rehearsal's node has none of its own."""
     keys = [] if node.rehearsal else sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub"))
     if keys:
-        identity = node.status.identity
-        prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
-        node.uplink.try_send(f"{prefix}host_keys", b"".join(key.read_bytes() for key in keys))
+        node.uplink.try_send(f"{node.status.identity.keys.folder}host_keys", b"".join(key.read_bytes() for key in keys))
 
 
 def train(node: Node, manifest: dict[str, Any]) -> int:
@@ -152,8 +150,7 @@ def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
 
 def send_traces(node: Node) -> None:
     """Send what the job's `trace_steps` recorded, after the models and once: one that S3 refuses is not worth waiting for."""
-    identity = node.status.identity
-    prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
+    prefix = node.status.identity.keys.folder
     for path in sorted((node.work / "models" / "trace").glob("worker-*.json.gz")):
         node.uplink.try_send(f"{prefix}trace/{path.name}", path.read_bytes())
 
@@ -170,7 +167,7 @@ def follow(node: Node, trainer: TrainerProcess, models: ModelUploads) -> None:
 def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> int:
     """Write result.json and return the exit code that it names."""
     node.enter("end")
-    status, identity = node.status, node.status.identity
+    status = node.status
     ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, trainer_exit=trainer_exit, now=utc_now())
     unfinished = "stopped before it was done" if node.stop_reason else "the trainer ended before it was done"
     value = report.result(
@@ -179,9 +176,7 @@ def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> 
         unfinished=unfinished,
         python_packages="the desk's .venv" if node.rehearsal else "node lock",
     )
-    node.uplink.send_json(
-        store.result_key(identity.run_id, identity.attempt, identity.node), value, patience_seconds=node.patience_seconds
-    )
+    node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])
     return int(value["exit_code"])
 

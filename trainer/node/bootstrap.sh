@@ -151,7 +151,7 @@ def s3(method, key, body=None):  # AWS Signature Version 4
 
 if sys.argv[1] == "tags":
     for name in sys.argv[2:]:
-        print(f"{name}={metadata(f'tags/instance/{name}')}")
+        print(f"{name}={metadata('instance-id' if name == 'instance_id' else f'tags/instance/{name}')}")
 elif sys.argv[1] == "get":
     digest = hashlib.sha256()
     with s3("GET", sys.argv[2]) as source, open(sys.argv[3], "wb") as target:
@@ -169,14 +169,15 @@ PYTHON
 read_tags() {
   local name value
   while IFS='=' read -r name value; do tag[$name]=$value; done \
-    < <("$python" -I -c "$s3" tags project run_id attempt node deadline bundle_key bundle_sha256)
+    < <("$python" -I -c "$s3" tags project run_id attempt node deadline role_id instance_id bundle_key bundle_sha256)
   local -A shape=([project]='[a-z0-9-]+' [run_id]='[a-z0-9-]+' [attempt]='[0-9]+' [node]='[0-9]+'
-    [deadline]='[0-9T:Z-]+' [bundle_key]='[A-Za-z0-9/._-]+' [bundle_sha256]='[0-9a-f]{64}')
+    [deadline]='[0-9T:Z-]+' [role_id]='[A-Z0-9]+' [instance_id]='i-[0-9a-z]+' [bundle_key]='[A-Za-z0-9/._-]+' [bundle_sha256]='[0-9a-f]{64}')
   for name in "${!shape[@]}"; do
     [[ ${tag[$name]:-} =~ ^${shape[$name]}$ ]] || { echo "bootstrap: tag $name is '${tag[$name]:-}'" >&2; exit 103; }
   done
   [[ ${tag[project]} == "$project" ]] || { echo "bootstrap: project is ${tag[project]}, not $project" >&2; exit 103; }
-  log_key=runs/${tag[run_id]}/attempts/${tag[attempt]}/nodes/${tag[node]}/bootstrap.log
+  # The keys that this instance's role lets it write begin with its own id.
+  log_key=attempts/${tag[role_id]}:${tag[instance_id]}/${tag[run_id]}/${tag[attempt]}/${tag[node]}/bootstrap.log
 }
 
 fetch_code() {

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from trainer.runs.keys import NodeKeys
 from trainer.runs.record import from_iso
 
 
@@ -20,6 +21,14 @@ class NodeIdentity:
     deadline: datetime
     instance_id: str
     instance_type: str
+    role_id: str = ""  # unique id of its role, which its own keys begin with
+
+    @property
+    def keys(self) -> NodeKeys:
+        """Return the keys that it writes."""
+        return NodeKeys(
+            role_id=self.role_id, instance_id=self.instance_id, run_id=self.run_id, attempt=self.attempt, node=self.node
+        )
 
 
 def read_identity(endpoint: str) -> NodeIdentity:
@@ -32,6 +41,7 @@ def read_identity(endpoint: str) -> NodeIdentity:
         deadline=from_iso(ask("tags/instance/deadline")),
         instance_id=ask("instance-id"),
         instance_type=ask("instance-type"),
+        role_id=ask("tags/instance/role_id"),
     )
 
 

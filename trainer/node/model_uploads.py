@@ -10,7 +10,6 @@ from trainer.errors import TrainingFailed
 from trainer.node.progress import numbers_of
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
-from trainer.runs import store
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
@@ -23,8 +22,7 @@ class ModelUploads:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._waiting: list[tuple[float, float, dict[str, Any]]] = []  # (next try, pause after it, model_done event)
-        identity = node.status.identity
-        self._prefix = store.models_prefix(identity.run_id, identity.attempt)
+        self._prefix = node.status.identity.keys.models
 
     def add(self, event: dict[str, Any]) -> None:
         """Take on a finished model."""

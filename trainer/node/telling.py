@@ -11,7 +11,6 @@ from trainer.node import report
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
 from trainer.runs import store
-from trainer.runs.lease import heartbeat_key
 from trainer.runs.record import utc_now
 
 HEARTBEAT_SECONDS = 3.0
@@ -23,17 +22,16 @@ class Telling:
 
     def __init__(self, node: Node, log_file: Path) -> None:
         identity = node.status.identity
-        prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
+        keys = identity.keys
         self._node = node
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
-        self._lease_key = heartbeat_key(identity.run_id, identity.attempt, identity.node)
-        self._progress_key = store.progress_key(identity.run_id, identity.attempt, identity.node)
+        self._lease_key, self._progress_key = keys.lease, keys.progress
         self._progress = b""  # as it was sent last
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
-            Parts(node.uplink, path=log_file, prefix=f"{prefix}log/", suffix=".log"),
-            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=f"{prefix}metrics/", suffix=".jsonl"),
+            Parts(node.uplink, path=log_file, prefix=keys.log, suffix=".log"),
+            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=f"{keys.folder}metrics/", suffix=".jsonl"),
         )
 
     def __enter__(self) -> None:

@@ -20,7 +20,7 @@ from trainer.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.registry.cards import card_of
 from trainer.runs.record import from_iso, job_setting
 from trainer.runs.reports import MOST_MODELS
-from trainer.runs.store import Objects, Stored, given, models_prefix, open_objects, read_record, run_ids
+from trainer.runs.store import Objects, Stored, given, open_objects, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
@@ -76,9 +76,7 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
         record, _ = read_record(objects, run_id)
     except UsageError:
         return ()  # keys without a record: of a run that nobody answers for
-    if record.attempt is None:
-        return ()
-    listed = _weights(objects.list(prefix=models_prefix(run_id, record.attempt.number)))
+    listed = _weights(item for keys in record.nodes for item in objects.list(prefix=keys.models))
     return tuple(_model(objects, stored, stage="experiment", run_id=run_id) for stored in listed)
 
 

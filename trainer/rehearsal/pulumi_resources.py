@@ -267,7 +267,7 @@ def _role(cloud: Resources, name: str, properties: Properties) -> Made:
     role_name, document = _name(properties, name), properties.pop("assumeRolePolicy")
     given = {**properties.rest(), "roleName": role_name, "assumeRolePolicyDocument": document}
     role = cloud.send("iam", "CreateRole", given)["Role"]
-    return role_name, {"arn": role["Arn"], "name": role_name}
+    return role_name, {"arn": role["Arn"], "name": role_name, "uniqueId": role["RoleId"]}
 
 
 @makes("aws:iam/rolePolicy:RolePolicy")

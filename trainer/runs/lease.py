@@ -1,4 +1,4 @@
-"""The lease: the promise of a node to be heard of again, its key in S3, and when a silent node counts as dead or hung.
+"""The lease: the promise of a node to be heard of again, and when a silent node counts as dead or hung.
 
 The object under `live/` holds the lease alone; how far the models are stands in another one (`runs.reports`). Standard library
 and `reading` only: the sweeper's zip carries both files.
@@ -25,16 +25,6 @@ class Lease:
     instance_id: str
     at: datetime
     lease_until: datetime
-
-
-def heartbeat_prefix(run_id: str) -> str:
-    """Return the prefix of every lease of a run."""
-    return f"live/{run_id}/"
-
-
-def heartbeat_key(run_id: str, attempt: int, node: int = 0) -> str:
-    """Return the key of one node's lease, `live/<run>/<attempt>/<node>.json`."""
-    return f"{heartbeat_prefix(run_id)}{attempt}/{node}.json"
 
 
 def read_lease(body: bytes, now: datetime) -> Lease:

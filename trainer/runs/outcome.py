@@ -78,16 +78,19 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
 
 
 def correction(record: RunRecord, observed: Observation) -> Ending | None:
-    """Return the outcome that a node's result puts in the place of the record's, or None.
+    """Return the outcome that a node's last word puts in the place of the record's, or None.
 
-    Finished work counts as done even if the deadline was faster, and models must be what the node reports.
+    Finished work counts as done even if the deadline was faster; a result that was done and is not any more is not; and
+    models must be what the node reports.
     """
     if observed.result is None:
         return None
     spoiled = _models_spoiled(observed.result, observed)
     if spoiled is not None:
         return spoiled if record.error != spoiled.error else None
-    return Ending(outcome="done") if observed.result.state == "done" and record.outcome != "done" else None
+    if "done" not in (observed.result.state, record.outcome) or observed.result.state == record.outcome:
+        return None
+    return _by_result(record, observed.result)
 
 
 def _of_attempt(record: RunRecord) -> list[InstanceSeen]:

@@ -18,10 +18,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws_errors import Meaning, meaning
 from trainer.runs.deadline import Cause, Deadline
+from trainer.runs.keys import NodeKeys
 from trainer.runs.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 
-FORMAT = 3  # 2, before jobs had tables: `job` was flat; 1: no vcpus
-READABLE_FORMATS = (1, 2, 3)
+FORMAT = 4  # 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus
+READABLE_FORMATS = (1, 2, 3, 4)
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
 State = Literal["starting", "running", "ending", "closed"]
@@ -144,6 +145,7 @@ class RunRecord:
     created_at: datetime  # when the record was written
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
+    instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     state: State = "starting"
     outcome: Outcome | None = None
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of a run that did not end `done`
@@ -157,6 +159,19 @@ class RunRecord:
     def attempt(self) -> Attempt | None:
         """Return the last attempt, whose keys readers use, or None before the first."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def nodes(self) -> tuple[NodeKeys, ...]:
+        """Return the keys of every instance of the last attempt that the record knows: readers ask for these and no other."""
+        attempt = self.attempt
+        if attempt is None or not self.instance_role_id:
+            return ()
+        announced = [instance_id for launch in attempt.launches for instance_id in launch.instance_ids]
+        seen = [seen.instance_id for seen in self.instances if seen.attempt == attempt.number]
+        return tuple(
+            NodeKeys(role_id=self.instance_role_id, instance_id=instance_id, run_id=self.run_id, attempt=attempt.number)
+            for instance_id in dict.fromkeys([*announced, *seen])
+        )
 
     @property
     def last_launch(self) -> Launch | None:

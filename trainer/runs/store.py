@@ -170,26 +170,6 @@ def stop_key(run_id: str, attempt: int) -> str:
     return f"runs/{run_id}/attempts/{attempt}/stop.json"
 
 
-def node_prefix(run_id: str, attempt: int, node: int = 0) -> str:
-    return f"runs/{run_id}/attempts/{attempt}/nodes/{node}/"
-
-
-def result_key(run_id: str, attempt: int, node: int = 0) -> str:
-    return node_prefix(run_id, attempt, node) + "result.json"
-
-
-def progress_key(run_id: str, attempt: int, node: int = 0) -> str:
-    return node_prefix(run_id, attempt, node) + "progress.json"
-
-
-def log_prefix(run_id: str, attempt: int, node: int = 0) -> str:
-    return node_prefix(run_id, attempt, node) + "log/"
-
-
-def models_prefix(run_id: str, attempt: int) -> str:
-    return f"models/experiments/{run_id}/{attempt}/"
-
-
 def create_record(objects: Objects, record: RunRecord) -> str:
     """Write a new run's record and return its ETag. Raises Conflict where the run exists."""
     return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), create=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.artifacts.names import is_model_file
 from trainer.errors import ConfigError
+from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.receipt import PHASES, Receipt
@@ -18,7 +19,6 @@ from trainer.runs.store import Objects, receipt_key
 
 MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB
 MOST_INSTANCES = 1_000
-EXPERIMENTS = "models/experiments/"
 
 
 class UnreadableReceipt(ConfigError):
@@ -81,7 +81,8 @@ def _model(fields: Fields, run_id: str) -> dict[str, Any]:
     """Return a model. Its key names the run, and a model's file: it is downloaded under the last part of its key."""
     key = fields.text("key", most=1024)
     parts = key.removeprefix(EXPERIMENTS).split("/")
-    right = len(parts) == 3 and parts[0] == run_id and parts[1].isdigit() and is_model_file(parts[2])
+    # <id>/<run>/<attempt>/<file>; before 2026-11-22 without the id
+    right = len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdigit() and is_model_file(parts[-1])
     if not key.startswith(EXPERIMENTS) or not right:
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return {

@@ -139,7 +139,7 @@ def test_a_spoiled_record_is_one_line_and_the_other_runs_are_shown(mayfly, accou
 @pytest.mark.parametrize("name", ["..", ".bashrc", "Makefile", "/etc/passwd", "a/../../b.safetensors", ".a.safetensors"])
 def test_nothing_is_pulled_under_a_name_that_is_not_a_models(mayfly, account, tmp_path, name):
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
-    receipt["models"][0]["key"] = f"models/experiments/{CLOSED_RUN}/1/{name}"
+    receipt["models"][0]["key"] = f"models/experiments/AROA1:i-1/{CLOSED_RUN}/1/{name}"
     account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
     code, _, err = mayfly("pull", CLOSED_RUN, "--out", str(tmp_path / "a" / "b"))
     assert code == 103 and "cannot read the receipt" in err
@@ -148,7 +148,7 @@ def test_nothing_is_pulled_under_a_name_that_is_not_a_models(mayfly, account, tm
 
 def test_what_a_terminal_obeys_is_escaped_in_logs_receipts_and_listings(mayfly, account, tmp_path):
     evil = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
-    account.put(key=f"runs/{CLOSED_RUN}/attempts/1/nodes/0/log/000003.log", body=f"{evil} last\n".encode())
+    account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/log/000003.log", body=f"{evil} last\n".encode())
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
     receipt["models"][0]["symbol"] = receipt["models"][0]["family"] = receipt["note"] = evil
     receipt["models"][0]["metrics"]["about"]["metrics"]["auc"]["title"] = evil

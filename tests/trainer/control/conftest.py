@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from trainer.control.fleet import FleetAnswer, read_answer
-from trainer.runs.lease import LEASE, heartbeat_key
+from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import LEASE
 from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import RunRecord, iso
-from trainer.runs.store import Conflict, Stored, create_record, models_prefix, progress_key, result_key, stop_key
+from trainer.runs.store import Conflict, Stored, create_record, stop_key
 
 SHA256 = "ab" * 32
 PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
@@ -23,6 +24,10 @@ PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
 
 class Killed(BaseException):
     """kill -9 of the caller: nothing of ours may catch it."""
+
+
+def keys_of(run_id: str, machine: DescribedInstance) -> NodeKeys:
+    return NodeKeys(role_id="AROA1", instance_id=machine.instance_id, run_id=run_id, attempt=machine.attempt)
 
 
 class MemoryObjects:
@@ -198,16 +203,16 @@ class MemoryCloud:
 
     def _beat(self, run_id: str, machine: DescribedInstance, began: datetime) -> None:
         lease = {"instance_id": machine.instance_id, "at": iso(self.clock), "lease_until": iso(self.clock + LEASE)}
-        self.objects.write(heartbeat_key(run_id, machine.attempt), json.dumps(lease).encode())
+        self.objects.write(keys_of(run_id, machine).lease, json.dumps(lease).encode())
         training = {"epoch": 1, "epochs": 15, "step": 10, "steps": 900, "loss": 0.69, "state": "training"}
         phases = {"boot": iso(began), "train": iso(began)}
         progress = {"phase": "train", "phases": phases, "progress": {"BTC-USD": training}, "models_total": 2}
-        self.objects.write(progress_key(run_id, machine.attempt), json.dumps(progress).encode())
+        self.objects.write(keys_of(run_id, machine).progress, json.dumps(progress).encode())
 
     def _report(self, run_id: str, machine: DescribedInstance, began: datetime, state: str) -> None:
         models = []
         for symbol in ("BTC-USD", "ETH-USD") if state == "done" else ("BTC-USD",):
-            key = f"{models_prefix(run_id, machine.attempt)}lstm_{symbol}_1m.safetensors"
+            key = f"{keys_of(run_id, machine).models}lstm_{symbol}_1m.safetensors"
             self.objects.write(key, b"weights", sha256=SHA256)
             version = self.objects.stored[key][-1].version_id
             models.append({"symbol": symbol, "family": "lstm", "key": key, "version_id": version, "sha256": SHA256})
@@ -220,7 +225,7 @@ class MemoryCloud:
             "data": {"files": [{"file": "raw/a.parquet", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},
             "tuned": self.tuned,
         }
-        self.objects.write(result_key(run_id, machine.attempt), json.dumps(result).encode())
+        self.objects.write(keys_of(run_id, machine).result, json.dumps(result).encode())
 
 
 @pytest.fixture

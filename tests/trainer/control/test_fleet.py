@@ -56,6 +56,7 @@ def record(rung: Rung, launch: Launch) -> RunRecord:
         bucket="bucket",
         job=Job().to_dict(),
         ladder=(rung,),
+        instance_role_id="AROA1",
         bundle_key="code/abc.whl",
         bundle_sha256="abc",
         budget_usd=0.0,
@@ -76,6 +77,7 @@ TAGS = [
     {"Key": "attempt", "Value": "2"},
     {"Key": "node", "Value": "0"},
     {"Key": "deadline", "Value": "2026-11-20T13:00:00Z"},
+    {"Key": "role_id", "Value": "AROA1"},
     {"Key": "bundle_key", "Value": "code/abc.whl"},
     {"Key": "bundle_sha256", "Value": "abc"},
 ]

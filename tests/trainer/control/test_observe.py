@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,8 @@ from trainer.control import observe as observe_module
 from trainer.control.drive import drive_to_receipt
 from trainer.control.observe import observe
 from trainer.errors import ConnectionFailed
-from trainer.runs.lease import heartbeat_key
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import progress_key, read_record, result_key
+from trainer.runs.store import read_record
 
 
 class Left(Exception):
@@ -43,14 +43,14 @@ LEASE = {"at": "2026-11-20T12:00:00Z", "lease_until": "2026-11-20T12:01:00Z"}
 )
 def test_a_spoiled_lease_counts_as_none(run, body):
     cloud, record = run
-    cloud.objects.write(heartbeat_key(record.run_id, 1), body)
+    cloud.objects.write(record.nodes[0].lease, body)
     assert observe(cloud, record).heartbeat is None
 
 
 def test_spoiled_progress_is_said_and_the_lease_counts(run):
     cloud, record = run
-    cloud.objects.write(heartbeat_key(record.run_id, 1), json.dumps(LEASE).encode())
-    cloud.objects.write(progress_key(record.run_id, 1), b'{"rate": "fast"}')
+    cloud.objects.write(record.nodes[0].lease, json.dumps(LEASE).encode())
+    cloud.objects.write(record.nodes[0].progress, b'{"rate": "fast"}')
     beat = observe(cloud, record).heartbeat
     assert beat is not None and "the node's progress can't be read" in beat.message
 
@@ -58,7 +58,7 @@ def test_spoiled_progress_is_said_and_the_lease_counts(run):
 @pytest.mark.parametrize("body", [b"", b"[" * 200_000, b'{"state": "done", "models": [{"key": "../.bashrc"}]}'])
 def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
     cloud, record = run
-    cloud.objects.write(result_key(record.run_id, 1), body)
+    cloud.objects.write(record.nodes[0].result, body)
     receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert (receipt["state"], receipt["exit_code"], receipt["models"]) == ("failed", 100, [])
     assert "can't be read" in receipt["error"]["what"]
@@ -90,3 +90,38 @@ def test_asking_for_models_ends_in_time_when_s3_does_not_answer(run, monkeypatch
             observe_module.models_seen(cloud.objects, record, NodeResult(state="done", models=(model,) * 30))
     finally:
         never.set()
+
+
+def test_what_lies_under_another_instances_id_is_not_looked_at(run):
+    cloud, record = run
+    (own,) = record.nodes
+    for other in (
+        replace(own, instance_id="i-9999"),
+        replace(own, role_id="AROA9"),
+        replace(own, attempt=2),
+        replace(own, node=1),
+    ):
+        cloud.objects.write(other.lease, json.dumps(LEASE).encode())
+        cloud.objects.write(other.result, json.dumps({"state": "failed"}).encode())
+        cloud.objects.write(f"{other.models}lstm_A_1m.safetensors", b"forged")
+    seen = observe(cloud, record)
+    assert (seen.heartbeat, seen.result) == (None, None)
+    models = observe_module.models_seen(cloud.objects, record, None)
+    assert [model.key for model in models] == [f"{own.models}lstm_A_1m.safetensors"]  # node 1 of this instance has its prefix
+
+
+def test_a_last_word_corrects_an_outcome_downwards_too(run):
+    cloud, record = run
+    cloud.objects.write(record.nodes[0].result, json.dumps({"state": "done"}).encode())
+    said = []
+
+    def changes_its_mind(progress) -> None:
+        if progress.outcome == "done" and not said:
+            said.append(progress)
+            error = {"code": 100, "what": "it failed after all", "why": "", "do": ""}
+            cloud.objects.write(
+                record.nodes[0].result, json.dumps({"state": "failed", "exit_code": 100, "error": error}).encode()
+            )
+
+    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=changes_its_mind)
+    assert (receipt["state"], receipt["exit_code"], receipt["error"]["what"]) == ("failed", 100, "it failed after all")

@@ -11,7 +11,8 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from trainer.control import sweep as sweep_module
 from trainer.control.cloud import schedule_request
 from trainer.control.sweep import Clients, SweepSettings, handler, overdue, sweep
-from trainer.runs.lease import LEASE, heartbeat_key
+from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import LEASE
 
 RUN = "20261120-120000-crypto-k3v9"
 GROUP = "mayfly-runs"
@@ -36,7 +37,7 @@ class Account:
         return Clients(ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
 
     def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str) -> str:
-        values = {"project": "mayfly", "stack": "dev", "run_id": RUN, "attempt": "1", "node": "0"} | tags
+        values = {"project": "mayfly", "stack": "dev", "run_id": RUN, "attempt": "1", "node": "0", "role_id": "AROA1"} | tags
         if deadline is not None:
             values["deadline"] = deadline if isinstance(deadline, str) else f"{self.now + deadline:%Y-%m-%dT%H:%M:%SZ}"
         specification = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}]
@@ -49,9 +50,12 @@ class Account:
         found = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
         return "alive" if found["State"]["Name"] in ("pending", "running") else "ended"
 
-    def beat(self, at: datetime, run_id: str = RUN) -> None:
+    def lease(self, instance_id: str, run_id: str = RUN) -> str:
+        return NodeKeys(role_id="AROA1", instance_id=instance_id, run_id=run_id, attempt=1).lease
+
+    def beat(self, instance_id: str, at: datetime) -> None:
         body = json.dumps({"at": at.isoformat(), "lease_until": (at + LEASE).isoformat()})
-        self.s3.put_object(Bucket=self.settings.bucket, Key=heartbeat_key(run_id, 1), Body=body.encode())
+        self.s3.put_object(Bucket=self.settings.bucket, Key=self.lease(instance_id), Body=body.encode())
 
     def sweep(self, *, later: timedelta = timedelta(0), run_id: str = "", clients: Clients | None = None):
         return sweep(self.settings, clients or self.clients, now=self.now + later, run_id=run_id)
@@ -121,12 +125,29 @@ def test_instances_of_others_are_not_touched(account):
 
 def test_a_node_silent_past_its_lease_ends(account):
     hung = account.launch()
-    account.beat(account.now)
+    account.beat(hung, account.now)
     account.sweep(later=timedelta(seconds=60))
     assert account.state(hung) == "alive"
     summary = account.sweep(later=timedelta(minutes=3))
     assert account.state(hung) == "ended"
     assert "silent" in summary.terminated[hung]
+
+
+def test_another_instance_can_not_renew_a_lease(account):
+    hung, other = account.launch(), account.launch()
+    account.beat(hung, account.now)
+    account.s3.put_object(  # as far as a hostile instance's role lets it write: under its own id
+        Bucket=account.settings.bucket,
+        Key=account.lease(other),
+        Body=json.dumps(
+            {
+                "instance_id": hung,
+                "at": (account.now + timedelta(minutes=3)).isoformat(),
+                "lease_until": (account.now + timedelta(minutes=4)).isoformat(),
+            }
+        ).encode(),
+    )
+    assert list(account.sweep(later=timedelta(minutes=3)).terminated) == [hung]
 
 
 def test_a_node_that_never_spoke_has_time_to_boot(account):
@@ -139,7 +160,7 @@ def test_a_node_that_never_spoke_has_time_to_boot(account):
 
 def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):
     silent, late = account.launch(deadline=timedelta(days=1)), account.launch(deadline=-timedelta(minutes=1))
-    account.beat(account.now - timedelta(hours=1))
+    account.beat(silent, account.now - timedelta(hours=1))
     down = Broken(account.s3, "get_object", lambda arguments: EndpointConnectionError(endpoint_url="https://s3"))
     summary = account.sweep(clients=Clients(ec2=account.ec2, s3=down, scheduler=account.scheduler))
     assert (account.state(silent), account.state(late)) == ("alive", "ended")
@@ -159,9 +180,8 @@ SPOILED = [
 
 @pytest.mark.parametrize("body", SPOILED, ids=lambda body: str(body[:20]))
 def test_a_spoiled_lease_is_reported_counts_as_none_and_the_next_instance_is_judged(account, body):
-    spoiled = account.launch(run_id="20261120-120000-spoiled-aaaa")
-    key = heartbeat_key("20261120-120000-spoiled-aaaa", 1)
-    account.s3.put_object(Bucket=account.settings.bucket, Key=key, Body=body)
+    spoiled = account.launch()
+    account.s3.put_object(Bucket=account.settings.bucket, Key=account.lease(spoiled), Body=body)
     late = account.launch(deadline=-timedelta(minutes=1))
     summary = account.sweep()
     assert (account.state(spoiled), account.state(late)) == ("alive", "ended")
@@ -171,8 +191,8 @@ def test_a_spoiled_lease_is_reported_counts_as_none_and_the_next_instance_is_jud
 
 @pytest.mark.parametrize(("code", "dies"), [("InvalidObjectState", True), ("InvalidRequest", True), ("AccessDenied", False)])
 def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep(account, code, dies):
-    ids = [account.launch(run_id=f"20261120-120000-run-aaa{number}") for number in range(2)]
-    key = heartbeat_key("20261120-120000-run-aaa0", 1)
+    ids = [account.launch() for _ in range(2)]
+    key = account.lease(ids[0])
 
     def fails(arguments):  # as for an archived object, or one under a key of its writer's own
         return ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject") if arguments["Key"] == key else None

@@ -27,7 +27,7 @@ OFFERS = Offers(
     priced=table_prices([instance_type("g6.xlarge")]),
 )
 OUTPUTS = StackOutputs(
-    format=1,
+    format=2,
     project="mayfly",
     stack="dev",
     owner="ada",
@@ -38,6 +38,7 @@ OUTPUTS = StackOutputs(
     subnets={"us-east-1a": "subnet-a"},
     security_group="sg-1",
     schedule_group="mayfly-dev",
+    instance_role_id="AROA1",
     scheduler_role_arn="arn",
     sweeper_arn="arn",
     max_lifetime_minutes=720,

@@ -123,7 +123,7 @@ class Machine:
         }
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())
         tags = {"project": "mayfly", "run_id": RUN, "attempt": "1", "node": "0", "deadline": iso(self.deadline)}
-        tags |= {"bundle_key": f"code/{sha256}.whl", "bundle_sha256": self.bundle_sha256 or sha256}
+        tags |= {"role_id": "AROA1", "bundle_key": f"code/{sha256}.whl", "bundle_sha256": self.bundle_sha256 or sha256}
         self.server = serve_metadata(self._view(tags))
         environment = {
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}/imds/i-1",
@@ -174,7 +174,7 @@ class Machine:
         return self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
 
     def result(self) -> dict[str, Any]:
-        return json.loads(self.read(f"runs/{RUN}/attempts/1/nodes/0/result.json"))
+        return json.loads(self.read(f"attempts/AROA1:i-1/{RUN}/1/0/result.json"))
 
     def timer(self) -> str:
         path = self.sandbox / "run/timers/mayfly-deadline.timer"

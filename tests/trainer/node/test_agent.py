@@ -10,8 +10,8 @@ from trainer.runs.lease import MOST_LEASE_BYTES
 from trainer.runs.record import from_iso
 
 RUN = "20261120-235912-test-k3v9"
-NODE = f"runs/{RUN}/attempts/1/nodes/0/"
-MODELS = f"models/experiments/{RUN}/1/"
+NODE = f"attempts/AROA1:i-1/{RUN}/1/0/"
+MODELS = f"models/experiments/AROA1:i-1/{RUN}/1/"
 
 
 def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any) -> None:
@@ -39,7 +39,7 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     assert result["python_packages"] == "the desk's .venv"
     progress = json.loads(machine.read(f"{NODE}progress.json"))
     assert (progress["phase"], progress["models_done"], progress["models_total"]) == ("end", 2, 2)
-    lease = machine.read(f"live/{RUN}/1/0.json")
+    lease = machine.read(f"live/AROA1:i-1/{RUN}/1/0.json")
     assert len(lease) <= MOST_LEASE_BYTES and list(json.loads(lease))[-2:] == ["at", "lease_until"]
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
     assert "the trainer runs on 4 cpu" in log

@@ -164,7 +164,7 @@ def test_code_with_another_sha256_is_never_run(machine: Any) -> None:
     assert not (machine.sandbox / "opt/mayfly/code").exists()
     assert machine.keys("live/") == []
     # Its own log is all that such a machine can leave, and it does.
-    log = machine.read(f"runs/{RUN}/attempts/1/nodes/0/bootstrap.log").decode()
+    log = machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
     assert "the tag says 0000" in log
     assert machine.own.secret_key not in log and machine.own.access_key not in log and "Signature" not in log
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
 from trainer.errors import ConfigError, UsageError
 from trainer.registry.store import find_model, list_models, models_of_run, save_model
-from trainer.runs.record import Attempt
+from trainer.runs.record import Attempt, Launch
 from trainer.runs.store import create_record
 
 CLOSED_RUN = "20261120-120000-crypto-k3v9"
-KEY = f"models/experiments/{CLOSED_RUN}/1/lstm_BTC-USD_1m.safetensors"
+KEY = f"models/experiments/AROA1:i-1/{CLOSED_RUN}/1/lstm_BTC-USD_1m.safetensors"
+NOON = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
+LAUNCH = Launch(rung=0, token="t", deadline=NOON, intended_at=NOON, outcome="created", instance_ids=("i-2",))
 
 
 def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
@@ -59,20 +62,22 @@ def test_a_model_whose_hash_is_wrong_is_refused_and_leaves_no_file(account, tmp_
 
 
 def test_a_run_without_a_receipt_shows_the_attempt_that_its_record_names(account, make_record):
-    record = make_record(run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2),))
+    record = make_record(run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2, launches=(LAUNCH,)),))
     create_record(account, record)
     for attempt in (1, 2):
-        account.put(key=f"models/experiments/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors", body=b"weights")
+        account.put(key=f"models/experiments/AROA1:i-2/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors", body=b"weights")
     (model,) = models_of_run(account, record.run_id)
     assert "/2/" in model.key
     assert [item.run_id for item in list_models(account).models] == [record.run_id, CLOSED_RUN]
 
 
 def test_folds_and_seeds_are_models_of_their_own(account, make_record):
-    record = make_record(run_id="20261122-120000-crypto-folds", attempts=(Attempt(number=1),))
+    record = make_record(run_id="20261122-120000-crypto-folds", attempts=(Attempt(number=1, launches=(LAUNCH,)),))
     create_record(account, record)
     for fold in (1, 2):
-        account.put(key=f"models/experiments/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors", body=b"weights")
+        account.put(
+            key=f"models/experiments/AROA1:i-2/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors", body=b"weights"
+        )
     found = models_of_run(account, record.run_id)
     assert [(model.name, model.symbol, model.fold, model.seed) for model in found] == [
         (f"lstm_ETH-USD_1m_f{fold}_s5", "ETH-USD", fold, 5) for fold in (1, 2)
@@ -80,5 +85,5 @@ def test_folds_and_seeds_are_models_of_their_own(account, make_record):
 
 
 def test_keys_without_a_record_are_nobodys_models(account):
-    account.put(key="models/experiments/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights")
+    account.put(key="models/experiments/AROA1:i-3/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights")
     assert [model.run_id for model in list_models(account).models] == [CLOSED_RUN]

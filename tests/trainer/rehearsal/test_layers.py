@@ -29,7 +29,8 @@ from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.lease import LEASE, heartbeat_key
+from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import LEASE
 from trainer.runs.record import Rung, iso, utc_now
 from trainer.runs.store import create_record
 from trainer.stack_outputs import StackOutputs, parameter_name
@@ -135,6 +136,7 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
         record = make_record(
             run_id=run_id,
             owner=net.outputs.owner,
+            instance_role_id=net.outputs.instance_role_id,
             rehearsal=True,
             preflight_at=now,
             created_at=now,
@@ -171,8 +173,10 @@ def _started(timers: Path) -> list[Path]:
 def _beat(net: Net, at: datetime) -> None:
     """Renew every lease: the agent of a node that hangs in its training beats on, and its deadline alone ends the node."""
     lease = json.dumps({"at": iso(at), "lease_until": iso(at + LEASE)}).encode()
-    for run_id in net.runs.values():
-        net.access.client("s3").put_object(Bucket=net.outputs.bucket, Key=heartbeat_key(run_id, 1), Body=lease)
+    role_id = net.outputs.instance_role_id
+    for layer, run_id in net.runs.items():
+        keys = NodeKeys(role_id=role_id, instance_id=net.ids[layer], run_id=run_id, attempt=1)
+        net.access.client("s3").put_object(Bucket=net.outputs.bucket, Key=keys.lease, Body=lease)
 
 
 def _pass_the_deadline(net: Net, wait_until: Callable[..., None]) -> None:
@@ -265,6 +269,7 @@ def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
 def _outputs(role: str) -> StackOutputs:
     names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
     nothing: dict[str, Any] = {"launch_templates": {}, "images": {}, "subnets": {}, "security_group": "", "sweeper_arn": ""}
+    nothing["instance_role_id"] = "AROA1"
     return StackOutputs(
-        format=1, **names, **nothing, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60
+        format=2, **names, **nothing, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60
     )

@@ -7,14 +7,24 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, heartbeat_key, read_lease, silent
+from trainer.runs.keys import OWN_PREFIXES, NodeKeys
+from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, read_lease, silent
 from trainer.runs.reading import Unsound
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 
 
-def test_the_key_names_run_attempt_and_node():
-    assert heartbeat_key("r", 2) == "live/r/2/0.json"
+def test_every_key_of_a_node_begins_with_its_own_id_right_after_a_fixed_prefix():
+    keys = NodeKeys(role_id="AROA1", instance_id="i-1", run_id="r", attempt=2)
+    assert keys.lease == "live/AROA1:i-1/r/2/0.json"
+    assert (keys.folder, keys.models) == ("attempts/AROA1:i-1/r/2/0/", "models/experiments/AROA1:i-1/r/2/")
+    written = (keys.lease, keys.progress, keys.result, keys.log, keys.models)
+    assert all(
+        key.removeprefix(prefix).startswith("AROA1:i-1/")
+        for key in written
+        for prefix in OWN_PREFIXES
+        if key.startswith(prefix)
+    )
 
 
 def lease(**fields: object) -> bytes:

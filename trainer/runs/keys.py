@@ -1,0 +1,54 @@
+"""Keys of what one node writes. Each begins with the node's own id, right after a fixed prefix.
+
+The id is `<role id>:<instance id>`, as `${aws:userid}` yields it for an instance profile: the role's policy allows a node these
+keys and no other, and readers ask for the ids that the run's record names. Standard library only: the sweeper's zip carries it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEASES, ATTEMPTS, CHECKPOINTS, EXPERIMENTS = "live/", "attempts/", "checkpoints/", "models/experiments/"
+OWN_PREFIXES = (LEASES, ATTEMPTS, CHECKPOINTS, EXPERIMENTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeKeys:
+    """The keys of one node of one attempt."""
+
+    role_id: str  # unique id of the instance role
+    instance_id: str
+    run_id: str
+    attempt: int
+    node: int = 0
+
+    @property
+    def lease(self) -> str:
+        return f"{LEASES}{self._own}{self.node}.json"
+
+    @property
+    def folder(self) -> str:
+        """Return the prefix of its log, metrics, trace, host keys, progress and result."""
+        return f"{ATTEMPTS}{self._own}{self.node}/"
+
+    @property
+    def progress(self) -> str:
+        return f"{self.folder}progress.json"
+
+    @property
+    def result(self) -> str:
+        return f"{self.folder}result.json"
+
+    @property
+    def log(self) -> str:
+        """Return the prefix of its log's parts."""
+        return f"{self.folder}log/"
+
+    @property
+    def models(self) -> str:
+        """Return the prefix of its models."""
+        return f"{EXPERIMENTS}{self._own}"
+
+    @property
+    def _own(self) -> str:
+        return f"{self.role_id}:{self.instance_id}/{self.run_id}/{self.attempt}/"
