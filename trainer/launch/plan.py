@@ -374,6 +374,7 @@ def _option(machine: InstanceType, work: Workload | None) -> str:
 
 
 def _candidate_dict(candidate: PlanCandidate) -> dict[str, Any]:
+    known = candidate.is_estimated
     return {
         "instance_type": candidate.machine.name,
         "market": candidate.market,
@@ -382,8 +383,8 @@ def _candidate_dict(candidate: PlanCandidate) -> dict[str, Any]:
         "gpu_model": candidate.machine.gpu_model,
         "price_usd_per_hour": candidate.price_usd_per_hour,
         "price_date": candidate.machine.price_date,
-        "seconds": {"p50": round(candidate.seconds_p50), "p90": round(candidate.seconds_p90)},
-        "dollars": {"p50": round(candidate.dollars_p50, 4), "p90": round(candidate.dollars_p90, 4)},
+        "seconds": {"p50": round(candidate.seconds_p50), "p90": round(candidate.seconds_p90)} if known else None,
+        "dollars": {"p50": round(candidate.dollars_p50, 4), "p90": round(candidate.dollars_p90, 4)} if known else None,
         "rate": {"per_gpu_and_second": round(candidate.rate.per_second, 1), "basis": candidate.rate.basis},
         "note": candidate.note,
         "refused": candidate.refused,

@@ -5,12 +5,14 @@ from datetime import timedelta
 
 import pytest
 
+from trainer.cli.plan_view import plan_lines
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.measurements import keep_here, shape_of
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, job_of
+from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
@@ -229,3 +231,16 @@ def test_gpus_that_no_model_would_use_are_named():
     assert one_model.note == "7 of 8 GPUs idle"
     (busy,) = plan(job_of(instance=("p4d.24xlarge",), seeds=8)).candidates
     assert busy.note == ""
+
+
+def test_a_model_of_the_users_own_that_nobody_has_tried_is_not_estimated_and_has_the_longest_deadline():
+    job = job_of(model="my_net.py:MyNet", instance=("g6.xlarge",), budget=0.01)
+    made = plan(job, bars={"BTC-USD": 10_000})
+    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 10_000}, synthetic=False)
+    lines = plan_lines(made, job, candles)
+    assert "(MyNet: BTC-USD)" in lines[0] and lines[2].count("not estimated") == 2
+    assert lines[3].endswith("times are not estimated: the machine tries your own model first")
+    free = plan(job_of(model="my_net.py:MyNet", instance=("g6.xlarge",)))
+    assert free.hard_stop == TimeLimit(duration=timedelta(hours=12), cause="default_duration")
+    (candidate,) = made.to_dict()["candidates"]
+    assert candidate["seconds"] is candidate["dollars"] is None and candidate["rate"]["basis"] == "not estimated"
