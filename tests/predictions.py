@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.artifacts.card import Card
-from trainer.data.candles import read_candles, time_text
+from trainer.data.candles import time_text
+from trainer.data.reading import read_candles
 
 
 def accuracy(chances: Mapping[str, float], file: Path, card: Card) -> tuple[int, float]:
@@ -14,7 +15,7 @@ def accuracy(chances: Mapping[str, float], file: Path, card: Card) -> tuple[int,
 
     The span must have no hole.
     """
-    candles = read_candles(file, symbols=(card.symbol,), timeframe=card.timeframe).symbols[card.symbol]
+    candles = read_candles(file, symbols=(card.symbol,), timeframe=card.timeframe)[card.symbol]
     times = [time_text(bar) for bar in candles.timestamp]
     span, close, ahead = card.splits["test"], candles.close, card.horizon
     places = range(times.index(span["first"]), times.index(span["last"]) + 1 - ahead)

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"errors", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost"},
     "control": {"errors", "aws_errors", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "registry"},
     "data": {"errors", "settings"},
-    "plan": {"errors", "settings", "job", "targets", "data"},
+    "plan": {"errors", "settings", "own_file", "job", "targets", "data"},
     "train": {
         *("errors", "environment", "settings", "own_file", "job", "code_files", "gpu_profiles", "artifacts"),
         *("models", "targets", "data", "plan"),

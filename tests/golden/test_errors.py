@@ -31,7 +31,7 @@ from trainer.cli.main import main
 from trainer.control.progress import Step, detached, unconfirmed_receipt
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
-from trainer.data.candles import read_candles
+from trainer.data.reading import read_candles
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError
 from trainer.gpu_profiles.chips import named_profile, profiles

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,8 @@ class DataCheck:
             path = self._data if self._data.is_file() else self._data / entry["file"]
             files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
         bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
-        return ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=bool(report["synthetic"])), files
+        plan, synthetic = report["plan"].encode(), bool(report["synthetic"])
+        return ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=synthetic, plan=plan), files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,7 @@ def upload_candles(candles: ChosenCandles, files: Sequence[LocalFile], access: A
     """Put the checked files into raw/ and return the candles with the inputs that the manifest pins."""
     entries = upload(files, access, bucket=bucket)
     inputs = tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
-    return ChosenCandles(timeframe=candles.timeframe, bars=candles.bars, synthetic=candles.synthetic, inputs=inputs)
+    return replace(candles, inputs=inputs)
 
 
 def demo_data(home: Path) -> tuple[Path, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.cli.output import duration, say, say_json, warn
 from trainer.errors import UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.gpu_profiles.choice import Choice
@@ -66,12 +67,14 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     why = "--seconds" if arguments.seconds else "--seconds says otherwise"
     if not job.data.path:
         return seconds, 0, why
+    from trainer.train.source import open_data
     from trainer.train.survey import survey
     from trainer.train.tuning.chosen import Site, look_ahead
     from trainer.train.workers.devices import choose_device, default_workers
 
     kind, choice = choose_device(job, arguments.device)
-    found = survey(with_settings(job, path=""), Path(job.data.path))
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        found = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(found.tasks))
     run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
     run = f"a run of about {duration(run_seconds)} ({len(found.tasks)} models, {found.data['bars']:,} bars)"

@@ -1,5 +1,8 @@
 """One candle file: which columns it has, which symbols it holds, its rows as numpy arrays. Joining files is `candles`' work.
 
+A symbol comes from a column, else from the file's name `SYMBOL_TIMEFRAME_...`; a timeframe from the name, else it is the
+commonest step.
+
 Columns are recognized by name, whatever their order and case; others are read where a job names them exactly. Times may be
 timestamps, dates, epoch numbers in s, ms, us or ns (told by their size), or ISO text; a time without a zone is UTC.
 """
@@ -7,7 +10,7 @@ timestamps, dates, epoch numbers in s, ms, us or ns (told by their size), or ISO
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from trainer.data.timeframes import commonest_step, parse_name
+from trainer.data.timeframes import parse_name
 from trainer.errors import DataError, nearest
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")
@@ -48,6 +51,8 @@ _NAMES = {  # in order of preference; compared in lower case with blanks and das
 # Epoch numbers by size: each unit until the year 2255, where nanoseconds in int64 end, and none before 1973.
 _EPOCH_UNITS = ((9e9, 1_000_000_000), (9e12, 1_000_000), (9e15, 1_000), (np.inf, 1))
 _FIRST_EPOCH = 1e8
+_BATCH_ROWS = 1 << 20  # of a parquet file that is streamed
+_BLOCK_BYTES = 64 << 20  # of a CSV: its columns' types are inferred from the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,40 +161,75 @@ def open_source(path: Path) -> Source:
     )
 
 
-def symbols_in(source: Source) -> list[str]:
-    """List the symbols of a file, sorted; reads one column at most."""
+def only_symbol(source: Source) -> str | None:
+    """Return the file's one symbol if its name, or a parquet file's statistics, show that there is no other; else None."""
     if not source.has_symbol_column:
-        return [source.name_symbol]
-    column = _table(source, (source.columns["symbol"],)).column(0)
-    return sorted(str(name) for name in pc.unique(column).to_pylist() if name is not None)
+        return source.name_symbol
+    if source.delimiter:
+        return None
+    metadata = pq.read_metadata(source.path)
+    column = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == source.columns["symbol"])
+    seen = set()
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(column).statistics
+        if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
+            return None
+        seen |= {statistics.min, statistics.max}
+    name = seen.pop() if len(seen) == 1 else None
+    return str(name) if isinstance(name, (str, int)) else None
 
 
-def timeframe_of(source: Source) -> str:
-    """Return the timeframe that the file's name says, else the commonest step between neighbouring bars of one symbol."""
-    if source.name_timeframe:
-        return source.name_timeframe
-    series, _ = read_series(source, None)
-    return commonest_step(max(series, key=lambda item: len(item.timestamp)).timestamp)
-
-
-def read_series(source: Source, symbols: set[str] | None, columns: Sequence[str] = ()) -> tuple[list[Series], list[Held]]:
-    """Read the bars of `symbols` (None: all), a Series each, and what the file holds of every symbol.
+def read_series(source: Source, columns: Sequence[str] = ()) -> list[Series]:
+    """Read the bars of a file, a Series for each symbol.
 
     `columns` are further ones to read. Raises DataError, also for a column that is not there or has no numbers.
     """
+    names, numbers = _names(source, columns)
+    table = _table(source, names, numbers)
+    if not table.num_rows:
+        raise _empty(source)
+    return _series_of(source, table, numbers, None)[0]
+
+
+def stream_series(
+    source: Source, symbols: set[str] | None, columns: Sequence[str] = ()
+) -> Iterator[tuple[list[Series], list[Held]]]:
+    """Yield parts of a file, in its order: the bars of `symbols` (None: all), and what the part holds of every symbol.
+
+    No more than a part is in memory. Raises DataError.
+    """
+    names, numbers = _names(source, columns)
+    largest, is_empty = _largest_time(source), True
+    for table in _batches(source, names, numbers):
+        if table.num_rows:
+            is_empty = False
+            yield _series_of(source, table, numbers, symbols, largest)
+    if is_empty:
+        raise _empty(source)
+
+
+def _names(source: Source, columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the file's columns to read, and those of them that are numbers of a bar or further columns."""
     numbers = [*(source.columns[field] for field in FIELDS), *(_further(source, name) for name in columns)]
     symbol = [source.columns["symbol"]] if source.has_symbol_column else []
-    table = _table(source, (source.columns["timestamp"], *numbers, *symbol), numbers=numbers)
-    if not table.num_rows:
-        raise DataError(f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder.")
-    timestamp = _timestamps(source, table.column(0))
+    return [source.columns["timestamp"], *numbers, *symbol], numbers
+
+
+def _series_of(
+    source: Source, table: pa.Table, numbers: Sequence[str], symbols: set[str] | None, largest: float | None = None
+) -> tuple[list[Series], list[Held]]:
+    timestamp = _timestamps(source, table.column(0), largest)
     values = np.empty((len(numbers), table.num_rows))
     for row, name in enumerate(numbers):
         values[row] = _floats(source, name, table.column(1 + row))
     if not source.has_symbol_column:
         whole = Series(file=source.path.name, symbol=source.name_symbol, timestamp=timestamp, values=values)
-        return [whole], [_held(whole.symbol, timestamp)]
+        return [whole], [held_of(whole.symbol, timestamp)]
     return _by_symbol(source, table.column(table.num_columns - 1), timestamp, values, symbols)
+
+
+def _empty(source: Source) -> DataError:
+    return DataError(f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder.")
 
 
 def _by_symbol(
@@ -206,13 +246,14 @@ def _by_symbol(
     series, held = [], []
     for code, name in enumerate(names):
         rows = order[(ends[code - 1] if code else 0) : ends[code]]
-        held.append(_held(name, timestamp[rows]))
+        held.append(held_of(name, timestamp[rows]))
         if symbols is None or name in symbols:
             series.append(Series(file=source.path.name, symbol=name, timestamp=timestamp[rows], values=values[:, rows]))
     return series, held
 
 
-def _held(symbol: str, timestamp: np.ndarray) -> Held:
+def held_of(symbol: str, timestamp: np.ndarray) -> Held:
+    """Return what a file holds of a symbol whose times these are."""
     return Held(symbol=symbol, bars=len(timestamp), first=int(timestamp[0]), last=int(timestamp[-1]))
 
 
@@ -238,21 +279,57 @@ def _table(source: Source, names: Sequence[str], numbers: Collection[str] = ()) 
     try:
         if not source.delimiter:
             return pq.read_table(source.path, columns=list(names), memory_map=True).select(names)
-        # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text.
-        types = {name: pa.float64() for name in numbers}
-        if source.has_symbol_column:
-            types[source.columns["symbol"]] = pa.string()
-        return pa_csv.read_csv(
-            source.path,
-            parse_options=pa_csv.ParseOptions(delimiter=source.delimiter),
-            convert_options=pa_csv.ConvertOptions(include_columns=list(names), column_types=types, strings_can_be_null=False),
-        )
+        return pa_csv.read_csv(source.path, **_csv_options(source, names, numbers))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        if match := re.match(r"In CSV column #(\d+):.* to double", str(error)):
-            raise _no_number(source, source.names[int(match[1])], error) from error
-        raise DataError(
-            f"{source.path} can't be read", why=_first_line(error), do="Replace the file, or move it out of the data folder."
-        ) from error
+        raise _unreadable(source, error) from error
+
+
+def _batches(source: Source, names: Sequence[str], numbers: Collection[str] = ()) -> Iterator[pa.Table]:
+    """Yield the same as `_table`, a part at a time."""
+    try:
+        if not source.delimiter:
+            with pq.ParquetFile(source.path, memory_map=True) as file:
+                for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
+                    yield pa.Table.from_batches([batch]).select(names)
+            return
+        blocks = pa_csv.ReadOptions(block_size=_BLOCK_BYTES)
+        with pa_csv.open_csv(source.path, read_options=blocks, **_csv_options(source, names, numbers)) as reader:
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise _unreadable(source, error) from error
+
+
+def _csv_options(source: Source, names: Sequence[str], numbers: Collection[str]) -> dict[str, Any]:
+    # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text.
+    types = {name: pa.float64() for name in numbers}
+    if source.has_symbol_column:
+        types[source.columns["symbol"]] = pa.string()
+    return {
+        "parse_options": pa_csv.ParseOptions(delimiter=source.delimiter),
+        "convert_options": pa_csv.ConvertOptions(include_columns=list(names), column_types=types, strings_can_be_null=False),
+    }
+
+
+def _unreadable(source: Source, error: Exception) -> DataError:
+    if match := re.match(r"In CSV column #(\d+):.* to double", str(error)):
+        return _no_number(source, source.names[int(match[1])], error)
+    return DataError(
+        f"{source.path} can't be read", why=_first_line(error), do="Replace the file, or move it out of the data folder."
+    )
+
+
+def _largest_time(source: Source) -> float | None:
+    """Return the largest of a file's epoch numbers, which tells their unit; None where its times are no numbers."""
+    largest = None
+    for table in _batches(source, [source.columns["timestamp"]]):
+        kind = table.column(0).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            return None
+        found = pc.max(table.column(0)).as_py()
+        if found is not None:
+            largest = float(found) if largest is None else max(largest, float(found))
+    return largest
 
 
 def _recognize(names: list[str]) -> dict[str, str]:
@@ -264,8 +341,8 @@ def _recognize(names: list[str]) -> dict[str, str]:
     }
 
 
-def _timestamps(source: Source, column: Any) -> np.ndarray:
-    """Turn a column of times into int64 nanoseconds UTC."""
+def _timestamps(source: Source, column: Any, largest: float | None) -> np.ndarray:
+    """Turn a column of times into int64 nanoseconds UTC. `largest` is the file's largest number, where this is a part of it."""
     kind = column.type
     if column.null_count:
         raise DataError(f"{source.path} has {column.null_count} bars without a time", do="Drop those rows.")
@@ -277,7 +354,7 @@ def _timestamps(source: Source, column: Any) -> np.ndarray:
             numbers = column.to_numpy()
             if not np.isfinite(numbers).all():
                 raise ValueError("a time is not a number")
-            return _from_epoch(numbers)
+            return _from_epoch(numbers, float(numbers.max()) if largest is None else largest)
         import pandas as pd  # late: half a second, and only text needs it
 
         parsed: pd.Series = pd.to_datetime(pd.Series(column.cast(pa.string()).to_pylist()), utc=True, format="ISO8601")
@@ -290,9 +367,8 @@ def _timestamps(source: Source, column: Any) -> np.ndarray:
         ) from error
 
 
-def _from_epoch(numbers: np.ndarray) -> np.ndarray:
+def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
     """Turn epoch numbers of one unit, or dates written as 20211231, into nanoseconds. Raises ValueError for other numbers."""
-    largest = float(numbers.max())
     if largest < _FIRST_EPOCH:
         import pandas as pd  # late: half a second, and only numbers that are dates need it
 

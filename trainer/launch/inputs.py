@@ -42,6 +42,7 @@ class ChosenCandles:
     synthetic: bool
     inputs: tuple[Input, ...] = ()
     left_out: tuple[str, ...] = ()  # keys of raw/ without an index entry
+    plan: bytes = b""  # plan.json, where a desk has read the bars; else the node makes it
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data section of a plan."""

@@ -1,4 +1,4 @@
-"""manifest.json pins what a run depends on: code, lock, job, inputs by version and hash, image, seeds. Written before launch.
+"""manifest.json pins what a run depends on: code, lock, job, inputs by version and hash, plan, image. Written before launch.
 
 Besides it carries what makes a training fast and changes no model: what tuners found on the planned chips, the user's profiles.
 The node reads nothing else about its run. Two runs of one manifest are comparable.
@@ -17,7 +17,7 @@ from trainer.launch.bundle import Bundle
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, manifest_key
 
-FORMAT = 2  # 1, before jobs had tables: `job` was flat
+FORMAT = 3  # 2, before 2026-11-22: no `plan`; 1, before jobs had tables: `job` was flat
 
 
 def build_manifest(
@@ -30,6 +30,7 @@ def build_manifest(
     image_line: str,
     image_id: str,
     inputs: Sequence[dict[str, Any]],
+    plan: Mapping[str, Any] | None,
     machines: Iterable[InstanceType],
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
@@ -50,6 +51,7 @@ def build_manifest(
             {name: entry[name] for name in ("key", "version_id", "sha256", "bytes")}
             for entry in sorted(inputs, key=lambda entry: str(entry["key"]))
         ],
+        "plan": dict(plan) if plan else None,  # without one, the node makes it
         "instance_types": {
             machine.name: {
                 "gpu_count": machine.num_workers,

@@ -1,4 +1,4 @@
-"""From a plan to a run: code and manifest in the bucket, then the record. Once the record is there, `control.drive` takes over.
+"""Write what a run needs to the bucket: code, plan of the data, manifest, then the record. Then `control.drive` takes over.
 
 Nothing here starts a machine. If it is killed half-way, it leaves a wheel that the next launch uses and a manifest that
 nothing reads.
@@ -6,6 +6,7 @@ nothing reads.
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 
 from trainer.cost.instances import instance_type
@@ -17,7 +18,7 @@ from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
 from trainer.runs.record import RunRecord, new_run_id
-from trainer.runs.store import Objects, create_record
+from trainer.runs.store import Objects, create_record, plan_key
 from trainer.stack_outputs import StackOutputs
 
 
@@ -47,8 +48,12 @@ def new_record(
 
 
 def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
-    """Write code, manifest and record, in this order: everything that a readable record names exists."""
+    """Write code, plan, manifest and record, in this order: everything that a readable record names exists."""
     upload_bundle(bundle, objects)
+    plan, key = None, plan_key(record.run_id)
+    if candles.plan:
+        objects.put(key=key, body=candles.plan, create=True)
+        plan = {"key": key, "sha256": hashlib.sha256(candles.plan).hexdigest(), "bytes": len(candles.plan)}
     machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
     profiles = profiles_of(job, machines, rehearsal=record.rehearsal)
     manifest = build_manifest(
@@ -60,6 +65,7 @@ def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles
         image_line=offers.image_line,
         image_id=offers.image_id,
         inputs=[item.pinned() for item in candles.inputs],
+        plan=plan,
         machines=machines,
         tuned=known_ways(job, profiles, objects),
         gpu_profiles=own_profiles(job, profiles),

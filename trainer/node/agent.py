@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
@@ -27,7 +27,7 @@ from trainer.node.progress import advance
 from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs
 from trainer.node.telling import Telling
-from trainer.node.trainer_process import TrainerProcess
+from trainer.node.trainer_process import TrainerFiles, TrainerProcess
 from trainer.node.uplink import AWS_ERRORS, Uplink
 from trainer.runs import store
 from trainer.runs.record import utc_now
@@ -95,13 +95,9 @@ def prepare(node: Node) -> dict[str, Any]:
 
     node.enter("stage")
     node.status.message = f"{len(manifest['inputs'])} inputs"
-    fetch_inputs(
-        node.uplink.s3,
-        bucket=node.uplink.bucket,
-        inputs=manifest["inputs"],
-        folder=node.work / "data",
-        stopped=node.stopping.is_set,
-    )
+    plan = [manifest["plan"]] if manifest.get("plan") else []
+    for inputs, folder in ((plan, node.work / "plan"), (manifest["inputs"], node.work / "data")):
+        fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=folder, stopped=node.stopping.is_set)
     if node.stopping.is_set():
         raise Stopped("stopped before training")
     return manifest
@@ -124,7 +120,8 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     node.status.message = ""
     models = ModelUploads(node)
     devices = node.status.devices
-    with TrainerProcess(work=node.work, job=job_file, workers=devices.found, device=devices.kind, profiles=profiles) as trainer:
+    files = TrainerFiles(job=job_file, plan=planned_file(node, manifest), profiles=profiles)
+    with TrainerProcess(work=node.work, files=files, workers=devices.found, device=devices.kind) as trainer:
         while trainer.poll() is None:
             if node.stopping.is_set():
                 trainer.stop()
@@ -136,7 +133,22 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     node.enter("upload")
     models.finish()
     send_traces(node)
+    if files.plan is None:
+        send_plan(node)
     return exit_code
+
+
+def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
+    """Return the plan of the data that the launch made; None where no desk has read the bars: then the trainer makes it."""
+    return node.work / "plan" / PurePosixPath(manifest["plan"]["key"]).name if manifest.get("plan") else None
+
+
+def send_plan(node: Node) -> None:
+    """Send the plan that the trainer made here, for whoever wants to know what was trained on."""
+    identity, path = node.status.identity, node.work / "models" / "plan.json"
+    if path.exists():
+        prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
+        node.uplink.try_send(f"{prefix}plan.json", path.read_bytes())
 
 
 def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:

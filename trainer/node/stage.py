@@ -1,4 +1,4 @@
-"""Download the manifest's inputs from S3, each by VersionId, and check each sha256."""
+"""Download from S3 what the manifest pins, inputs by VersionId, and check each sha256."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARE_BYTES = 1 << 30  # for models, logs and torch's caches
 
 
 def fetch_inputs(s3: Any, *, bucket: str, inputs: Sequence[dict[str, Any]], folder: Path, stopped: Callable[[], bool]) -> None:
-    """Download the manifest's inputs into `folder`, eight at once.
+    """Download objects that the manifest pins into `folder`, eight at once, each under the last part of its key.
 
     Raises DataError for a file whose sha256 is not the manifest's or that S3 doesn't give, TrainingFailed when the disk
     is too small, Stopped as soon as `stopped` says so.
@@ -58,7 +58,8 @@ def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: C
 
 def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:
     digest = hashlib.sha256()
-    answer = s3.get_object(Bucket=bucket, Key=entry["key"], VersionId=entry["version_id"])
+    version = {"VersionId": entry["version_id"]} if entry.get("version_id") else {}  # a plan has one version
+    answer = s3.get_object(Bucket=bucket, Key=entry["key"], **version)
     with target.open("wb") as file:
         for block in answer["Body"].iter_chunks(BLOCK_BYTES):
             digest.update(block)
@@ -67,6 +68,5 @@ def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:
 
 
 def _unreadable(entry: dict[str, Any], why: str) -> TrainerError:
-    return DataError(
-        f"input {entry['key']} (version {entry['version_id']}) can't be used", why=why, do="Upload it again, and launch again."
-    )
+    version = f" (version {entry['version_id']})" if entry.get("version_id") else ""
+    return DataError(f"input {entry['key']}{version} can't be used", why=why, do="Upload it again, and launch again.")

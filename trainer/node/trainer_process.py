@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,34 @@ from trainer import environment
 STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL
 
 
-class TrainerProcess:
-    """`python -m trainer.train`, in a process group of its own, its output at the end of the node's log.
+@dataclass(frozen=True, kw_only=True)
+class TrainerFiles:
+    """The files that the trainer is given: the job, the plan of its data if a desk made one, and a user's own profiles.
 
-    `profiles` is the file that stands for a user's own, with what is known of this chip beside it.
+    What is known of this chip lies beside the last.
     """
 
-    def __init__(self, *, work: Path, job: Path, workers: int, device: str, profiles: Path) -> None:
+    job: Path
+    plan: Path | None
+    profiles: Path
+
+
+class TrainerProcess:
+    """`python -m trainer.train`, in a process group of its own, its output at the end of the node's log."""
+
+    def __init__(self, *, work: Path, files: TrainerFiles, workers: int, device: str) -> None:
         self._events = work / "events" / "events.jsonl"
         self._events.parent.mkdir(parents=True, exist_ok=True)
         self._offset = 0
         self._kill_at: float | None = None
         self._command = [
-            *(sys.executable, "-m", "trainer.train", "--job", str(job), "--data", str(work / "data")),
+            *(sys.executable, "-m", "trainer.train", "--job", str(files.job), "--data", str(work / "data")),
             *("--out", str(work / "models"), "--events", str(self._events.parent)),
             *("--workers", str(workers), "--device", device),
+            *(("--plan", str(files.plan)) if files.plan else ()),
         ]
         self._work = work
-        self._environment = environment.for_training(profiles=profiles)
+        self._environment = environment.for_training(profiles=files.profiles)
 
     def __enter__(self) -> TrainerProcess:
         with (self._work / "node.log").open("ab") as output:

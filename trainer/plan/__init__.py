@@ -1,4 +1,5 @@
-"""The plan of a symbol's training: which bars have a label, and which of them train, validate and test. Numpy, no torch.
+"""The plan of a job's data: which bars of each symbol have a label, and which train, validate and test. Numpy, no torch.
 
-Joins data, a model's reach and a target's labels: `plans`. `check` is the data check at the desk.
+`plans` joins bars, a model's reach and a target's labels for one symbol. `planning` does it once for all symbols of a job, and
+`document` is the result as plan.json, from which workers derive their windows. `check` is the data check at the desk.
 """

@@ -3,76 +3,64 @@ pyarrow:
 
     python -m trainer.plan.check --job JOB.json --data PATH
 
-One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows. Data or a job that no run
-could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the candles and counts windows, in numpy alone: no
-torch, no features.
+One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, and plan.json as text. Data or a
+job that no run could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the candles and counts windows, in numpy
+alone: no torch, no features.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from trainer.data.candles import Candles, CandleSet, read_candles, time_text
+from trainer.data.candles import time_text
+from trainer.data.reading import FileRead
 from trainer.errors import TrainerError, UsageError
 from trainer.job import Job, job_from_json
-from trainer.plan.plans import plan_folds
+from trainer.plan.document import PlannedFile
+from trainer.plan.planning import folder_of, plan_data
 
 
 def check_data(path: Path, job: Job) -> dict[str, Any]:
-    """Read the job's candles at `path` and describe them as JSON values. Raises DataError for what a run could not use."""
-    data = job.data
-    candles = read_candles(path, symbols=data.symbols, timeframe=data.timeframe, bars=data.bars, columns=data.columns)
+    """Plan the job's candles at `path` and describe them as JSON values. Raises DataError for what a run could not use."""
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        folder = folder_of(job, path, scratch=Path(scratch))
+        plan = plan_data(job, folder)
+        files = [_file(read, planned) for read, planned in zip(folder.files(), plan.files, strict=True)]
+    for refused in plan.refused.values():
+        raise refused.error  # at a desk the user can still leave the symbol out
     return {
-        "files": _files(path, candles),
-        "timeframe": candles.timeframe,
-        "synthetic": candles.synthetic,
-        "symbols": [_symbol(item, job) for item in candles.symbols.values()],
-        "inputs": list(data.inputs),
+        "files": files,
+        "timeframe": plan.timeframe,
+        "synthetic": plan.synthetic,
+        "symbols": [
+            {"symbol": symbol, "first": entry.first, "last": entry.last, **entry.summary()}
+            for symbol, entry in plan.symbols.items()
+        ],
+        "inputs": list(plan.inputs),
+        # What a model of the user's own reads is known once it was tried; without that, the node plans.
+        "plan": plan.to_bytes().decode() if all(home.is_tried for home in job.own_files.values()) else "",
     }
 
 
-def _files(path: Path, candles: CandleSet) -> list[dict[str, Any]]:
-    """Describe each file: what the run takes from it; all that it holds, and its further columns, whatever the job takes."""
-    described = []
-    for read in candles.files:
-        file = path if path.is_file() else path / read.file
-        with file.open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        described.append(
-            {
-                "file": read.file,
-                "bytes": file.stat().st_size,
-                "sha256": sha256,
-                "symbols": list(read.symbols),
-                "timeframe": read.timeframe,
-                "synthetic": read.synthetic,
-                "further": list(read.further),
-                "holds": [
-                    {"symbol": held.symbol, "bars": held.bars, "first": time_text(held.first), "last": time_text(held.last)}
-                    for held in read.holds
-                ],
-            }
-        )
-    return described
-
-
-def _symbol(candles: Candles, job: Job) -> dict[str, Any]:
-    plan = plan_folds(candles, job)[-1]  # the one with the most windows
+def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
+    """Describe a file: what the run takes from it; all that it holds, and its further columns, whatever the job takes."""
     return {
-        "symbol": candles.symbol,
-        "bars": len(candles),
-        "first": time_text(candles.timestamp[0]),
-        "last": time_text(candles.timestamp[-1]),
-        "holes": int(plan.holes.sum()),
-        "calendar": plan.calendar,
-        "ties": plan.ties,
-        "windows": {name: len(bars) for name, bars in plan.bars.items()},
-        **plan.horizon,
+        "file": read.file,
+        "bytes": planned.bytes,
+        "sha256": planned.sha256,
+        "symbols": list(read.symbols),
+        "timeframe": read.timeframe,
+        "synthetic": read.synthetic,
+        "further": list(read.further),
+        "holds": [
+            {"symbol": held.symbol, "bars": held.bars, "first": time_text(held.first), "last": time_text(held.last)}
+            for held in read.holds
+        ],
     }
 
 

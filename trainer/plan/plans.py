@@ -13,8 +13,8 @@ before. One fold is the job's split, and so is the last of several.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,12 +30,19 @@ FEWEST_TEST_LABELS = 20  # that don't overlap, where the horizon is chosen: fewe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Which bars of a symbol train, validate and test. Shapes: T bars, K label columns."""
+class BarTimes:
+    """What the times of a symbol's bars say by its calendar. Shapes: T bars."""
 
     calendar: str
     holes: np.ndarray  # (T,) bool: a hole lies before this bar
     clock: np.ndarray  # (T,) calendar.session_clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which bars of a symbol train, validate and test in one fold. Shapes: T bars, K label columns."""
+
+    time: BarTimes
     target: TargetSettings  # the job's, with what it left open chosen
     labels_TK: np.ndarray  # float32; NaN at bars that are not valid
     ends: np.ndarray  # (T,) int64: the last bar that each label reads
@@ -45,7 +52,7 @@ class Plan:
     bars_seen: int
     ties: int  # bars dropped because they have no label: the price does not move
     horizon_bars: int  # of the longest label: the embargo is no shorter
-    chunks: np.ndarray  # int64 rows: the first output of each chunk of training; empty for a model that reads windows
+    chunks: np.ndarray | None  # int64 rows: the first output of each chunk of training; None for a model that reads windows
 
     @property
     def starts(self) -> dict[str, np.ndarray]:
@@ -53,13 +60,13 @@ class Plan:
         return {span: bars - self.bars_seen + 1 for span, bars in self.bars.items()}
 
     @property
-    def horizon(self) -> dict[str, Any]:
-        """Return how far a label looks ahead, for summaries: the target's settings, and the bars of the longest."""
-        return {**asdict(self.target), "horizon_bars": self.horizon_bars}
+    def num_reads(self) -> int:
+        """Return how many windows, or chunks, an epoch visits."""
+        return len(self.bars["train"]) if self.chunks is None else len(self.chunks)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Labelled:
+class Labelled:
     """The labels of one target. `bars` have all that they need, but possibly no label: nothing moved."""
 
     target: TargetSettings
@@ -76,20 +83,22 @@ class _Labelled:
         return np.asarray(np.isfinite(self.labels_TK[bars]).all(axis=1))
 
 
-def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
-    """Plan a symbol for each fold of the job, oldest first. Raises DataError when a span is left without bars, or no batch."""
-    plans: tuple[Plan, ...]
+def plan_folds(candles: Candles, job: Job, target: TargetSettings | None = None) -> tuple[Plan, ...]:
+    """Plan a symbol for each fold of the job, oldest first. Raises DataError when a span is left without bars, or no batch.
+
+    `target` replaces the job's, which may leave something to choose.
+    """
     if job.data.folds == 1:
-        plans = (plan_symbol(candles, job),)
+        plans: tuple[Plan, ...] = (plan_symbol(candles, job, target=target),)
     else:
         _fold_spans(candles, job, embargo=max(job.data.embargo, job.target.bars_ahead))  # too few bars for so many folds
         # What the last fold chooses holds for all: what is averaged over folds must be one thing.
-        last = plan_symbol(candles, job)
+        last = plan_symbol(candles, job, target=target)
         folded = _fold_spans(candles, job, embargo=max(job.data.embargo, last.horizon_bars))
         plans = tuple(plan_symbol(candles, job, spans=spans, target=last.target) for spans in folded)
     for fold, plan in enumerate(plans, 1):
         where = f"fold {fold} of {candles.symbol}" if job.data.folds > 1 else candles.symbol
-        _refuse_large_batch(where, job, len(plan.chunks) if job.model.reads == CHUNKS else len(plan.bars["train"]))
+        _refuse_large_batch(where, job, plan.num_reads)
     return plans
 
 
@@ -108,22 +117,36 @@ def plan_symbol(
     """
     _refuse_empty_columns(candles)
     warmup = warmup_of(candles, job) if warmup is None else warmup
-    seen, target = job.model.bars_seen, target or job.target
-    first = max(warmup + seen - 1, target.reach)
+    target = target or job.target
+    first = _first_bar(job, target, warmup)
     if len(candles) <= first + target.bars_ahead:
         raise _too_short(candles, job, target, warmup=warmup, needed=first + 1 + target.bars_ahead)
     calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.data.calendar == "auto" else job.data.calendar
     try:
-        hole = holes(candles.timestamp, candles.timeframe, calendar)
-        clock = session_clock(candles.timestamp, candles.timeframe, calendar)
+        time = BarTimes(
+            calendar=calendar,
+            holes=holes(candles.timestamp, candles.timeframe, calendar),
+            clock=session_clock(candles.timestamp, candles.timeframe, calendar),
+        )
     except DataError as error:
         raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error
     shares = {"validation_fraction": job.data.validation_fraction, "test_fraction": job.data.test_fraction}
     test = spans.test if spans else split(len(candles), **shares, embargo=0, first=warmup).test
-    chosen = _choose(candles, job, target, hole, clock, first=first, test=test)
+    chosen = _choose(candles, job, target, time, first=first, test=test)
     horizon_bars = int((chosen.ends[chosen.bars] - chosen.bars).max(initial=target.bars_ahead))
     if spans is None:
         spans = split(len(candles), **shares, embargo=max(job.data.embargo, horizon_bars), first=warmup)
+    plan = lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup)
+    what, why = labels_of(target).flaw(chosen.target, chosen.labels_TK[plan.bars["train"]])
+    if what:
+        raise DataError(f"{candles.symbol} has {what}", why=why, do=f"Give more bars, or another {target.farther}.")
+    return plan
+
+
+def lay_out(
+    candles: Candles, job: Job, time: BarTimes, chosen: Labelled, *, spans: Spans, horizon_bars: int, warmup: int
+) -> Plan:
+    """Return the bars of each span that have a label there. Raises DataError when a span is left without any."""
     bars, ties = {}, 0
     for name, span in spans.items():
         inside = chosen.within(span)
@@ -131,29 +154,22 @@ def plan_symbol(
         ties += int((~labelled).sum())
         bars[name] = inside[labelled]
         if not len(bars[name]):
-            raise _no_bar(candles, job, target, name, hole, calendar, horizon_bars=horizon_bars, tied=len(inside))
-    what, why = labels_of(target).flaw(chosen.target, chosen.labels_TK[bars["train"]])
-    if what:
-        raise DataError(f"{candles.symbol} has {what}", why=why, do=f"Give more bars, or another {target.farther}.")
+            raise _no_bar(candles, job, chosen.target, name, time, horizon_bars=horizon_bars, tied=len(inside))
     labels_TK = np.full_like(chosen.labels_TK, np.nan)
     labels_TK[chosen.bars] = chosen.labels_TK[chosen.bars]
-    chunk = job.model.bars_out
+    reads_chunks, first = job.model.reads == CHUNKS, _first_bar(job, chosen.target, warmup)
     return Plan(
-        calendar=calendar,
-        holes=hole,
-        clock=clock,
+        time=time,
         target=chosen.target,
         labels_TK=labels_TK,
         ends=chosen.ends,
         warmup=warmup,
         spans=spans,
         bars=bars,
-        bars_seen=seen,
+        bars_seen=job.model.bars_seen,
         ties=ties,
         horizon_bars=horizon_bars,
-        chunks=chunk_grid(bars["train"], first=first, chunk=chunk)
-        if job.model.reads == CHUNKS
-        else np.empty(0, dtype=np.int64),
+        chunks=chunk_grid(bars["train"], first=first, chunk=job.model.bars_out) if reads_chunks else None,
     )
 
 
@@ -162,30 +178,47 @@ def warmup_of(candles: Candles, job: Job) -> int:
     return max(job.data.warmup, candles.columns_begin)
 
 
-def _choose(
-    candles: Candles, job: Job, target: TargetSettings, hole: np.ndarray, clock: np.ndarray, *, first: int, test: Span
-) -> _Labelled:
+def follow(
+    candles: Candles, job: Job, time: BarTimes, target: TargetSettings, *, horizon_bars: int, folds: Sequence[Spans]
+) -> tuple[Plan, ...]:
+    """Lay the bars out by a plan that somebody made: nothing is chosen. Raises DataError when a span is left without bars."""
+    warmup = warmup_of(candles, job)
+    chosen = _label(candles, job, target, time, first=_first_bar(job, target, warmup))
+    return tuple(lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup) for spans in folds)
+
+
+def _first_bar(job: Job, target: TargetSettings, warmup: int) -> int:
+    """Return the first bar with all behind it that the model and the label read."""
+    return max(warmup + job.model.bars_seen - 1, target.reach)
+
+
+def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int, test: Span) -> Labelled:
     """Return the labels of the target's only option, else of the first that leaves enough separate ones in test."""
     options, separate = target.options(), 0
     for option in options:
-        labels = labels_of(option).label(option, candles, clock)
-        ends = labels.ends_T
-        bars = np.arange(first, len(candles), dtype=np.int64)
-        bars = bars[ends[bars] >= 0]
-        unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
-        back = max(job.model.bars_seen - 1, option.reach)
-        bars = bars[clear_of_holes(hole, bars - back, unbroken[bars])]
-        found = _Labelled(target=option, labels_TK=labels.values_TK, ends=ends, bars=bars)
+        found = _label(candles, job, option, time, first=first)
         if len(options) == 1:
             return found
-        separate = count_separate(found.within(test), ends)
+        separate = count_separate(found.within(test), found.ends)
         if separate >= FEWEST_TEST_LABELS:
             return found
     raise DataError(
         f"{candles.symbol} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
-        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least; the series has {int(hole.sum())} holes",
+        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least; the series has {int(time.holes.sum())} holes",
         do=f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these: {target.farther} = 1.",
     )
+
+
+def _label(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int) -> Labelled:
+    """Label the bars from `first` on that no hole spoils."""
+    labels = labels_of(target).label(target, candles, time.clock)
+    ends = labels.ends_T
+    bars = np.arange(first, len(candles), dtype=np.int64)
+    bars = bars[ends[bars] >= 0]
+    unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
+    back = max(job.model.bars_seen - 1, target.reach)
+    bars = bars[clear_of_holes(time.holes, bars - back, unbroken[bars])]
+    return Labelled(target=target, labels_TK=labels.values_TK, ends=ends, bars=bars)
 
 
 def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -236,8 +269,7 @@ def _no_bar(
     job: Job,
     target: TargetSettings,
     name: str,
-    hole: np.ndarray,
-    calendar: str,
+    time: BarTimes,
     *,
     horizon_bars: int,
     tied: int,
@@ -247,7 +279,8 @@ def _no_bar(
         do = f"Raise {target.farther}, or drop the symbol."
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
     why = (
-        f"calendar {calendar} sees {int(hole.sum())} holes, the longest unbroken stretch is {longest_stretch(hole)} bars, "
+        f"calendar {time.calendar} sees {int(time.holes.sum())} holes, "
+        f"the longest unbroken stretch is {longest_stretch(time.holes)} bars, "
         f"and a forecast with its label takes {job.model.bars_seen + horizon_bars + 1}"
     )
     return DataError(

@@ -162,6 +162,10 @@ def manifest_key(run_id: str) -> str:
     return f"runs/{run_id}/manifest.json"
 
 
+def plan_key(run_id: str) -> str:
+    return f"runs/{run_id}/plan.json"
+
+
 def receipt_key(run_id: str) -> str:
     return f"runs/{run_id}/receipt.json"
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import signal
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--target", metavar="NAME", help=f"what is forecast: {', '.join(TARGETS)}, {own} (default: by model)")
     parse.add_argument("--epochs", type=int, help="passes over the training windows, at most")
     parse.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other job key")
+    parse.add_argument("--plan", type=Path, help="plan.json of this job's data; without it the candles are planned here")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
     parse.add_argument("--workers", type=int, help="processes; one for each GPU or core without it")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -60,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
         story = Story(sys.stderr)
         log = EventLog(options.events, story)
         try:
-            return _train(options, log)
+            with ExitStack() as ends:
+                return _train(options, log, ends)
         finally:
             story.finish()
     except Stopped as stop:
@@ -74,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 100
 
 
-def _train(options: argparse.Namespace, log: EventLog) -> int:
+def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     job = _job(options)
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
@@ -84,6 +88,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     from trainer.train.own_check import checked, copied
     from trainer.train.packs.strategy import places_of
     from trainer.train.precision import matmul_dtype
+    from trainer.train.source import open_data
     from trainer.train.survey import survey
     from trainer.train.tuning.chosen import Site, choose_way
     from trainer.train.workers.devices import choose_device, default_workers
@@ -94,10 +99,12 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
     worker_context(kind)  # it begins to load torch for the workers while the data is looked at
-    found = survey(job, options.data)
+    scratch = ends.enter_context(_scratch(options.out))
+    data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
+    (options.out / "plan.json").write_bytes(data.plan.to_bytes())
+    found = survey(job, data.plan)
     num_workers = min(options.workers or default_workers(kind), len(found.tasks))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
-    options.out.mkdir(parents=True, exist_ok=True)
     job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
 
@@ -112,7 +119,7 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": found.data})
-    settings = WorkerSettings(job=job, data=options.data, out=options.out, choice=chosen.choice)
+    settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
     places = places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
@@ -129,6 +136,27 @@ def _train(options: argparse.Namespace, log: EventLog) -> int:
     for done in outcome.done.values():
         print(json.dumps({"symbol": done["symbol"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
     return 100 if outcome.failed else 0
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """Yield a folder for arrays of bars, on the disk of the models; what a killed training left there goes, too."""
+    folder = out / ".candles"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _plan(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read plan {path}", why=str(error.strerror), do="Leave --plan out.") from error
 
 
 def _job(options: argparse.Namespace) -> Job:

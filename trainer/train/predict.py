@@ -17,8 +17,9 @@ import torch
 from trainer.artifacts.card import Card
 from trainer.artifacts.weights import load
 from trainer.data.calendar import holes
-from trainer.data.candles import Candles, read_candles, time_text
+from trainer.data.candles import Candles, time_text
 from trainer.data.features import FEATURES, FEATURES_VERSION, WARMUP, compute_inputs
+from trainer.data.reading import read_candles
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, UsageError
 from trainer.models import MODELS, is_known, network_of, reads_of
@@ -55,9 +56,8 @@ def predict_file(
     with_features = _has_features(card, model_path)
     place = _own_place(card, model_path, model_file)
     target = target_of(card, model_path)
-    candles = read_candles(data_path, symbols=(card.symbol,), timeframe=card.timeframe, columns=card.columns).symbols[
-        card.symbol
-    ]
+    symbol = card.symbol
+    candles = read_candles(data_path, symbols=(symbol,), timeframe=card.timeframe, columns=card.columns)[symbol]
     warmup = max(WARMUP if with_features else 0, candles.columns_begin)
     bars = _whole_bars(candles, card, target, warmup=warmup)
     if last is not None:

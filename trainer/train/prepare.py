@@ -6,7 +6,7 @@ Shapes: T bars of the symbol, F features, K label columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ from trainer.data.features import compute_inputs
 from trainer.data.splits import Spans
 from trainer.errors import DataError
 from trainer.job import Job
-from trainer.plan.plans import Plan, plan_folds, plan_symbol
-from trainer.settings import CHUNKS, TargetSettings
+from trainer.plan.plans import Plan, plan_symbol
+from trainer.settings import TargetSettings
 from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
 
@@ -96,11 +96,10 @@ class SymbolData:
         return {**summary, "embargo": self.embargo}
 
 
-def prepare_folds(candles: Candles, job: Job, *, device: str | torch.device = "cpu") -> tuple[SymbolData, ...]:
-    """Prepare a symbol for each fold of the job, oldest first; they share one `rows_TF`. Raises DataError."""
-    plans = plan_folds(candles, job)
-    rows_TF = _inputs(candles, job, device)
-    return tuple(prepare(candles, job, features=rows_TF, plan=plan, device=device) for plan in plans)
+def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[SymbolData, ...]:
+    """Prepare a symbol for each of its plans, one a fold; they share one `rows_TF`. Raises DataError."""
+    rows_TF = _inputs(candles, job, "cpu")
+    return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
 
 def prepare(
@@ -127,7 +126,7 @@ def prepare(
     fitted = labels.fit(plan.target, plan.labels_TK[train])
     train_labels_TK = np.full_like(plan.labels_TK, np.nan)
     train_labels_TK[train] = labels.scale(plan.target, plan.labels_TK[train], fitted)
-    reads = plan.chunks - plan.bars_seen + 1 if job.model.reads == CHUNKS else starts["train"]
+    reads = starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
     return SymbolData(
         candles=candles,
         rows_TF=rows_TF,
@@ -140,9 +139,9 @@ def prepare(
         target=plan.target,
         fitted=fitted,
         spans=plan.spans,
-        clock=plan.clock,
-        calendar=plan.calendar,
-        holes=int(plan.holes.sum()),
+        clock=plan.time.clock,
+        calendar=plan.time.calendar,
+        holes=int(plan.time.holes.sum()),
         ties=plan.ties,
         embargo=max(job.data.embargo, plan.horizon_bars),
         horizon_bars=plan.horizon_bars,

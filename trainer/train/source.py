@@ -6,17 +6,19 @@ moved to the device when its model joins: what is in it depends neither on the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainer.data.candles import read_candles, time_text
+from trainer.data.reading import Part, read_parts
 from trainer.data.settings import DataSettings
 from trainer.gpu_profiles.memory import GIB
-from trainer.job import Job
+from trainer.job import Job, with_settings
+from trainer.plan.document import DataPlan, SymbolPlan, read_plan
+from trainer.plan.planning import folder_of, plan_data, plans_of
 from trainer.targets import scores_of
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines
@@ -24,6 +26,38 @@ from trainer.train.prepare import SymbolData, prepare_folds
 
 _CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
 _PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobData:
+    """The data of a job on this machine: its plan, and the files with each symbol's bars. Workers get a copy."""
+
+    plan: DataPlan
+    parts: Mapping[str, tuple[Part, ...]]
+
+    def of(self, symbol: str) -> SymbolPlan:
+        """Return the plan of a symbol. Raises the DataError with which planning refused it."""
+        if symbol in self.plan.refused:
+            raise self.plan.refused[symbol].error
+        return self.plan.symbols[symbol]
+
+
+def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None) -> JobData:
+    """Return the job's data, planned here unless `plan` is a plan.json; files of many symbols are split into `scratch`.
+
+    Raises DataError where the files, or the plan, are no use to the job.
+    """
+    if plan is None:
+        folder = folder_of(job, path, scratch=scratch)
+        made = plan_data(job, folder)
+    else:
+        made = read_plan(plan)
+        made.check_fits(job)
+        files = {file.file for file in made.files}
+        symbols = job.data.symbols or (*made.symbols, *made.refused)
+        chosen = with_settings(job, symbols=symbols, timeframe=made.timeframe)
+        folder = folder_of(chosen, path, scratch=scratch, files=files)
+    return JobData(plan=made, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +83,9 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
 
         48 MiB + rows x 48 B x 2 + bars x (inputs x 4 B x 2 + 48 B x 2 + folds x 32 B)
 
-    Each column of `data` adds 8 B to the 48. `rows` are those of the files that hold the symbol, which are read whole: a row
-    is there as read and as numbers. Of the symbol's own bars there are besides: inputs, and those of training again while the
-    scaler is fitted; candles, and their bytes for the checkpoints' fingerprint; and of each fold labels, window starts and
-    what they were chosen by.
+    Each column of `data` adds 8 B to the 48. `rows` are the symbol's in its files: a row is there as read and as numbers. Of
+    the bars that are used of them there are besides: inputs, and those of training again while the scaler is fitted; candles,
+    and what their hash is made of; and of each fold labels, window starts and what they were chosen by.
     Measured beside it, a million bars of one file: 0.42 GiB for 0.53 with one fold, 0.61 for 0.62 with four (2026-11-21).
     """
     row_bytes = (_CELLS + len(data.columns)) * _CELL_BYTES
@@ -60,33 +93,28 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
     return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
 
 
-def read_source(
-    symbol: str, timeframe: str, job: Job, *, folder: Path, code_sha256: str, files: Collection[str] = ()
-) -> Source:
-    """Read and prepare one symbol, on the CPU. Raises DataError when its bars can't be trained on.
-
-    `files` are the names of the folder's files that hold it, where they are known: of hundreds, the others stay unopened.
-    """
-    candle_set = read_candles(
-        folder, symbols=(symbol,), timeframe=timeframe, bars=job.data.bars, columns=job.data.columns, files=files
-    )
-    candles = candle_set.symbols[symbol]
-    folds = prepare_folds(candles, job)
-    cells = {name: getattr(candles, name).tobytes() for name in ("timestamp", "open", "high", "low", "close", "volume")}
-    cells |= {f"column {name}": values.tobytes() for name, values in candles.columns.items()}
+def read_source(symbol: str, job: Job, data: JobData, *, code_sha256: str) -> Source:
+    """Read and prepare one symbol, on the CPU. Raises DataError when its bars are not those of the plan."""
+    entry, settings = data.of(symbol), job.data
+    candles = read_parts(symbol, data.plan.timeframe, data.parts[symbol], bars=settings.bars, columns=settings.columns)
     return Source(
         symbol=symbol,
-        folds=folds,
+        folds=prepare_folds(candles, job, plans_of(candles, job, entry)),
         data={
-            "files": [{"file": read.file, "bars": read.bars} for read in candle_set.files],
-            "bars": len(candles),
-            "first": time_text(candles.timestamp[0]),
-            "last": time_text(candles.timestamp[-1]),
-            "holes": folds[0].holes,
-            "synthetic": candle_set.synthetic,
+            "files": [{"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in entry.files],
+            "bars": entry.bars,
+            "first": entry.first,
+            "last": entry.last,
+            "holes": entry.num_holes,
+            "synthetic": data.plan.synthetic,
         },
-        mark=fingerprint(job, data=cells, code_sha256=code_sha256),
+        mark=mark_of(entry, job, code_sha256=code_sha256),
     )
+
+
+def mark_of(entry: SymbolPlan, job: Job, *, code_sha256: str) -> str:
+    """Return what a model of the symbol, and its checkpoints, belong to. It takes no bars: the plan has their hash."""
+    return fingerprint(job, data={entry.symbol: entry.mark}, code_sha256=code_sha256)
 
 
 def on_device(source: Source, device: str) -> Source:

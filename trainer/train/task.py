@@ -29,7 +29,7 @@ from trainer.train.packs.pack import Member, architecture_of, loss_for
 from trainer.train.precision import matmul_dtype
 from trainer.train.prepare import SymbolData
 from trainer.train.readers import INPUT_LIMIT, Reader, reader_of
-from trainer.train.source import Source, read_source
+from trainer.train.source import JobData, Source, mark_of, read_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,6 @@ class Task:
     seed: int
     target: str = ""
     fold: int = 1  # of the job's, oldest first
-    files: tuple[str, ...] = ()  # that hold the symbol's candles, if that is known
     threads: int = 1  # to train with on a CPU; `station.threads_of`
     source_gib: float = 0.0  # of host memory that reading its symbol takes; `source.source_gib`
     several: bool = False  # whether the job makes other models of the symbol, so that the name tells fold and seed
@@ -79,12 +78,12 @@ class Opened:
         return self.source.folds[self.task.fold - 1]
 
 
-def source_of(task: Task, job: Job, *, data: Path) -> Source:
+def source_of(task: Task, job: Job, data: JobData) -> Source:
     """Read and prepare what all models of the task's symbol share, on the CPU.
 
     Raises DataError when its bars can't be trained on.
     """
-    return read_source(task.symbol, task.timeframe, job, folder=data, code_sha256=code_sha256(job), files=task.files)
+    return read_source(task.symbol, job, data, code_sha256=code_sha256(job))
 
 
 def open_task(task: Task, job: Job, source: Source) -> Opened:
@@ -127,16 +126,20 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
     )
 
 
-def kept(opened: Opened, *, out: Path) -> dict[str, Any] | None:
-    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`; else None."""
-    file = out / f"{opened.task.model}.safetensors"
+def kept(task: Task, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:
+    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`; else None.
+
+    Asks the plan and no bars. Raises the DataError with which planning refused the symbol.
+    """
+    mark = mark_of(data.of(task.symbol), job, code_sha256=code_sha256(job))
+    file = out / f"{task.model}.safetensors"
     try:
         card = read_card(file)
     except DataError:  # none there, or a spoilt one
         return None
-    if card.data.get("fingerprint") != opened.source.mark:
+    if card.data.get("fingerprint") != mark:
         return None
-    return _done(opened.task, file.name, hashlib.sha256(file.read_bytes()).hexdigest(), card.metrics)
+    return _done(task, file.name, hashlib.sha256(file.read_bytes()).hexdigest(), card.metrics)
 
 
 def close_task(

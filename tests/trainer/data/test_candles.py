@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainer.data.candles import Candles, read_candles
+from trainer.data.candles import Candles
+from trainer.data.reading import CandleFolder, read_candles
 from trainer.data.writing import write_candles
 from trainer.errors import DataError
 
@@ -22,15 +23,15 @@ def rows(first: int, count: int, *, close: float = 1.0) -> list[str]:
 def test_files_that_do_not_overlap_are_joined_in_time_order(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m_b.csv", HEADER, rows(10, 5))
     write_csv("AAA_1m_c.csv", HEADER, rows(0, 10))
-    candles = read_candles(tmp_path)
-    assert np.diff(candles.symbols["AAA"].timestamp).tolist() == [60_000_000_000] * 14
-    assert [(file.file, file.bars) for file in candles.files] == [("AAA_1m_b.csv", 5), ("AAA_1m_c.csv", 10)]
+    folder = CandleFolder(tmp_path, tmp_path)
+    assert np.diff(folder.read("AAA").timestamp).tolist() == [60_000_000_000] * 14
+    assert [(file.file, file.bars) for file in folder.files()] == [("AAA_1m_b.csv", 5), ("AAA_1m_c.csv", 10)]
 
 
 def test_the_same_bars_twice_count_once(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m_a.csv", HEADER, rows(0, 10))
     write_csv("AAA_1m_b.csv", HEADER, rows(5, 10))
-    assert len(read_candles(tmp_path).symbols["AAA"]) == 15
+    assert len(read_candles(tmp_path)["AAA"]) == 15
 
 
 def test_an_overlap_that_disagrees_is_an_error_that_names_both_files(write_csv, tmp_path: Path) -> None:
@@ -46,60 +47,62 @@ def test_several_timeframes_without_a_choice_are_listed(write_csv, tmp_path: Pat
     write_csv("ES_tick2800.csv", HEADER, rows(0, 3))
     with pytest.raises(DataError, match="several timeframes: 1h, 1m, tick2800"):
         read_candles(tmp_path)
-    assert read_candles(tmp_path, timeframe="60min").timeframe == "1h"
+    assert read_candles(tmp_path, timeframe="60min")["AAA"].timeframe == "1h"
 
 
 def test_the_symbols_asked_for_settle_the_timeframe_when_they_have_one(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m.csv", HEADER, rows(0, 3))
     write_csv("BBB_1h.csv", HEADER, rows(0, 1))
-    assert read_candles(tmp_path, symbols=["BBB"]).timeframe == "1h"
+    assert read_candles(tmp_path, symbols=["BBB"])["BBB"].timeframe == "1h"
 
 
 def test_a_name_without_a_timeframe_takes_the_commonest_step(write_csv, tmp_path: Path) -> None:
     write_csv("AAA.csv", HEADER, rows(0, 5) + rows(60, 5))
-    candles = read_candles(tmp_path)
-    assert (candles.timeframe, list(candles.symbols)) == ("1m", ["AAA"])
+    folder = CandleFolder(tmp_path, tmp_path)
+    assert (folder.timeframe, list(folder.symbols)) == ("1m", ["AAA"])
 
 
 def test_the_last_bars_are_taken_after_joining(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m_a.csv", HEADER, rows(0, 10))
     write_csv("AAA_1m_b.csv", HEADER, rows(10, 10))
     candles = read_candles(tmp_path, bars=12)
-    assert candles.bars == 12
-    assert candles.symbols["AAA"].timestamp[-1] == (1_609_459_200 + 60 * 19) * 10**9
+    assert len(candles["AAA"]) == 12
+    assert candles["AAA"].timestamp[-1] == (1_609_459_200 + 60 * 19) * 10**9
 
 
 def test_symbols_come_in_the_order_asked_for(write_csv, tmp_path: Path) -> None:
     for symbol in ("AAA", "BBB", "CCC"):
         write_csv(f"{symbol}_1m.csv", HEADER, rows(0, 3))
-    assert list(read_candles(tmp_path).symbols) == ["AAA", "BBB", "CCC"]
-    assert list(read_candles(tmp_path, symbols=["CCC", "AAA", "CCC"]).symbols) == ["CCC", "AAA"]
+    assert list(read_candles(tmp_path)) == ["AAA", "BBB", "CCC"]
+    assert list(read_candles(tmp_path, symbols=["CCC", "AAA", "CCC"])) == ["CCC", "AAA"]
 
 
 def test_files_of_another_timeframe_are_not_opened(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m.csv", HEADER, rows(0, 3))
     (tmp_path / "AAA_1h.parquet").write_bytes(b"no parquet")
     (tmp_path / "README.md").write_text("not candles")
-    assert [file.file for file in read_candles(tmp_path, timeframe="1m").files] == ["AAA_1m.csv"]
+    assert [part.file for part in CandleFolder(tmp_path, tmp_path, timeframe="1m").parts("AAA")] == ["AAA_1m.csv"]
 
 
 def test_a_file_tells_all_it_holds_whatever_is_taken(tmp_path: Path, make_candles) -> None:
     write_candles(tmp_path / "ALL_1m.parquet", [make_candles(5, symbol="BBB"), make_candles(7, symbol="AAA")])
-    file = read_candles(tmp_path, symbols=["AAA"]).files[0]
+    folder = CandleFolder(tmp_path, tmp_path, symbols=["AAA"])
+    folder.read("AAA")
+    (file,) = folder.files()
     assert (file.symbols, file.bars) == (("AAA",), 7)
     assert [(held.symbol, held.bars) for held in file.holds] == [("AAA", 7), ("BBB", 5)]
 
 
 def test_a_single_file_whose_name_says_nothing_holds_the_symbol_asked_for(write_csv) -> None:
-    assert list(read_candles(write_csv("latest.csv", HEADER, rows(0, 3)), symbols=["BTC-USD"]).symbols) == ["BTC-USD"]
+    assert list(read_candles(write_csv("latest.csv", HEADER, rows(0, 3)), symbols=["BTC-USD"])) == ["BTC-USD"]
 
 
 def test_candles_are_synthetic_when_any_file_is(tmp_path: Path, make_candles) -> None:
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(5)])
-    assert not read_candles(tmp_path).synthetic
+    assert not CandleFolder(tmp_path, tmp_path).synthetic
     write_candles(tmp_path / "BBB_1m.parquet", [make_candles(5, symbol="BBB")], synthetic=True)
-    assert read_candles(tmp_path).synthetic
-    assert not read_candles(tmp_path, symbols=["AAA"]).synthetic
+    assert CandleFolder(tmp_path, tmp_path).synthetic
+    assert not CandleFolder(tmp_path, tmp_path, symbols=["AAA"]).synthetic
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
@@ -209,15 +212,15 @@ def with_cells(first: int, cells: list[str]) -> list[str]:
 def test_an_empty_cell_takes_the_last_earlier_value_and_none_before_the_first(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m_a.csv", f"{HEADER},funding", with_cells(0, ["", "", "0.5", "", "NaN"]))
     write_csv("AAA_1m_b.csv", f"{HEADER},funding", with_cells(5, ["", "-1", ""]))
-    candles = read_candles(tmp_path, columns=["funding"]).symbols["AAA"]
+    candles = read_candles(tmp_path, columns=["funding"])["AAA"]
     np.testing.assert_array_equal(candles.columns["funding"], [np.nan, np.nan, 0.5, 0.5, 0.5, 0.5, -1, -1])
     assert candles.columns_begin == 2
-    assert read_candles(tmp_path).symbols["AAA"].columns == {}
+    assert read_candles(tmp_path)["AAA"].columns == {}
 
 
 def test_bars_that_are_cut_off_still_give_their_value(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, ["7", "", "", "8"]))
-    candles = read_candles(tmp_path, columns=["funding"], bars=3).symbols["AAA"]
+    candles = read_candles(tmp_path, columns=["funding"], bars=3)["AAA"]
     assert candles.columns["funding"].tolist() == [7, 7, 8] and candles.columns_begin == 0
     assert candles.rows(1).columns["funding"].tolist() == [7, 8]
 
@@ -228,7 +231,7 @@ def test_values_are_carried_within_a_symbol_only(write_csv) -> None:
         for pair in zip(with_cells(0, ["1", "", "2"]), with_cells(0, ["", "5", ""]), strict=True)
         for symbol, row in zip(("AAA", "BBB"), pair, strict=True)
     ]
-    found = read_candles(write_csv("all_1m.csv", f"symbol,{HEADER},funding", lines), columns=["funding"]).symbols
+    found = read_candles(write_csv("all_1m.csv", f"symbol,{HEADER},funding", lines), columns=["funding"])
     np.testing.assert_array_equal(found["AAA"].columns["funding"], [1, 1, 2])
     np.testing.assert_array_equal(found["BBB"].columns["funding"], [np.nan, 5, 5])
 
@@ -236,11 +239,11 @@ def test_values_are_carried_within_a_symbol_only(write_csv) -> None:
 def test_a_later_cell_changes_no_earlier_value(write_csv) -> None:
     cells = ["", "1", "", "2", "", "", "3", ""]
     path = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, cells))
-    before = read_candles(path, columns=["funding"]).symbols["AAA"].columns["funding"]
+    before = read_candles(path, columns=["funding"])["AAA"].columns["funding"]
     for at in range(len(cells)):
         for cell in ("9", ""):
             changed = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, [*cells[:at], *[cell] * (len(cells) - at)]))
-            after = read_candles(changed, columns=["funding"]).symbols["AAA"].columns["funding"]
+            after = read_candles(changed, columns=["funding"])["AAA"].columns["funding"]
             np.testing.assert_array_equal(after[:at], before[:at])
 
 
@@ -255,7 +258,7 @@ def test_a_later_cell_changes_no_earlier_value(write_csv) -> None:
 )
 def test_a_column_that_cannot_be_read_is_one_line(write_csv, columns: list[str], said: str) -> None:
     path = write_csv("AAA_1m.csv", f"{HEADER}, funding,note", [f"{row},calm" for row in with_cells(0, ["1", "2"])])
-    assert read_candles(path, columns=["funding"]).symbols["AAA"].columns["funding"].tolist() == [1, 2]
+    assert read_candles(path, columns=["funding"])["AAA"].columns["funding"].tolist() == [1, 2]
     with pytest.raises(DataError, match=said):
         read_candles(path, columns=columns)
 
@@ -280,7 +283,7 @@ def test_files_of_one_symbol_must_agree_about_columns(write_csv, tmp_path: Path)
     with pytest.raises(DataError, match=r"AAA_1m_b\.csv has no column funding"):
         read_candles(tmp_path, columns=["funding"])
     other.write_text("\n".join([f"{HEADER},funding", *with_cells(1, ["", "3", "4"])]))
-    assert read_candles(tmp_path, columns=["funding"]).symbols["AAA"].columns["funding"].tolist() == [1, 1, 3, 4]
+    assert read_candles(tmp_path, columns=["funding"])["AAA"].columns["funding"].tolist() == [1, 1, 3, 4]
     other.write_text("\n".join([f"{HEADER},funding", *with_cells(1, ["", "5", "4"])]))
     with pytest.raises(
         DataError, match=r"a\.csv and AAA_1m_b\.csv disagree about AAA .1 bars differ, the first at .*00:02:00Z"
@@ -290,4 +293,6 @@ def test_files_of_one_symbol_must_agree_about_columns(write_csv, tmp_path: Path)
 
 def test_a_file_lists_the_columns_that_are_no_part_of_a_bar(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m.csv", f"{HEADER},funding,note", [f"{row},calm" for row in with_cells(0, ["1", "2"])])
-    assert read_candles(tmp_path).files[0].further == ("funding", "note")
+    folder = CandleFolder(tmp_path, tmp_path)
+    folder.read("AAA")
+    assert folder.files()[0].further == ("funding", "note")

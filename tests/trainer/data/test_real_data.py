@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from trainer.data.calendar import holes
-from trainer.data.candles import read_candles
 from trainer.data.features import WARMUP, compute_features
+from trainer.data.reading import read_candles
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.train.prepare import prepare
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {R
     ],
 )
 def test_each_kind_of_series_is_prepared(symbol: str, timeframe: str, bars: int | None, calendar: str, holes: int) -> None:
-    candles = read_candles(RAW, symbols=[symbol], timeframe=timeframe).symbols[symbol]
+    candles = read_candles(RAW, symbols=[symbol], timeframe=timeframe)[symbol]
     data = prepare(candles, Job())
     assert bars in (None, len(candles))
     assert (data.calendar, data.holes) == (calendar, holes)
@@ -41,7 +41,7 @@ def test_each_kind_of_series_is_prepared(symbol: str, timeframe: str, bars: int 
 
 
 def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
-    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m").symbols["SPY"]
+    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     data = prepare(candles, Job())
     assert data.calendar == "sessions"
     days = np.unique(candles.timestamp[np.flatnonzero(_holes(candles))].astype("datetime64[ns]").astype("datetime64[D]"))
@@ -50,7 +50,7 @@ def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
 
 
 def test_by_the_exchanges_own_hours_those_minutes_have_no_hole() -> None:
-    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m").symbols["SPY"]
+    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     assert not holes(candles.timestamp, "1m", "XNYS").any()
     assert _holes(candles).sum() == 385
 
@@ -65,6 +65,6 @@ def test_the_folder_without_a_choice_lists_its_timeframes() -> None:
 
 
 def test_the_last_bars_give_the_same_features_as_all_of_them() -> None:
-    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m").symbols["SPY"]
+    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     whole, part = compute_features(candles), compute_features(candles.rows(-5000))
     assert torch.equal(whole[-5000 + WARMUP :], part[WARMUP:])

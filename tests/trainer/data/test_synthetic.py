@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.candles import read_candles
+from trainer.data.reading import CandleFolder, read_candles
 from trainer.data.synthetic import main, synthetic_candles
 from trainer.job import Job
 from trainer.train.prepare import prepare
@@ -17,15 +17,15 @@ def test_files_are_written_seeded_and_labelled_synthetic(tmp_path: Path, capsys)
     written = json.loads(capsys.readouterr().out.splitlines()[0])
     assert written["synthetic"] is True and len(written["files"]) == 2
     one, two = read_candles(tmp_path / "one"), read_candles(tmp_path / "two")
-    assert one.synthetic and one.timeframe == "1m" and list(one.symbols) == ["AAA", "BBB"]
-    for symbol in one.symbols:
-        assert np.array_equal(one.symbols[symbol].close, two.symbols[symbol].close)
-    assert not np.array_equal(one.symbols["AAA"].close, one.symbols["BBB"].close)
+    assert CandleFolder(tmp_path / "one", tmp_path).synthetic and list(one) == ["AAA", "BBB"] and one["AAA"].timeframe == "1m"
+    for symbol in one:
+        assert np.array_equal(one[symbol].close, two[symbol].close)
+    assert not np.array_equal(one["AAA"].close, one["BBB"].close)
 
 
 def test_what_is_read_is_what_was_made(tmp_path: Path) -> None:
     main(["--out", str(tmp_path), "--symbols", "AAA", "--bars", "300", "--timeframe", "60m"])
-    made, read = synthetic_candles("AAA", bars=300, timeframe="1h"), read_candles(tmp_path).symbols["AAA"]
+    made, read = synthetic_candles("AAA", bars=300, timeframe="1h"), read_candles(tmp_path)["AAA"]
     assert read.timeframe == "1h"
     for name in ("timestamp", "open", "high", "low", "close", "volume"):
         assert np.array_equal(getattr(made, name), getattr(read, name)), name

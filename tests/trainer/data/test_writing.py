@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainer.data.candles import read_candles
+from trainer.data.reading import read_candles
 from trainer.data.writing import write_candles
 
 
 def test_candles_come_back_to_the_last_bit(tmp_path: Path, make_candles) -> None:
     candles = [make_candles(300, symbol="BBB"), make_candles(200, symbol="AAA", seed=4)]
     write_candles(tmp_path / "ALL_1m.parquet", candles)
-    read = read_candles(tmp_path).symbols
+    read = read_candles(tmp_path)
     for item in candles:
         for name in ("timestamp", "open", "high", "low", "close", "volume"):
             assert np.array_equal(getattr(item, name), getattr(read[item.symbol], name))

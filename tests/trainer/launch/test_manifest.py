@@ -22,12 +22,13 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2, "more": 1},
             {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
         ],
+        plan={"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
         machines=[instance_type("p3.8xlarge")],
         tuned={"cpu": {"a shape": {"pack": 1}}},
         gpu_profiles={"mine": {"memory_gib": 20}},
     )
     assert manifest == {
-        "format": 2,
+        "format": 3,
         "run_id": "run-1",
         "created_at": "2026-11-20T00:00:00Z",
         "rehearsal": True,
@@ -41,6 +42,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
             {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2},
         ],
+        "plan": {"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
         "instance_types": {"p3.8xlarge": {"gpu_count": 4, "gpu_model": "NVIDIA V100 16GB", "gpu_memory_gib": 16.0}},
         "tuned": {"cpu": {"a shape": {"pack": 1}}},
         "gpu_profiles": {"mine": {"memory_gib": 20}},

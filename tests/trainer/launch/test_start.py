@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.start import new_record, register
 from trainer.runs.record import from_iso, record_from_json
-from trainer.runs.store import Conflict, Stored, manifest_key, record_key
+from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
 from trainer.stack_outputs import StackOutputs
 
 NOW = from_iso("2026-11-20T12:00:00Z")
@@ -88,11 +89,12 @@ def test_code_and_manifest_are_there_before_the_record_that_names_them():
     record, _ = record_and_plan()
     memory, bundle = Memory(), build_bundle()
     item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
-    register(
-        record, JOB, bundle, ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,)), OFFERS, memory
-    )
-    assert list(memory.written) == [bundle.key, manifest_key(record.run_id), record_key(record.run_id)]
+    chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
+    register(record, JOB, bundle, chosen, OFFERS, memory)
+    keys = (plan_key(record.run_id), manifest_key(record.run_id), record_key(record.run_id))
+    assert list(memory.written) == [bundle.key, *keys]
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
+    assert manifest["plan"] == {"key": keys[0], "sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}
     assert manifest["inputs"] == [item.pinned()]
     assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record

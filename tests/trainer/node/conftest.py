@@ -38,8 +38,8 @@ STAND_IN = """
 import argparse, hashlib, json, pathlib, signal, sys, time
 
 parser = argparse.ArgumentParser()
-for name in ("job", "data", "out", "events", "workers", "device"):
-    parser.add_argument("--" + name, type=pathlib.Path if name in ("job", "data", "out", "events") else str)
+for name in ("job", "data", "out", "events", "workers", "device", "plan"):
+    parser.add_argument("--" + name, type=str if name in ("workers", "device") else pathlib.Path)
 options = parser.parse_args()
 script = json.loads((options.data / "script.json").read_text())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))

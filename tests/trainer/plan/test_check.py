@@ -13,6 +13,7 @@ import pytest
 from trainer.data.writing import write_candles
 from trainer.job import job_of
 from trainer.plan.check import main
+from trainer.plan.document import read_plan
 from trainer.train.prepare import prepare
 
 
@@ -58,10 +59,24 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
             "calendar": "24x7",
             "ties": expected.ties,
             "windows": {name: len(starts) for name, starts in expected.starts.items()},
+            "folds": [{name: len(starts) for name, starts in expected.starts.items()}],
             "horizon": 5,
             "horizon_bars": 5,
         }
     ]
+
+
+def test_the_plan_goes_along_as_the_text_that_it_is_hashed_as(folder: Path, capsys) -> None:
+    _, report = run(capsys, "--data", str(folder))
+    plan = read_plan(report["plan"].encode())
+    assert list(plan.symbols) == ["AAA", "BBB"] and plan.to_bytes() == report["plan"].encode()
+
+
+def test_a_symbol_that_cannot_be_trained_on_is_an_error_at_a_desk(tmp_path: Path, capsys, make_candles) -> None:
+    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000)])
+    write_candles(tmp_path / "BBB_1m.parquet", [make_candles(100, symbol="BBB")])
+    code, report = run(capsys, "--data", str(tmp_path))
+    assert code == 2 and report["error"]["what"] == "BBB has 100 bars"
 
 
 def test_every_symbol_counts_when_the_job_names_none(folder: Path, capsys) -> None:

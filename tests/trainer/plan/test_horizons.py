@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.data.candles import read_candles
 from trainer.data.feature_names import WARMUP
+from trainer.data.reading import read_candles
 from trainer.data.timeframes import DAY
 from trainer.errors import DataError
 from trainer.job import job_of, with_settings
@@ -98,6 +98,6 @@ def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_
     ("symbol", "timeframe", "sessions", "horizon"), [("SPY", "1m", 256, 1), ("SPY", "1h", 5849, 21), ("ES", "tick2800", 509, 5)]
 )
 def test_real_series_have_the_sessions_that_are_known_of_them(symbol, timeframe, sessions, horizon):
-    candles = read_candles(RAW, symbols=(symbol,), timeframe=timeframe).symbols[symbol]
+    candles = read_candles(RAW, symbols=(symbol,), timeframe=timeframe)[symbol]
     plan = plan_symbol(candles, job_of(model="tcn"))
-    assert (plan.clock[-1] // DAY + 1, plan.target.horizon_sessions) == (sessions, horizon)
+    assert (plan.time.clock[-1] // DAY + 1, plan.target.horizon_sessions) == (sessions, horizon)

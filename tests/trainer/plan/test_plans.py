@@ -50,8 +50,8 @@ def test_no_window_nor_its_label_crosses_a_hole(make_candles) -> None:
                 if (np.diff(times) == step).all() and candles.close[last + JOB.target.horizon] != candles.close[last]:
                     expected[name].append(start)
     assert {name: starts.tolist() for name, starts in plan.starts.items()} == expected
-    assert plan.holes.sum() == (np.diff(candles.timestamp) > step).sum()
-    assert np.isnan(plan.labels_TK[np.flatnonzero(plan.holes) - 1]).all()  # a label over a hole is none
+    assert plan.time.holes.sum() == (np.diff(candles.timestamp) > step).sum()
+    assert np.isnan(plan.labels_TK[np.flatnonzero(plan.time.holes) - 1]).all()  # a label over a hole is none
 
 
 def test_ties_are_dropped_and_counted(make_candles) -> None:
@@ -68,9 +68,9 @@ def test_ties_are_dropped_and_counted(make_candles) -> None:
 
 def test_the_calendar_of_the_job_wins_over_the_guess(make_candles) -> None:
     candles = make_candles(1000, drop=range(200, 500))
-    assert plan_symbol(candles, JOB, warmup=10).calendar == "24x7"
+    assert plan_symbol(candles, JOB, warmup=10).time.calendar == "24x7"
     plan = plan_symbol(candles, job_of(lookback=4, horizon=2, calendar="events"), warmup=10)
-    assert (plan.calendar, int(plan.holes.sum())) == ("events", 0)
+    assert (plan.time.calendar, int(plan.time.holes.sum())) == ("events", 0)
 
 
 def test_fewer_bars_than_one_window_is_said_with_the_arithmetic(make_candles) -> None:

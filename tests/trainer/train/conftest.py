@@ -24,6 +24,7 @@ from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
+from trainer.train.source import JobData, open_data
 from trainer.train.task import Opened, Task, close_task, open_task, source_of
 
 START = np.datetime64("2024-01-01T00:00", "ns")
@@ -84,6 +85,11 @@ class Trained:
         return self.out / str(self.done["file"])
 
 
+def planned(job: Job, data: Path) -> JobData:
+    """Plan a job's data. No file of it holds several symbols, so nothing is split."""
+    return open_data(job, data, scratch=data)
+
+
 class OneTask:
     """A roster of one task, which ends up as a file."""
 
@@ -95,7 +101,7 @@ class OneTask:
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         if self._opened is not None:
             return []
-        source = source_of(self._task, self._job, data=self._data)
+        source = source_of(self._task, self._job, planned(self._job, self._data))
         self._opened = open_task(self._task, self._job, source)
         return [self._opened.run]
 

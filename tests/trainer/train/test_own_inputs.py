@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.artifacts.card import read_card
-from trainer.data.candles import read_candles
 from trainer.data.feature_names import FEATURES
+from trainer.data.reading import read_candles
 from trainer.errors import DataError
 from trainer.job import job_of, with_settings
 from trainer.targets import TARGETS, scores_of
 from trainer.train.predict import predict_file
 from trainer.train.prepare import prepare
-from trainer.train.source import read_source
+from trainer.train.source import open_data, read_source
 
 JOB = job_of(lookback=5, horizon=1, hidden=8, layers=1, dropout=0.0, batch=128, epochs=4, learning_rate=1e-2)
 OWN = with_settings(JOB, columns="hint", features="none")
@@ -49,7 +49,7 @@ def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_th
     assert (card.features, card.columns, len(card.scaler["mean"])) == (["hint"], ["hint"], 1)
     assert card.metrics["test"]["auc"] > 0.95
     predictions = predict_file(trained.file, file)
-    candles = read_candles(file).symbols["SIG-USD"]
+    candles = read_candles(file)["SIG-USD"]
     rows = {
         str(bar): row for row, bar in enumerate(np.datetime_as_string(candles.timestamp.astype("datetime64[ns]"), unit="s"))
     }
@@ -81,7 +81,7 @@ def test_a_checkpoint_belongs_to_the_values_of_its_columns(tmp_path):
 
     def mark(**keys: str) -> str:
         job = with_settings(OWN, **keys)
-        return read_source("SIG-USD", "1m", job, folder=tmp_path, code_sha256="c").mark
+        return read_source("SIG-USD", job, open_data(job, tmp_path, scratch=tmp_path), code_sha256="c").mark
 
     before, with_ours = mark(), mark(features="all")
     values = table.column("hint").to_numpy().copy()
@@ -96,7 +96,7 @@ def test_no_input_before_a_cell_depends_on_it(tmp_path, features):
     job = with_settings(OWN, features=features)
 
     def prepared():
-        return prepare(read_candles(file, columns=job.data.columns).symbols["SIG-USD"], job)
+        return prepare(read_candles(file, columns=job.data.columns)["SIG-USD"], job)
 
     before, table = prepared(), pq.read_table(file)
     random = np.random.default_rng(0)

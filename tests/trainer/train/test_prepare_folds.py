@@ -9,18 +9,24 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.data.candles import Candles
 from trainer.data.feature_names import WARMUP
 from trainer.errors import DataError, UsageError
-from trainer.job import job_of, with_settings
+from trainer.job import Job, job_of, with_settings
 from trainer.plan.plans import plan_folds
-from trainer.train.prepare import prepare, prepare_folds
+from trainer.train.prepare import SymbolData, prepare, prepare_folds
+
+
+def folds_of(candles: Candles, job: Job) -> tuple[SymbolData, ...]:
+    return prepare_folds(candles, job, plan_folds(candles, job))
+
 
 JOB = job_of(lookback=20, horizon=3, batch=64, folds=2)
 
 
 def test_folds_share_their_rows_and_scale_by_their_own_training(make_candles) -> None:
     candles = make_candles(3000)
-    first, last = prepare_folds(candles, JOB)
+    first, last = folds_of(candles, JOB)
     assert first.rows_TF.data_ptr() == last.rows_TF.data_ptr()
     assert not torch.equal(first.mean_F, last.mean_F)
     assert set(first.starts["train"].tolist()) < set(last.starts["train"].tolist())
@@ -29,8 +35,8 @@ def test_folds_share_their_rows_and_scale_by_their_own_training(make_candles) ->
 
 def test_the_last_fold_is_the_split_of_a_job_without_folds(make_candles) -> None:
     candles = make_candles(3000)
-    *_, last = prepare_folds(candles, with_settings(JOB, folds=4))
-    (only,) = prepare_folds(candles, with_settings(JOB, folds=1))
+    *_, last = folds_of(candles, with_settings(JOB, folds=4))
+    (only,) = folds_of(candles, with_settings(JOB, folds=1))
     whole = prepare(candles, JOB)
     for found in (last, only):
         assert all(torch.equal(found.starts[name], whole.starts[name]) for name in whole.starts)
@@ -49,7 +55,7 @@ def test_no_label_of_a_fold_reaches_its_test_and_tests_follow_each_other(make_ca
 
 def test_a_volatility_model_has_folds_of_one_horizon(make_candles) -> None:
     job = job_of(model="tcn", blocks=2, width=4, chunk=64, folds=2, batch=2, test_fraction=0.3, validation_fraction=0.1)
-    folds = prepare_folds(make_candles(40 * 24 * 3, timeframe="1h"), job)
+    folds = folds_of(make_candles(40 * 24 * 3, timeframe="1h"), job)
     assert len({fold.target for fold in folds}) == 1 and folds[0].target.options() == (folds[0].target,)
     assert folds[0].rows_TF.data_ptr() == folds[1].rows_TF.data_ptr()
     assert folds[0].starts["test"].max() < folds[1].starts["test"].min()
@@ -80,12 +86,12 @@ def test_a_feature_that_is_not_finite_is_named(make_candles, monkeypatch) -> Non
 
     monkeypatch.setattr(prepared, "compute_inputs", broken)
     with pytest.raises(DataError, match="log_return_1 of AAA is not finite at 2024-01-01T11:40:00Z"):
-        prepare_folds(make_candles(3000), JOB)
+        folds_of(make_candles(3000), JOB)
 
 
 def test_a_feature_that_never_moves_is_scaled_to_nothing_and_not_to_infinity(make_candles) -> None:
     candles = make_candles(3000)
-    (only,) = prepare_folds(replace(candles, volume=np.full(3000, 7.0)), with_settings(JOB, folds=1))
+    (only,) = folds_of(replace(candles, volume=np.full(3000, 7.0)), with_settings(JOB, folds=1))
     constant = only.rows_TF[WARMUP:].std(0) == 0
     assert constant.any() and (only.std_F[constant] == 1).all()
     assert torch.isfinite((only.rows_TF[WARMUP:] - only.mean_F) / only.std_F).all()

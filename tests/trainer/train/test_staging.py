@@ -11,7 +11,7 @@ import torch
 
 from trainer.errors import DataError
 from trainer.job import job_of
-from trainer.train.source import Source
+from trainer.train.source import Source, open_data
 from trainer.train.staging import Staging, stages
 from trainer.train.task import Task, source_of
 
@@ -32,7 +32,7 @@ class Reader:
     """Reads as a worker does, when it is let."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._data = open_data(JOB, folder, scratch=folder)
         self.read: list[str] = []
         self.go, self.begun = threading.Event(), threading.Event()
         self.go.set()
@@ -41,7 +41,7 @@ class Reader:
         self.begun.set()
         self.go.wait()
         self.read.append(task.symbol)
-        return source_of(task, JOB, data=self._folder)
+        return source_of(task, JOB, self._data)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
 def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
     staging = Staging(reader)
     staging.stage(_task("A-USD"))
-    staged, plain = _taken(staging, "A-USD"), source_of(_task("A-USD"), JOB, data=tmp_path)
+    staged, plain = _taken(staging, "A-USD"), source_of(_task("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path))
     assert staged.mark == plain.mark
     for one, other in zip(staged.folds, plain.folds, strict=True):
         for name in ("rows_TF", "mean_F", "std_F"):

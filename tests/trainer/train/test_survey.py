@@ -8,7 +8,7 @@ import pytest
 
 from trainer.data.settings import DataSettings
 from trainer.job import job_of
-from trainer.train.source import source_gib
+from trainer.train.source import open_data, source_gib
 from trainer.train.survey import survey
 from trainer.train.task import source_of
 
@@ -18,22 +18,28 @@ SMALL = job_of(batch=64, lookback=20)
 def test_a_worker_opens_the_files_of_its_symbol_and_no_other(tmp_path, write_candles):
     for symbol in ("A-USD", "B-USD"):
         write_candles(tmp_path, symbol, bars=1000)
-    first, second = survey(SMALL, tmp_path).tasks
-    assert (first.files, second.files) == (("A-USD_1m_2024-2024.parquet",), ("B-USD_1m_2024-2024.parquet",))
-    (tmp_path / second.files[0]).write_bytes(b"spoilt meanwhile")
-    assert source_of(first, SMALL, data=tmp_path).symbol == "A-USD"
+    data = open_data(SMALL, tmp_path, scratch=tmp_path)
+    first, second = survey(SMALL, data.plan).tasks
+    assert [part.file for part in data.parts[second.symbol]] == ["B-USD_1m_2024-2024.parquet"]
+    (tmp_path / "B-USD_1m_2024-2024.parquet").write_bytes(b"spoilt meanwhile")
+    assert source_of(first, SMALL, data).symbol == "A-USD"
 
 
-def test_reading_a_symbol_out_of_a_file_of_many_counts_the_whole_file(tmp_path, write_candles):
+def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, write_candles):
     tables = []
     for symbol in ("A-USD", "B-USD"):
         file = write_candles(tmp_path, symbol, bars=1000)
         tables.append(pq.read_table(file).append_column("symbol", pa.array([symbol] * 1000)))
         file.unlink()
     pq.write_table(pa.concat_tables(tables), tmp_path / "all_1m.parquet")
-    task = survey(SMALL, tmp_path).tasks[0]
-    assert task.source_gib == source_gib(bars=1000, rows=2000, folds=1) > source_gib(bars=1000, rows=1000, folds=1)
-    assert task.files == ("all_1m.parquet",)
+    (tmp_path / "scratch").mkdir()
+    data = open_data(SMALL, tmp_path, scratch=tmp_path / "scratch")
+    task = survey(SMALL, data.plan).tasks[0]
+    assert task.source_gib == source_gib(bars=1000, rows=1000, folds=1)
+    (tmp_path / "all_1m.parquet").unlink()
+    source = source_of(task, SMALL, data)
+    assert source.data["files"] == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
+    assert (source.symbol, source.data["bars"]) == ("A-USD", 1000)
 
 
 def test_the_formula_counts_what_it_says():

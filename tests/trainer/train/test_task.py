@@ -9,13 +9,13 @@ import pytest
 
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
-from trainer.data.candles import read_candles
+from trainer.data.reading import read_candles
 from trainer.errors import TrainingFailed
 from trainer.job import job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
 from trainer.train.predict import predict_file
-from trainer.train.source import Source, Sources
+from trainer.train.source import Source, Sources, open_data
 from trainer.train.task import Task, code_sha256, source_of
 
 
@@ -71,6 +71,7 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
     write_candles(tmp_path, "SIG-USD", bars=2000)
     write_candles(tmp_path, "LOW-USD", bars=2000)
     job = job_of(folds=2, seeds=2, batch=64, lookback=20)
+    data = open_data(job, tmp_path, scratch=tmp_path)
     read: list[str] = []
     sources = Sources()
     in_use: list[Source] = []
@@ -80,7 +81,7 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
 
         def reading() -> Source:
             read.append(symbol)
-            return source_of(task, job, data=tmp_path)
+            return source_of(task, job, data)
 
         return sources.get(symbol, in_use, reading)
 
@@ -96,7 +97,7 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
 
 def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
     card = read_card(planted.file)
-    candles = read_candles(planted.data).symbols["SIG-USD"]
+    candles = read_candles(planted.data)["SIG-USD"]
     close = dict(zip(_texts(candles.timestamp), candles.close, strict=True))
     bars = list(close)
     last = bars.index(card.splits["test"]["last"]) - card.horizon

@@ -20,7 +20,8 @@ from torch import nn
 
 from trainer.artifacts.card import read_card
 from trainer.cli.main import main as mayfly
-from trainer.data.candles import Candles, read_candles, time_text
+from trainer.data.candles import Candles, time_text
+from trainer.data.reading import read_candles
 from trainer.data.writing import write_candles
 from trainer.job import Job, job_of, with_settings
 from trainer.targets.direction import Direction
@@ -237,7 +238,7 @@ def test_predict_reproduces_the_metrics_of_the_card(model_file):
 
 
 def _scored(data: Path, span: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
-    candles = read_candles(data).symbols["VOL-USD"]
+    candles = read_candles(data)["VOL-USD"]
     prepared = prepare(candles, with_settings(JOB, blocks=3, width=8))
     bars = prepared.bars("test")
     assert len(bars) == span["windows"]
@@ -246,7 +247,7 @@ def _scored(data: Path, span: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
 
 def test_a_forecast_needs_no_bar_before_what_it_sees_and_none_after(model_file, tmp_path):
     file, data, _ = model_file
-    candles = read_candles(data).symbols["VOL-USD"]
+    candles = read_candles(data)["VOL-USD"]
     whole = {found.bar: found.values["volatility"] for found in predict_file(file, data)}
     part = tmp_path / "VOL-USD_2h.parquet"
     write_candles(part, [candles.rows(1000, 2500)], synthetic=True)

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
-from trainer.errors import TrainerError
+from trainer.errors import DataError, TrainerError
 from trainer.job import Job
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
-from trainer.train.source import Source, Sources, on_device
+from trainer.train.source import JobData, Source, Sources, on_device
 from trainer.train.staging import Staging
 from trainer.train.task import Opened, Task, close_task, kept, open_task, source_of
 from trainer.train.workers.parent import end_with_the_parent
@@ -40,7 +40,7 @@ class WorkerSettings:
     """What every worker is told once."""
 
     job: Job
-    data: Path
+    data: JobData
     out: Path
     choice: Mapping[str, Any] = field(default_factory=dict)  # how the job trains, and where that is from: for cards
 
@@ -132,14 +132,13 @@ class _Desk:
             self.report({"event": "model_started", **task.identity, "staged": arrival.staged is not None, **threads})
             torch.set_num_threads(task.threads)  # of its reading and its scores, too
             try:
+                if done := self._kept(task):
+                    forget(self._checkpoints, task.model)
+                    self.report({**done, "kept": True})
+                    continue
                 opened = open_task(task, self._settings.job, self._source(arrival))
             except TrainerError as error:
                 self._fail(task, error)
-                continue
-            done = kept(opened, out=self._settings.out)
-            if done is not None:
-                forget(self._checkpoints, task.model)
-                self.report({**done, "kept": True})
                 continue
             self._opened[task.model] = opened
             self._resume(opened)
@@ -171,10 +170,16 @@ class _Desk:
             while True:
                 message = self._connection.recv()
                 if isinstance(message, ReadAhead):
-                    self._staging.stage(message.task)
+                    self._stage(message.task)
                 else:
                     # Here and not later: the next message may name what to stage in its place.
                     self._arrived.put(_Arrival(task=message, staged=self._staging.claim(message.symbol)))
+
+    def _stage(self, task: Task | None) -> None:
+        """Read a task's symbol ahead, unless there is nothing to train."""
+        with suppress(DataError):  # a symbol that planning refused: said when its task begins
+            if task is None or self._kept(task) is None:
+                self._staging.stage(task)
 
     def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
         """Return the first task that can begin, waiting with `wait`; without `may_block`, none whose symbol is being read."""
@@ -200,7 +205,10 @@ class _Desk:
         return self._sources.get(arrival.task.symbol, in_use, read)
 
     def _read(self, task: Task) -> Source:
-        return source_of(task, self._settings.job, data=self._settings.data)
+        return source_of(task, self._settings.job, self._settings.data)
+
+    def _kept(self, task: Task) -> dict[str, Any] | None:
+        return kept(task, self._settings.job, self._settings.data, out=self._settings.out)
 
     def _resume(self, opened: Opened) -> None:
         """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""

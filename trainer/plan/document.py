@@ -1,0 +1,334 @@
+"""plan.json: what planning decided about every symbol of a job, written by whoever reads the bars first. Standard library only.
+
+    {"format", "made_for", "timeframe", "inputs", "synthetic", "files": [...], "symbols": {...}, "refused": {...}}
+
+A plan may come from anywhere, so reading it checks every type and bound. Workers derive their windows from it (`planning`) and
+refuse other bars and other counts. Shapes are in bars: a span, and a range of holes, is [start, stop), half-open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer.data.settings import CALENDARS, EXCHANGES
+from trainer.data.splits import Span, Spans
+from trainer.errors import DataError
+from trainer.job import Job
+from trainer.own_file import OwnFile
+from trainer.plan.checked import Checked
+from trainer.settings import TargetSettings
+
+FORMAT = 1
+LARGEST_BYTES = 1 << 28
+SPANS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldPlan:
+    """The spans of one fold, and how many bars of each a model can use; `chunks` is 0 for a model that reads windows."""
+
+    spans: Spans
+    bars: Mapping[str, int]  # by span: those that have a label there, and all that it takes
+    ties: int  # bars dropped because nothing moves
+    chunks: int
+
+    @property
+    def num_reads(self) -> int:
+        """Return how many windows, or chunks, an epoch visits."""
+        return self.chunks or self.bars["train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymbolPlan:
+    """One symbol: its bars, what was chosen for it, and its folds, oldest first."""
+
+    symbol: str
+    files: tuple[str, ...]
+    rows: int  # in the files, before they are joined and cut to the last bars
+    bars: int
+    first: str  # the first bar's start, UTC
+    last: str
+    sha256: str  # of the bars: `planning.bars_sha256`
+    calendar: str
+    holes: tuple[tuple[int, int], ...]  # ranges of bars before each of which a hole lies
+    target: Mapping[str, Any]  # the target's settings, with what the job leaves open chosen
+    horizon_bars: int
+    folds: tuple[FoldPlan, ...]
+
+    @property
+    def num_holes(self) -> int:
+        """Return the number of holes."""
+        return sum(stop - start for start, stop in self.holes)
+
+    @property
+    def mark(self) -> bytes:
+        """Return what a model of this symbol depends on: the bars, and all that was chosen. Not where they were read."""
+        values = {key: value for key, value in _symbol_values(self).items() if key not in ("files", "rows")}
+        return json.dumps(values, sort_keys=True).encode()
+
+    def target_of(self, job: Job) -> TargetSettings:
+        """Return the job's target as chosen for this symbol. Raises DataError for one that the job does not leave open."""
+        for option in job.target.options():
+            if target_values(option) == dict(self.target):
+                return option
+        raise DataError(
+            f"the plan has {dict(self.target)} for {self.symbol}",
+            why=f"the job's target is {job.target.name} with {target_values(job.target)}",
+            do="Plan again: leave --plan out.",
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return what events and reports say of it."""
+        return {
+            "bars": self.bars,
+            "holes": self.num_holes,
+            "ties": self.folds[-1].ties,
+            "calendar": self.calendar,
+            "windows": dict(self.folds[-1].bars),
+            "folds": [dict(fold.bars) for fold in self.folds],
+            **self.target,
+            "horizon_bars": self.horizon_bars,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedSymbol:
+    """A symbol that no model can be trained on, and the error that says why."""
+
+    symbol: str
+    bars: int
+    what: str
+    why: str
+    do: str
+
+    @property
+    def error(self) -> DataError:
+        """Return the error."""
+        return DataError(self.what, why=self.why, do=self.do)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFile:
+    """A candle file, and what the job takes from it."""
+
+    file: str
+    bytes: int
+    sha256: str
+    bars: int
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPlan:
+    """The plan of a job's data."""
+
+    made_for: Mapping[str, Any]  # the settings that planning reads: `settings_of`
+    timeframe: str
+    inputs: tuple[str, ...]  # of the model: features, then columns
+    synthetic: bool
+    files: tuple[PlannedFile, ...]
+    symbols: Mapping[str, SymbolPlan]
+    refused: Mapping[str, RefusedSymbol]
+
+    def to_bytes(self) -> bytes:
+        """Return plan.json. Raises DataError where it would be too large to be read again."""
+        values = {
+            "format": FORMAT,
+            "made_for": self.made_for,
+            "timeframe": self.timeframe,
+            "inputs": list(self.inputs),
+            "synthetic": self.synthetic,
+            "files": [asdict(file) for file in self.files],
+            "symbols": {symbol: _symbol_values(entry) for symbol, entry in self.symbols.items()},
+            "refused": {
+                symbol: {key: value for key, value in asdict(entry).items() if key != "symbol"}
+                for symbol, entry in self.refused.items()
+            },
+        }
+        content = json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
+        if len(content) > LARGEST_BYTES:
+            holes = sum(entry.num_holes for entry in self.symbols.values())
+            raise DataError(
+                f"the plan takes {len(content)} bytes, {LARGEST_BYTES} are the most",
+                why=f"{holes} holes",
+                do="Train fewer symbols.",
+            )
+        return content
+
+    def summary(self) -> dict[str, Any]:
+        """Return the data summary of the `started` event."""
+        planned = self.symbols.values()
+        return {
+            "files": [{"file": file.file, "bars": file.bars, "symbols": list(file.symbols)} for file in self.files],
+            "timeframe": self.timeframe,
+            "bars": sum(entry.bars for entry in planned) + sum(entry.bars for entry in self.refused.values()),
+            "holes": sum(entry.num_holes for entry in planned),
+            "synthetic": self.synthetic,
+            "symbols": {entry.symbol: entry.summary() for entry in planned},
+            "refused": [str(entry.error) for entry in self.refused.values()],
+        }
+
+    def check_fits(self, job: Job) -> None:
+        """Raise DataError where the plan is of another job."""
+        made_for, wanted = dict(self.made_for), settings_of(job)
+        others = sorted(
+            f"{table}.{key}"
+            for table in wanted
+            for key in wanted[table].keys() | made_for.get(table, {}).keys()
+            if wanted[table].get(key) != made_for.get(table, {}).get(key)
+        )
+        missing = [symbol for symbol in job.data.symbols if symbol not in self.symbols and symbol not in self.refused]
+        folds = {len(entry.folds) for entry in self.symbols.values()} - {job.data.folds}
+        if others or missing or folds:
+            why = (
+                f"it has another {', '.join(others)}"
+                if others
+                else f"it has no {', '.join(missing)}"
+                if missing
+                else "other folds"
+            )
+            raise DataError("the plan is of another job", why=why, do="Plan again: leave --plan out.")
+
+
+def settings_of(job: Job) -> dict[str, dict[str, Any]]:
+    """Return the settings of a job that planning reads, as JSON values."""
+    data = {key: value for key, value in job.to_dict()["data"].items() if key not in ("path", "symbols", "timeframe")}
+    model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
+    return {"data": data, "model": model, "target": {"name": job.target.name, **target_values(job.target)}}
+
+
+def target_values(target: TargetSettings) -> dict[str, Any]:
+    """Return the settings of a target that its labels follow from, as JSON values; of one of the user's own, their digest."""
+    return {"code": target.code} if isinstance(target, OwnFile) else asdict(target)
+
+
+def sha256_of_plan(content: bytes) -> str:
+    """Return the hash by which a manifest pins a plan."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_plan(content: bytes) -> DataPlan:
+    """Read plan.json. Raises DataError for anything that no planning writes."""
+    try:
+        if len(content) > LARGEST_BYTES:
+            raise ValueError(f"it has {len(content)} bytes, {LARGEST_BYTES} are the most")
+        return _plan(Checked(json.loads(content, parse_constant=_no_constant), "plan"))
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError("the plan can't be used", why=str(error)[:300], do="Plan again: leave --plan out.") from error
+
+
+def _plan(value: Checked) -> DataPlan:
+    keys = ("format", "made_for", "timeframe", "inputs", "synthetic", "files", "symbols", "refused")
+    parts = value.table(keys)
+    if parts["format"].number() != FORMAT:
+        raise ValueError(f"its format is {parts['format'].number()}, this version reads {FORMAT}")
+    files = tuple(_file(item) for item in parts["files"].items())
+    symbols = {name: _symbol(name, item) for name, item in parts["symbols"].entries().items()}
+    refused = {name: _refused(name, item) for name, item in parts["refused"].entries().items()}
+    if symbols.keys() & refused.keys():
+        raise ValueError(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
+    unknown = {name for entry in symbols.values() for name in entry.files} - {file.file for file in files}
+    if unknown:
+        raise ValueError(f"{sorted(unknown)[0]!r} is none of its files")
+    made_for = {
+        table: {key: item.plain() for key, item in settings.entries().items()}
+        for table, settings in parts["made_for"].table(("data", "model", "target")).items()
+    }
+    return DataPlan(
+        made_for=made_for,
+        timeframe=parts["timeframe"].text(),
+        inputs=tuple(item.text() for item in parts["inputs"].items(least=1)),
+        synthetic=parts["synthetic"].flag(),
+        files=files,
+        symbols=symbols,
+        refused=refused,
+    )
+
+
+def _file(value: Checked) -> PlannedFile:
+    parts = value.table(("file", "bytes", "sha256", "bars", "symbols"))
+    return PlannedFile(
+        file=parts["file"].file_name(),
+        bytes=parts["bytes"].number(),
+        sha256=parts["sha256"].sha256(),
+        bars=parts["bars"].number(),
+        symbols=tuple(item.text() for item in parts["symbols"].items()),
+    )
+
+
+def _refused(symbol: str, value: Checked) -> RefusedSymbol:
+    parts = value.table(("bars", "what", "why", "do"))
+    texts = {key: parts[key].text(longest=2000) for key in ("what", "why", "do")}
+    return RefusedSymbol(symbol=symbol, bars=parts["bars"].number(), **texts)
+
+
+def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
+    values = {key: getattr(entry, key) for key in _SYMBOL_KEYS}
+    folds = [
+        {
+            **{name: [span.start, span.stop] for name, span in fold.spans.items()},
+            "bars": dict(fold.bars),
+            "ties": fold.ties,
+            "chunks": fold.chunks,
+        }
+        for fold in entry.folds
+    ]
+    return {**values, "target": dict(entry.target), "folds": folds}
+
+
+_SYMBOL_KEYS = ("files", "rows", "bars", "first", "last", "sha256", "calendar", "holes", "target", "horizon_bars", "folds")
+
+
+def _symbol(symbol: str, value: Checked) -> SymbolPlan:
+    parts = value.table(_SYMBOL_KEYS)
+    bars = parts["bars"].number(least=1)
+    return SymbolPlan(
+        symbol=symbol,
+        files=tuple(item.file_name() for item in parts["files"].items()),
+        rows=parts["rows"].number(least=bars),
+        bars=bars,
+        first=parts["first"].text(),
+        last=parts["last"].text(),
+        sha256=parts["sha256"].sha256(),
+        calendar=parts["calendar"].choice((*CALENDARS[1:], *EXCHANGES)),  # chosen: not auto
+        holes=_holes(parts["holes"], bars),
+        target={key: item.plain() for key, item in parts["target"].entries().items()},
+        horizon_bars=parts["horizon_bars"].number(least=1, most=bars),
+        folds=tuple(_fold(item, bars) for item in parts["folds"].items(least=1)),
+    )
+
+
+def _holes(value: Checked, bars: int) -> tuple[tuple[int, int], ...]:
+    ranges, end = [], 0
+    for item in value.items():
+        start, stop = item.range(least=max(1, end), most=bars)  # no hole lies before the first bar
+        if start == stop:
+            raise ValueError(f"{item.name} is empty")
+        ranges.append((start, stop))
+        end = stop + 1  # what touches the range before is part of it
+    return tuple(ranges)
+
+
+def _fold(value: Checked, bars: int) -> FoldPlan:
+    parts = value.table((*SPANS, "bars", "ties", "chunks"))
+    spans = dict[str, Span]()
+    end = 0
+    for name in SPANS:
+        start, stop = parts[name].range(least=end, most=bars)
+        spans[name], end = Span(start=start, stop=stop), stop
+    found = parts["bars"].table(SPANS)
+    counts = {name: found[name].number(least=1, most=len(spans[name])) for name in SPANS}
+    return FoldPlan(
+        spans=Spans(**spans),
+        bars=counts,
+        ties=parts["ties"].number(most=bars),
+        chunks=parts["chunks"].number(most=counts["train"]),
+    )
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")

@@ -1,0 +1,134 @@
+"""Bars are planned once: from the candles of a job to its plan, and from the plan to the windows of a symbol. Numpy, no torch.
+
+`plan_data` is run by whoever reads the bars first: the data check at a desk, or a training that is given no plan. It holds one
+symbol at a time. `plans_of` is what workers ask: nothing is chosen again, and other bars or other counts are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainer.data.calendar import session_clock
+from trainer.data.candles import Candles, time_text
+from trainer.data.reading import CandleFolder, FileRead
+from trainer.data.sources import FIELDS
+from trainer.errors import DataError
+from trainer.job import Job
+from trainer.plan.document import DataPlan, FoldPlan, PlannedFile, RefusedSymbol, SymbolPlan, settings_of, target_values
+from trainer.plan.plans import BarTimes, Plan, follow, plan_folds
+
+
+def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = ()) -> CandleFolder:
+    """Return the job's candles at `path`, see `CandleFolder`. Raises DataError where nothing, or nothing clear, is meant."""
+    data = job.data
+    return CandleFolder(
+        path, scratch, symbols=data.symbols, timeframe=data.timeframe, bars=data.bars, columns=data.columns, files=files
+    )
+
+
+def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
+    """Plan every symbol of the job. Raises DataError where a file can't be used, and where no symbol can be trained on."""
+    symbols: dict[str, SymbolPlan] = {}
+    refused: dict[str, RefusedSymbol] = {}
+    for symbol in folder.symbols:
+        planned = _plan_one(symbol, job, folder)
+        if isinstance(planned, SymbolPlan):
+            symbols[symbol] = planned
+        else:
+            refused[symbol] = planned
+    if not symbols:
+        raise next(iter(refused.values())).error
+    return DataPlan(
+        made_for=settings_of(job),
+        timeframe=folder.timeframe,
+        inputs=job.data.inputs,
+        synthetic=folder.synthetic,
+        files=tuple(_file(read) for read in folder.files()),
+        symbols=symbols,
+        refused=refused,
+    )
+
+
+def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
+    """Return the symbol's plan for each fold, derived from the job's. Raises DataError for other bars and other counts."""
+    symbol = candles.symbol
+    if len(candles) != entry.bars or bars_sha256(candles) != entry.sha256:
+        raise DataError(
+            f"the bars of {symbol} are not those that were planned",
+            why=f"there are {len(candles)} to {time_text(candles.timestamp[-1])}; the plan has {entry.bars} to {entry.last}",
+            do="Plan again: leave --plan out.",
+        )
+    hole = np.zeros(len(candles), dtype=bool)
+    for start, stop in entry.holes:
+        hole[start:stop] = True
+    clock = session_clock(candles.timestamp, candles.timeframe, entry.calendar)
+    time = BarTimes(calendar=entry.calendar, holes=hole, clock=clock)
+    spans = [fold.spans for fold in entry.folds]
+    plans = follow(candles, job, time, entry.target_of(job), horizon_bars=entry.horizon_bars, folds=spans)
+    for number, (plan, fold) in enumerate(zip(plans, entry.folds, strict=True), 1):
+        if (counted := _fold(plan)) != fold:
+            raise DataError(
+                f"fold {number} of {symbol} has other windows than its plan",
+                why=f"{dict(counted.bars)} and {counted.chunks} chunks; the plan has {dict(fold.bars)} and {fold.chunks}",
+                do="Plan again: leave --plan out.",
+            )
+    return plans
+
+
+def bars_sha256(candles: Candles) -> str:
+    """Return the hash of the bars: of each column's name and of the hash of its bytes."""
+    digest = hashlib.sha256()
+    bars = {name: getattr(candles, name) for name in ("timestamp", *FIELDS)}
+    for name, values in {**bars, **{f"column {name}": values for name, values in candles.columns.items()}}.items():
+        digest.update(name.encode() + hashlib.sha256(np.ascontiguousarray(values).data).digest())
+    return digest.hexdigest()
+
+
+def _plan_one(symbol: str, job: Job, folder: CandleFolder) -> SymbolPlan | RefusedSymbol:
+    """Plan one symbol. Its candles live no longer than this call."""
+    candles = folder.read(symbol)
+    try:
+        plans = plan_folds(candles, job)
+    except DataError as error:
+        return RefusedSymbol(symbol=symbol, bars=len(candles), what=error.what, why=error.why, do=error.do)
+    return _symbol(candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol))
+
+
+def _symbol(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
+    last = plans[-1]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], last.time.holes, [False]])))
+    return SymbolPlan(
+        symbol=candles.symbol,
+        files=tuple(files),
+        rows=rows,
+        bars=len(candles),
+        first=time_text(candles.timestamp[0]),
+        last=time_text(candles.timestamp[-1]),
+        sha256=bars_sha256(candles),
+        calendar=last.time.calendar,
+        holes=tuple((int(start), int(stop)) for start, stop in edges.reshape(-1, 2)),
+        target=target_values(last.target),
+        horizon_bars=last.horizon_bars,
+        folds=tuple(_fold(plan) for plan in plans),
+    )
+
+
+def _fold(plan: Plan) -> FoldPlan:
+    return FoldPlan(
+        spans=plan.spans,
+        bars={name: len(rows) for name, rows in plan.bars.items()},
+        ties=plan.ties,
+        chunks=0 if plan.chunks is None else len(plan.chunks),
+    )
+
+
+def _file(read: FileRead) -> PlannedFile:
+    with read.path.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return PlannedFile(
+        file=read.file, bytes=read.path.stat().st_size, sha256=sha256, bars=read.bars, symbols=tuple(sorted(read.symbols))
+    )
