@@ -145,10 +145,9 @@ def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
 
 def send_plan(node: Node) -> None:
     """Send the plan that the trainer made here, for whoever wants to know what was trained on."""
-    identity, path = node.status.identity, node.work / "models" / "plan.json"
+    path = node.work / "models" / "plan.json"
     if path.exists():
-        prefix = store.node_prefix(identity.run_id, identity.attempt, identity.node)
-        node.uplink.try_send(f"{prefix}plan.json", path.read_bytes())
+        node.uplink.try_send(f"{node.status.identity.keys.folder}plan.json", path.read_bytes())
 
 
 def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
