@@ -166,3 +166,36 @@ def model_done(symbol: str) -> dict[str, Any]:
     model = f"lstm_{symbol}_1m"
     done = {"event": "model_done", "model": model, "symbol": symbol, "family": "lstm", "file": f"{model}.safetensors"}
     return {**done, "metrics": {}}
+
+
+def test_the_launchs_plan_is_checked_by_its_hash_and_given_to_the_trainer(machine: Any) -> None:
+    content, key = b'{"a": "plan"}', f"runs/{RUN}/plan.json"
+    machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=content)
+    machine.known = {"plan": {"key": key, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
+    look = "print('plan:', options.plan.read_text(), flush=True)\n"
+    machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
+    machine.start()
+    machine.wait_until_off()
+    assert machine.result()["state"] == "done"
+    log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
+    assert 'plan: {"a": "plan"}' in log
+    assert f"{NODE}plan.json" not in machine.keys(NODE)  # it is in the bucket already
+
+
+def test_a_plan_with_another_hash_is_not_trained_by(machine: Any) -> None:
+    key = f"runs/{RUN}/plan.json"
+    machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=b"{}")
+    machine.known = {"plan": {"key": key, "sha256": "0" * 64, "bytes": 2}}
+    machine.start()
+    machine.wait_until_off()
+    result = machine.result()
+    assert (result["state"], result["error"]["code"]) == ("failed", 100)
+    assert result["error"]["what"] == f"input {key} can't be used" and "the manifest says 000" in result["error"]["why"]
+
+
+def test_a_plan_that_the_trainer_made_is_sent_for_whoever_wants_to_know(machine: Any) -> None:
+    made = "(options.out / 'plan.json').write_text('made here')\n"
+    machine.trainer = machine.trainer.replace("time.sleep(script", made + "time.sleep(script")
+    machine.start()
+    machine.wait_until_off()
+    assert machine.result()["state"] == "done" and machine.read(f"{NODE}plan.json") == b"made here"

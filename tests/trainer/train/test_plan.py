@@ -1,0 +1,52 @@
+"""A training plans its data where nobody has, follows a plan that it is given, and asks it which models are finished."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainer.artifacts.card import read_card
+from trainer.errors import DataError
+from trainer.job import job_of
+from trainer.plan.document import read_plan
+from trainer.train import source as sources
+from trainer.train.source import open_data
+from trainer.train.task import Task, kept
+
+
+def test_a_training_follows_the_plan_of_another_and_leaves_no_arrays(tmp_path, write_candles, start):
+    data = tmp_path / "data"
+    data.mkdir()
+    write_candles(data, "AAA-USD", bars=1000)
+    first = start(data, "--epochs", "1", name="first")
+    assert first.end() == 0
+    plan = read_plan((first.out / "plan.json").read_bytes())
+    assert first.events("started")[0]["data"] == json.loads(json.dumps(plan.summary()))
+    again = start(data, "--epochs", "1", "--plan", str(first.out / "plan.json"), name="again")
+    assert again.end() == 0 and (again.out / "plan.json").read_bytes() == (first.out / "plan.json").read_bytes()
+    model = "lstm-direction_AAA-USD_1m.safetensors"
+    assert read_card(again.out / model).metrics == read_card(first.out / model).metrics
+    assert not (again.out / ".candles").exists()
+    (data / "AAA-USD_1m_2024-2024.parquet").unlink()
+    write_candles(data, "AAA-USD", bars=1000, seed=9)
+    other = start(data, "--epochs", "1", "--plan", str(first.out / "plan.json"), name="other")
+    assert other.end() == 100
+    assert "the bars of AAA-USD are not those that were planned" in other.events("model_failed")[0]["reason"]
+
+
+def test_whether_a_model_is_finished_is_asked_before_a_bar_is_read(planted, monkeypatch):
+    data = open_data(planted.job, planted.data, scratch=planted.data)
+    monkeypatch.setattr(sources, "read_parts", lambda *_, **__: pytest.fail("bars are read"))
+    done = kept(planted.task, planted.job, data, out=planted.out)
+    assert done is not None and done["sha256"] == planted.done["sha256"]
+
+
+def test_a_symbol_that_planning_refused_is_refused_in_the_same_words(tmp_path, write_candles):
+    write_candles(tmp_path, "AAA-USD", bars=1000)
+    write_candles(tmp_path, "BBB-USD", bars=100)
+    job = job_of(batch=64, lookback=20)
+    data = open_data(job, tmp_path, scratch=tmp_path)
+    task = Task(symbol="BBB-USD", family="lstm", timeframe="1m", estimate=0, seed=0)
+    with pytest.raises(DataError, match="BBB-USD has 100 bars .one label needs"):
+        kept(task, job, data, out=tmp_path)
