@@ -7,7 +7,12 @@ import signal
 import time
 from pathlib import Path
 
-from trainer.node.trainer_process import TrainerProcess
+from trainer.node.trainer_process import TrainerFiles, TrainerProcess
+
+
+def no_files(folder: Path) -> TrainerFiles:
+    """Return files that are not there: the trainer ends at once."""
+    return TrainerFiles(job=folder / "no-such-job.json", plan=None, profiles=folder / "profiles.toml")
 
 
 def test_the_number_of_a_trainer_that_has_ended_is_its_own_until_its_group_is_killed(tmp_path: Path, monkeypatch) -> None:
@@ -20,9 +25,7 @@ def test_the_number_of_a_trainer_that_has_ended_is_its_own_until_its_group_is_ki
         killpg(group, number)
 
     monkeypatch.setattr(os, "killpg", watched)
-    profiles = tmp_path / "profiles.toml"
-    job = tmp_path / "no-such-job.json"
-    with TrainerProcess(work=tmp_path, job=job, workers=1, device="cpu", profiles=profiles) as trainer:
+    with TrainerProcess(work=tmp_path, files=no_files(tmp_path), workers=1, device="cpu") as trainer:
         deadline = time.monotonic() + 500
         while (code := trainer.poll()) is None:
             assert time.monotonic() < deadline
@@ -32,8 +35,6 @@ def test_the_number_of_a_trainer_that_has_ended_is_its_own_until_its_group_is_ki
 
 
 def test_a_trainer_that_was_killed_tells_the_signal(tmp_path: Path) -> None:
-    with TrainerProcess(
-        work=tmp_path, job=tmp_path / "job.json", workers=1, device="cpu", profiles=tmp_path / "profiles.toml"
-    ) as trainer:
+    with TrainerProcess(work=tmp_path, files=no_files(tmp_path), workers=1, device="cpu") as trainer:
         os.kill(trainer.pid, signal.SIGKILL)
         assert trainer.wait() == -signal.SIGKILL
