@@ -24,6 +24,7 @@ from trainer.own_file import OwnFile, reference
 from trainer.settings import CHUNKS, HomeSettings, ModelSettings, TargetSettings, bad_value, keys_of, read_keys, setting, typed
 from trainer.train.settings import AUTO, BATCH_OF_THE_MODEL, TrainSettings
 
+MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 TABLES = ("data", "model", "target", "train", "machine")
 EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
@@ -51,6 +52,10 @@ class Job:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
             raise bad_value("name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes")
+        if (count := max(1, len(self.data.symbols)) * self.data.folds * self.train.seeds) > MOST_MODELS:
+            why = f"{max(1, len(self.data.symbols)):,} symbols x {self.data.folds:,} folds x {self.train.seeds:,} seeds"
+            do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds or train.seeds."
+            raise UsageError(f"this job makes {count:,} models", why=why, do=do)
         if self.train.batch == BATCH_OF_THE_MODEL:
             object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
         if self.train.batch == 0 and self.model.reads == CHUNKS:
@@ -100,7 +105,7 @@ def load_job(path: Path) -> Tables:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (ValueError, RecursionError, IsADirectoryError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
     for table in _HOMES:  # a file beside the job file
@@ -306,5 +311,5 @@ def _everywhere() -> dict[str, list[str]]:
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # a number of 5,000 digits is a ValueError of another kind
         return text

@@ -10,6 +10,7 @@ from trainer.errors import UsageError
 from trainer.settings import bad_value, check_values, setting
 
 MARKETS = ("on_demand", "spot")
+LONGEST = timedelta(days=366)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -21,9 +22,9 @@ class MachineSettings:
     instance: tuple[str, ...] = setting((), "Instance types in order of preference.")
     gpu_profile: str = setting("", "Profile of the GPU, as `mayfly profiles` lists them; empty: by the GPU that is there.")
     market: str = setting("on_demand", "Market: " + " or ".join(MARKETS) + ".", choices=MARKETS)
-    budget: float = setting(0.0, "Dollars the run may cost at most; 0: no budget.", least=0)
+    budget: float = setting(0.0, "Dollars the run may cost at most; 0: no budget.", least=0, most=10_000_000)
     max_duration: str = setting("", "Longest run, such as 90m or 6h; empty: three times the plan, 30m to 12h.")
-    nodes: int = setting(1, "Instances of the run.", least=1)
+    nodes: int = setting(1, "Instances of the run.", least=1, most=1_000)
 
     def __post_init__(self) -> None:
         check_values("machine", self)
@@ -41,10 +42,13 @@ def parse_duration(text: str) -> timedelta:
     """Parse '90m', '1h30m', '2d'. Raises UsageError for anything else, zero included."""
     parts = _DURATION.findall(text.strip().lower())
     if not parts or _DURATION.sub("", text.strip().lower()).strip():
-        raise UsageError(f"'{text}' is not a duration", do="Write it as 45s, 90m, 6h or 1h30m.")
-    total = timedelta(**{_DURATION_UNITS[unit]: 0 for _, unit in parts})
-    for number, unit in parts:
-        total += timedelta(**{_DURATION_UNITS[unit]: float(number)})
+        raise UsageError(f"'{text[:40]}' is not a duration", do="Write it as 45s, 90m, 6h or 1h30m.")
+    try:
+        total = sum((timedelta(**{_DURATION_UNITS[unit]: float(number)}) for number, unit in parts), timedelta(0))
+    except OverflowError:
+        total = timedelta.max
+    if total > LONGEST:
+        raise UsageError(f"'{text[:40]}' is longer than any run", do=f"Give a duration of at most {LONGEST.days} days.")
     if total <= timedelta(0):
         raise UsageError(f"'{text}' is no time at all", do="Give a duration above zero.")
     return total

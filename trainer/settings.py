@@ -12,14 +12,15 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from trainer.errors import UsageError
 
+MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
 WINDOWS, CHUNKS = "windows", "chunks"  # what a model reads: one output a window, or one for each bar of a chunk
 FLOAT, HALF = 4, 2  # bytes of a number
 HIGHER, LOWER = "higher", "lower"
 _LIMITS = {
-    "least": (ge, "{:g} or more"),
-    "above": (gt, "above {:g}"),
-    "most": (le, "at most {:g}"),
-    "below": (lt, "below {:g}"),
+    "least": (ge, "{:,} or more"),
+    "above": (gt, "above {:,}"),
+    "most": (le, "at most {:,}"),
+    "below": (lt, "below {:,}"),
 }
 
 
@@ -47,17 +48,25 @@ def read_keys(table: str, cls: Any, values: Mapping[str, Any]) -> dict[str, Any]
 
 def horizon_setting() -> Any:
     """Declare `horizon`, which several targets have in common."""
-    return setting(5, "Bars from a bar to the end of its label.", least=1)
+    return setting(5, "Bars from a bar to the end of its label.", least=1, most=100_000)
 
 
 def volatility_bars_setting() -> Any:
     """Declare `volatility_bars`, which several targets have in common."""
-    return setting(60, "Bars of the trailing volatility, which is the unit of the label.", least=2)
+    return setting(60, "Bars of the trailing volatility, which is the unit of the label.", least=2, most=1_000_000)
 
 
 def bad_value(key: str, value: Any, expected: str) -> UsageError:
     """Return the error for a value that makes no sense. `key` has its table: train.epochs."""
-    return UsageError(f"job key '{key}' is {value!r}", why=f"it must be {expected}", do=f"Set {key} to {expected}.")
+    return UsageError(f"job key '{key}' is {brief(value)}", why=f"it must be {expected}", do=f"Set {key} to {expected}.")
+
+
+def brief(value: Any) -> str:
+    """Write a value as an error names it: not more of it than fits a line."""
+    if isinstance(value, int) and not -MOST_NUMBER <= value <= MOST_NUMBER:
+        return "a number of more than 18 digits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
 def check_values(table: str, settings: Any) -> None:
@@ -77,6 +86,8 @@ def typed(key: str, value: Any, hint: Any) -> Any:
         items = value.split(",") if isinstance(value, str) else value
         if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
             return tuple(item.strip() for item in items if item.strip())
+    elif isinstance(value, int) and abs(value) > MOST_NUMBER:
+        raise bad_value(key, value, "a number of at most 18 digits")
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -84,7 +95,7 @@ def typed(key: str, value: Any, hint: Any) -> Any:
     elif type(value) is hint:
         return value
     expected = "a list of texts" if get_args(hint) else _EXPECTED[hint]
-    raise UsageError(f"job key '{key}' is {value!r}", why=f"it takes {expected}", do=f"Set {key} to {expected}.")
+    raise UsageError(f"job key '{key}' is {brief(value)}", why=f"it takes {expected}", do=f"Set {key} to {expected}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -282,4 +282,5 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     result_makes_a_receipt_that_is_readable_or_is_refused,
     receipt_is_shown_or_refused,
     record_is_decided_on_or_refused,
+    job_is_read_or_refused,
 )

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from trainer import job as jobs
+from trainer import models, targets
 from trainer.data.settings import DataSettings
 from trainer.errors import UsageError
 from trainer.job import Job, job_from, job_from_json, job_of, load_job, parse_assignments, with_keys, with_settings
-from trainer.machine import parse_duration
+from trainer.machine import MachineSettings, parse_duration
+from trainer.settings import keys_of
+from trainer.train.settings import TrainSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ("trainer.data.settings", "trainer.train.settings", "trainer.machine", "trainer.job")
@@ -177,3 +180,44 @@ def test_settings_load_with_heavy_libraries_blocked(module):
     blocked = "torch", "numpy", "pandas", "pyarrow", "boto3", "botocore"
     script = f"import sys\nfor name in {blocked}: sys.modules[name] = None\nimport {module}\n"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, timeout=60)
+
+
+def numbers_of_a_job() -> list[str]:
+    """Return every key that takes a number, as the tables declare them."""
+    places = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
+    homes = [(f"model {name}", cls) for name, cls in models.MODELS.items()]
+    homes += [(f"target {name}", cls) for name, cls in targets.TARGETS.items()]
+    return [
+        f"{place}.{key}"
+        for place, cls in [*places.items(), *homes]
+        for key, item in keys_of(cls).items()
+        if item.type in ("int", "float") and not {"most", "below"} & item.metadata["limits"].keys()
+    ]
+
+
+def test_every_number_of_a_job_has_an_upper_bound():
+    assert numbers_of_a_job() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epochs=12345678901234567890123456",
+        "folds=1000000000",
+        "epochs=" + "9" * 5000,
+        "budget=1e300",
+        "batch=1000000000000",
+        "max_duration=999999999999999999w",
+        "name=" + "9" * 30,
+        "seed=-1",
+        "test_fraction=nan",
+        "horizon=inf",
+    ],
+)
+def test_a_number_without_sense_is_one_short_line(text):
+    assert len(refusal(lambda: job_from(with_keys({}, parse_assignments([text]))))) < 300
+
+
+def test_folds_seeds_and_symbols_are_bounded_together():
+    line = refusal(lambda: job_of(symbols=tuple(f"S{number}" for number in range(500)), folds=10, test_fraction=0.01, seeds=10))
+    assert "makes 50,000 models (500 symbols x 10 folds x 10 seeds)" in line

@@ -6,6 +6,7 @@ The check runs in a child because it needs pyarrow, and the launcher does not. I
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,15 @@ class DataCheck:
         job_file = Path(self._folder.name) / "job.json"
         job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
         command = [sys.executable, "-m", "trainer.plan.check", "--job", str(job_file), "--data", job.data.path]
-        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        theirs, self._ours = os.pipe()  # its other end closes when this process ends, whatever ends it: then the child does
+        self._child = subprocess.Popen(
+            [*command, "--parent", str(theirs)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(theirs,),
+        )
+        os.close(theirs)
 
     def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
         """Wait for the check and return what it found. Raises DataError as the child wrote it."""
@@ -65,6 +74,9 @@ class DataCheck:
         if self._child.poll() is None:
             self._child.kill()
             self._child.wait()
+        if self._ours >= 0:
+            os.close(self._ours)
+            self._ours = -1
         self._folder.cleanup()
 
     def _understood(self, report: Mapping[str, Any]) -> tuple[ChosenCandles, list[LocalFile]]:

@@ -28,15 +28,18 @@ class DataSettings:
     path: str = setting("", "Folder or file of candles, uploaded to the bucket's raw/; empty: what raw/ holds.")
     symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
     timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
-    bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0)
+    bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
     columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads, by name.")
     features: str = setting("all", "Features computed from the bars, beside the columns: all, none.", choices=OURS)
     calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ", or by an exchange such as XNYS.")
     validation_fraction: float = setting(0.15, "Share of the bars, after training, for early stopping.", above=0, below=1)
     test_fraction: float = setting(0.15, "Share of the bars, at the end, for the final score.", above=0, below=1)
-    embargo: int = setting(0, "Bars left out between spans; never below the horizon.", least=0)
+    embargo: int = setting(0, "Bars left out between spans; never below the horizon.", least=0, most=10_000_000)
     folds: int = setting(
-        1, "Models in time: each is tested on the bars after those of the one before, and trains on all older.", least=1
+        1,
+        "Models in time: each is tested on the bars after those of the one before, and trains on all older.",
+        least=1,
+        most=1_000,
     )
 
     def __post_init__(self) -> None:

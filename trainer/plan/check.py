@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.plan.check", description="Check a job's candles without training.")
     parser.add_argument("--job", type=Path, help="the job as JSON; without it, a job's defaults")
     parser.add_argument("--data", type=Path, required=True, help="folder or file of candles")
+    parser.add_argument("--parent", type=int, help="a pipe of whoever started this; when its other end closes, this ends")
     options = parser.parse_args(arguments)
+    if options.parent is not None:
+        threading.Thread(target=_end_with, args=(options.parent,), name="parent-watch", daemon=True).start()
     try:
         report = check_data(options.data, _job(options.job))
     except TrainerError as error:
@@ -79,6 +84,13 @@ def main(arguments: list[str] | None = None) -> int:
     json.dump(report, sys.stdout)
     print()
     return 0
+
+
+def _end_with(pipe: int) -> None:
+    """End this process when the other end of a pipe closes."""
+    while os.read(pipe, 1):
+        pass
+    os._exit(1)
 
 
 def _job(path: Path | None) -> Job:

@@ -37,10 +37,10 @@ class LstmSettings(ModelSettings):
     has_stacked_form = True
     is_recurrent = True
 
-    hidden: int = setting(64, "Hidden units of each layer.", least=1)
-    layers: int = setting(2, "Layers.", least=1)
+    hidden: int = setting(64, "Hidden units of each layer.", least=1, most=16_384)
+    layers: int = setting(2, "Layers.", least=1, most=64)
     dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
-    lookback: int = setting(60, "Bars of a window.", least=1)
+    lookback: int = setting(60, "Bars of a window.", least=1, most=100_000)
 
     @property
     def bars_seen(self) -> int:

@@ -39,11 +39,15 @@ class TcnSettings(ModelSettings):
     counts_gradients = True
     small = {"blocks": 4, "width": 32, "chunk": 256}
 
-    width: int = setting(512, "Channels of each convolution.", least=1)
-    blocks: int = setting(12, "Residual blocks of two dilated causal convolutions.", least=1)
-    dilation_cap: int = setting(32, "The dilation doubles from block to block, 1, 2, 4 ..., up to this.", least=1)
+    width: int = setting(512, "Channels of each convolution.", least=1, most=16_384)
+    blocks: int = setting(12, "Residual blocks of two dilated causal convolutions.", least=1, most=64)
+    dilation_cap: int = setting(
+        32, "The dilation doubles from block to block, 1, 2, 4 ..., up to this.", least=1, most=1_048_576
+    )
     dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
-    chunk: int = setting(1024, "Bars of a chunk; the bars that its first output looks back on are read besides.", least=1)
+    chunk: int = setting(
+        1024, "Bars of a chunk; the bars that its first output looks back on are read besides.", least=1, most=1_048_576
+    )
 
     @property
     def dilations(self) -> tuple[int, ...]:

@@ -33,7 +33,9 @@ class Barrier(TargetSettings):
 
     horizon: int = horizon_setting()
     volatility_bars: int = volatility_bars_setting()
-    barrier_width: float = setting(1.0, "Distance of both barriers, in trailing volatilities over the horizon.", above=0)
+    barrier_width: float = setting(
+        1.0, "Distance of both barriers, in trailing volatilities over the horizon.", above=0, most=1_000
+    )
 
     @property
     def outputs(self) -> int:

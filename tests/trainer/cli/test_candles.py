@@ -1,0 +1,34 @@
+"""The data check is a child: it ends with its launcher, whatever ends that one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from trainer.cli.candles import DataCheck
+from trainer.job import job_of
+
+
+def test_the_check_ends_when_the_other_end_of_its_pipe_closes(tmp_path):
+    os.mkfifo(tmp_path / "job.json")  # nobody writes it: the check waits for its job, as it would work, for ever
+    theirs, ours = os.pipe()
+    command = [sys.executable, "-m", "trainer.plan.check", "--job", str(tmp_path / "job.json"), "--data", str(tmp_path)]
+    child = subprocess.Popen([*command, "--parent", str(theirs)], pass_fds=(theirs,))
+    os.close(theirs)
+    os.close(ours)  # as the kernel does when the launcher is killed
+    assert child.wait() == 1
+
+
+def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
+    check = DataCheck(job_of(data=str(tmp_path)))
+    try:
+        child = check._child
+        child.send_signal(signal.SIGSTOP)  # as it is, while it is looked at
+        given = int(child.args[-1])
+        assert Path(f"/proc/{child.pid}/fd/{given}").readlink() == Path(f"/proc/self/fd/{check._ours}").readlink()
+        assert not os.get_inheritable(check._ours)
+    finally:
+        check.close()
