@@ -67,6 +67,13 @@ def _configured_key() -> str:
         return ""
 
 
+def user_session() -> Any:
+    """Return the session of the user's own settings: credentials and region as AWS's tools find them."""
+    return _session(own_settings=True)
+
+
+# Where botocore looks for the region. By itself it knows the second variable only; AWS's other tools read the first, before it.
+REGION_VARIABLES = ("region", ["AWS_REGION", "AWS_DEFAULT_REGION"], None, None)
 _session_lock = threading.Lock()
 
 
@@ -77,7 +84,7 @@ def _session(*, own_settings: bool) -> Any:
     import botocore.session
 
     if own_settings:
-        return boto3.Session()
+        return boto3.Session(botocore_session=botocore.session.Session(session_vars={"region": REGION_VARIABLES}))
     nothing = {"profile": (None, None, None, None), "config_file": (None, None, os.devnull, None)}
     session = botocore.session.Session(session_vars={**nothing, "credentials_file": (None, None, os.devnull, None)})
     return boto3.Session(botocore_session=session)

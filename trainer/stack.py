@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.access import Access, aws_error, error_code
+from trainer.access import Access, aws_error, error_code, user_session
 from trainer.aws_errors import NO_PARAMETER
 from trainer.errors import ConfigError, PermissionDenied, nearest
 from trainer.stack_outputs import StackOutputs, parameter_name
@@ -20,11 +20,10 @@ def require_sign_in(access: Access) -> None:
     """Raise ours where boto3 finds no credentials or no region; a rehearsal brings its own."""
     if access.access_key:
         return
-    import boto3  # late: --help and --dry-run errors must not wait for it
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError  # late: --help and --dry-run errors must not wait for it
 
     try:
-        session = boto3.Session()
+        session = user_session()
         missing = [] if session.get_credentials() else ["credentials"]
         missing += [] if access.region or session.region_name else ["region"]
     except BotoCoreError as error:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, NoRegionError
 
-from trainer.access import Access, _session, aws_error, own_access
+from trainer.access import Access, _session, aws_error, own_access, user_session
 from trainer.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
 
 REHEARSAL = Access(
@@ -80,3 +80,24 @@ def test_a_shell_that_borrows_the_embedded_aws_is_a_rehearsal(aws_server, access
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     assert not own_access().rehearsal  # and the verb says that there is no such profile
+
+
+@pytest.mark.parametrize(
+    ("variables", "region"),
+    [
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-1"),
+    ],
+)
+def test_the_region_is_found_where_aws_tools_and_our_messages_say(monkeypatch, variables, region):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    _session.cache_clear()
+    try:
+        assert Access().client("ec2").meta.region_name == user_session().region_name == region
+    finally:
+        _session.cache_clear()
