@@ -41,8 +41,8 @@ import torch
 
 from benchmarks.contenders import Phases, Share, Team, batches, in_order, lightning, ours, plain, plain_as_ours
 from benchmarks.rounds import half_precision, interleave, machine, median, ratio, write
-from trainer.data.candles import read_candles
 from trainer.data.features import FEATURES, compute_features
+from trainer.data.reading import read_candles
 from trainer.errors import DataError
 from trainer.job import Job, job_of, with_settings
 from trainer.models.lstm import CPU_SLICE
@@ -203,7 +203,7 @@ def _tune(job: Job) -> Candidate:
 def _rows(folder: Path) -> tuple[list[torch.Tensor], str]:
     """Return eight models' feature rows: two half-year slices of each series, else noise."""
     try:
-        series = read_candles(folder, symbols=SERIES, timeframe="1m").symbols
+        series = read_candles(folder, symbols=SERIES, timeframe="1m")
     except DataError:
         generator = torch.Generator().manual_seed(0)
         return [torch.randn(100_000, len(FEATURES), generator=generator) for _ in range(8)], "noise"

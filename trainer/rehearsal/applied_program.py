@@ -29,7 +29,8 @@ FORMAT = 1
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
 _PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py")
 _PACKAGE_FILES = ("**/*.py", "**/*.sh", "**/*.toml", "**/*.csv", "**/*.json")
-_ID = re.compile(r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b")  # subnet-0a1b..., an account's number
+# subnet-0a1b..., an account's number, the unique id of a role or an instance profile
+_ID = re.compile(r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\bA(?:ROA|IPA)[A-Z0-9]{17}\b")
 Send = Callable[[str, str, dict[str, Any]], dict[str, Any]]  # (service, operation, parameters) -> answer
 _OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is made anew
 

@@ -76,6 +76,12 @@ def account_as_text(access: Access, outputs: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def test_the_unique_ids_of_roles_are_identifiers() -> None:
+    """The stack's outputs name one: a replay must not give the role's of the account that was recorded."""
+    role = {"RoleId": "AROAQAAAAAAAWA6UJDF3O", "Arn": "arn:aws:iam::000000000001:role/mayfly"}
+    assert identifiers({"Role": role}) == ("000000000001", "AROAQAAAAAAAWA6UJDF3O")
+
+
 @pytest.mark.slow
 def test_a_replay_leaves_the_account_as_an_application_does(aws_server: EmbeddedAws) -> None:
     one, other = aws_server.account(), aws_server.account()

@@ -157,7 +157,9 @@ def test_the_test_scores_stand_beside_baselines_with_intervals_and_validation_is
 def test_a_learning_rate_that_breaks_the_loss_ends_in_one_clear_line(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=3000)
     with pytest.raises(TrainingFailed, match="lstm-direction_SIG-USD_1m did not train .*not finite"):
-        train(tmp_path, tmp_path / "out", hidden=4, batch=32, epochs=1, learning_rate=1e38, clip_norm=1e38)
+        train(
+            tmp_path, tmp_path / "out", hidden=4, batch=32, epochs=1, learning_rate=100.0, weight_decay=1.0
+        )  # weights grow a hundredfold a step
     assert not list((tmp_path / "out").glob("*"))
 
 
