@@ -239,7 +239,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
         )
         on_gpu = torch.cuda.is_available()
         loader = torch.utils.data.DataLoader(
-            Windows(member, job),
+            PlainWindows(member, job),
             batch_size=job.train.batch,
             sampler=Draws(member, job),
             num_workers=4 if on_gpu else 0,  # on a CPU its processes take from training what they give (all slower here)
@@ -252,7 +252,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
     fit(members[0], steps=-1, callbacks=[Serve()])
 
 
-class Windows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+class PlainWindows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Windows of one model as a Dataset is usually written: rows scaled once, an item is a slice of them, and its label."""
 
     def __init__(self, member: Member, job: Job) -> None:

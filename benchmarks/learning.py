@@ -1,4 +1,4 @@
-"""Whether learning is real: a signal that was planted is found, chance is seen as chance, real bars stand beside baselines.
+"""Test that learning is real: a planted signal is found, chance shows as chance, real bars are scored beside baselines.
 
     python -m benchmarks.learning            all of it (about ten minutes on two cores, most of it for real bars)
     python -m benchmarks.learning --quick    smaller, and one real series (a minute or two)
@@ -342,7 +342,7 @@ def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
 
 
 def looks_like_chance(aucs: Sequence[float]) -> bool:
-    """Tell whether the mean AUC of five seeds with 10,000 test bars each is no further from a half than chance takes it."""
+    """Return whether the mean AUC of five seeds, 10,000 test bars each, is as near to a half as chance alone leaves it."""
     return bool(abs(np.mean(aucs) - 0.5) <= TOLERANCE)
 
 

@@ -39,7 +39,7 @@ def trust_scheduler(*, account: str, region: str, schedule_group: str) -> Docume
 
 
 def instance(*, bucket: str) -> Document:
-    """What a training instance may do: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
+    """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
     Without the right to list a prefix, S3 answers 403 and not 404 for a key that isn't there; the node asks for such keys.
 
@@ -72,7 +72,7 @@ def instance(*, bucket: str) -> Document:
 def sweeper(
     *, account: str, region: str, project: str, stack: str, bucket: str, schedule_group: str, log_group: str
 ) -> Document:
-    """What the sweeper may do: see instances, end those of this stack, read heartbeats, clear this group's schedules, log."""
+    """Return the policy of the sweeper: see instances, end those of this stack, read heartbeats, delete schedules, log."""
     return document(
         {
             "Sid": "SeeInstancesHasNoResource",
@@ -116,7 +116,7 @@ def sweeper(
 
 
 def scheduler(*, account: str, region: str, project: str, stack: str, sweeper_name: str) -> Document:
-    """What a schedule may do: call the sweeper, and end instances of this stack by itself when the sweeper is broken."""
+    """Return the policy of a schedule: call the sweeper, and end this stack's instances itself where that is broken."""
     return document(
         {
             "Sid": "CallSweeper",

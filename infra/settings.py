@@ -50,7 +50,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Where the program runs."""
+    """The account and region that the program runs in."""
 
     id: str
     region: str

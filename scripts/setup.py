@@ -30,7 +30,7 @@ NEEDED_CUDA_GIB = 9.0
 
 @dataclass(frozen=True, kw_only=True)
 class TorchSource:
-    """Where torch comes from: words for the user, and pip's arguments."""
+    """A source of torch: words for the user, and pip's arguments."""
 
     name: str
     size: str

@@ -87,8 +87,6 @@ READS_THE_ENVIRONMENT = {
     "trainer/rehearsal/fork_client.py",
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
-# Names that two classes still have. Rename one of the pair and take the name out; add none.
-SHARED_NAMES = {"Source"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 
@@ -232,11 +230,8 @@ def test_no_two_classes_share_a_name():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(path)
-    shared = {name: paths for name, paths in places.items() if len(paths) > 1}
-    lines = [f"  {name}: {', '.join(paths)}" for name, paths in sorted(shared.items()) if name not in SHARED_NAMES]
+    lines = [f"  {name}: {', '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1]
     assert not lines, "rename one of each to say what it is:\n" + "\n".join(lines)
-    gone = sorted(SHARED_NAMES - shared.keys())
-    assert not gone, f"remove from SHARED_NAMES, one class has the name now: {', '.join(gone)}"
 
 
 def test_no_infra_file_is_named_after_a_standard_module():

@@ -165,7 +165,7 @@ def without_proxy(host: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalEnvironment:
-    """How the embedded AWS starts nodes, and where it stores applied programs."""
+    """Settings of the embedded AWS: how it starts nodes, and where it stores applied programs."""
 
     fresh_nodes: bool
     programs: Path

@@ -31,7 +31,7 @@ SHORTEST_DEADLINE, LONGEST_DEADLINE = timedelta(minutes=30), timedelta(hours=12)
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a job asks of a machine: one entry a model, and what each window costs against the reference model."""
+    """The work in a job: one entry a model, and the cost of a window relative to the reference model's."""
 
     windows: dict[str, int]  # model -> training windows
     scored: dict[str, int]  # model -> validation windows an epoch

@@ -103,7 +103,7 @@ def _usual_turn(turns: np.ndarray) -> int:
 
 
 def _inside_a_day(timestamps: np.ndarray, gaps: np.ndarray, step: int) -> np.ndarray:
-    """Tell of each gap (between bars t-1 and t) whether a bar of the exchange's day is missing in it."""
+    """Return for each gap (between bars t-1 and t) whether it misses a bar of the exchange's day."""
     before, after = timestamps[gaps - 1], timestamps[gaps]
     turn = _day_turns(timestamps, step)[_week_of(before) - _week_of(timestamps[0])]
     same_day = (before - turn) // DAY == (after - turn) // DAY

@@ -17,9 +17,9 @@ import numpy as np
 from trainer.data.candles import Candles, candles_of, check_order
 from trainer.data.sources import (
     FIELDS,
+    CandleHeader,
     Held,
     Series,
-    Source,
     candle_files,
     held_of,
     only_symbol,
@@ -66,7 +66,7 @@ class Part:
 class _CandleFile:
     """A candle file: as it is, or split into `arrays` by symbol. What it holds of a symbol is known once that was read."""
 
-    source: Source
+    source: CandleHeader
     timeframe: str
     symbols: tuple[str, ...]
     arrays: Mapping[str, Path] | None = None
@@ -148,7 +148,7 @@ class CandleFolder:
             for file in self._files
         )
 
-    def _look(self, source: Source, wanted: tuple[str, ...]) -> _CandleFile:
+    def _look(self, source: CandleHeader, wanted: tuple[str, ...]) -> _CandleFile:
         """Find out what a file holds; split it unless it is known to hold one symbol of one timeframe."""
         only = only_symbol(source)
         if only is not None and source.name_timeframe:
@@ -161,7 +161,7 @@ class CandleFolder:
             timeframe = commonest_step(_load(arrays[longest.symbol])["timestamp"])
         return _CandleFile(source=source, timeframe=timeframe, symbols=tuple(sorted(held)), arrays=arrays, held=held)
 
-    def _split(self, source: Source, symbols: set[str] | None) -> tuple[dict[str, Path], dict[str, Held]]:
+    def _split(self, source: CandleHeader, symbols: set[str] | None) -> tuple[dict[str, Path], dict[str, Held]]:
         """Write the bars of each symbol (None: of all) to an array file; return the array files, and what is held."""
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         arrays: dict[str, Path] = {}
@@ -235,7 +235,7 @@ def _load(path: Path) -> np.ndarray:
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
-def _open_sources(path: Path, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[Source]:
+def _open_sources(path: Path, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[CandleHeader]:
     """Open the headers of the files that may hold what is wanted."""
     files = [file for file in candle_files(path) if not known or file.name in known]
     named = {file: parse_name(file.name.split(".")[0])[1] for file in files}

@@ -23,7 +23,7 @@ OURS = ("all", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Which candles to train on, and the spans of training, validation and test."""
+    """The candles to train on, and the spans of training, validation and test."""
 
     path: str = setting("", "Folder or file of candles, uploaded to the bucket's raw/; empty: what raw/ holds.")
     symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")

@@ -56,7 +56,7 @@ _BLOCK_BYTES = 64 << 20  # of a CSV: its columns' types are inferred from the fi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class CandleHeader:
     """A candle file, opened as far as its header."""
 
     path: Path
@@ -92,7 +92,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a file holds of one symbol: how many bars, the first and the last time in nanoseconds UTC."""
+    """The bars of one symbol in a file: their number, the first and the last time in nanoseconds UTC."""
 
     symbol: str
     bars: int
@@ -124,7 +124,7 @@ def candle_files(path: Path) -> list[Path]:
     return files
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> CandleHeader:
     """Read a file's header. Raises DataError when it is not what its name says, or lacks a needed column."""
     stem = path.name.split(".csv")[0] if ".csv" in path.name.lower() else path.stem
     symbol, timeframe = parse_name(stem)
@@ -150,7 +150,7 @@ def open_source(path: Path) -> Source:
             do=f"Name the column {missing[0]}, or move the file out of the data folder.",
         )
     synthetic = (schema.metadata or {}).get(SYNTHETIC_KEY, b"") == b"true"
-    return Source(
+    return CandleHeader(
         path=path,
         columns=columns,
         names=tuple(schema.names),
@@ -161,7 +161,7 @@ def open_source(path: Path) -> Source:
     )
 
 
-def only_symbol(source: Source) -> str | None:
+def only_symbol(source: CandleHeader) -> str | None:
     """Return the file's one symbol if its name, or a parquet file's statistics, show that there is no other; else None."""
     if not source.has_symbol_column:
         return source.name_symbol
@@ -179,7 +179,7 @@ def only_symbol(source: Source) -> str | None:
     return str(name) if isinstance(name, (str, int)) else None
 
 
-def read_series(source: Source, columns: Sequence[str] = ()) -> list[Series]:
+def read_series(source: CandleHeader, columns: Sequence[str] = ()) -> list[Series]:
     """Read the bars of a file, a Series for each symbol.
 
     `columns` are further ones to read. Raises DataError, also for a column that is not there or has no numbers.
@@ -192,7 +192,7 @@ def read_series(source: Source, columns: Sequence[str] = ()) -> list[Series]:
 
 
 def stream_series(
-    source: Source, symbols: set[str] | None, columns: Sequence[str] = ()
+    source: CandleHeader, symbols: set[str] | None, columns: Sequence[str] = ()
 ) -> Iterator[tuple[list[Series], list[Held]]]:
     """Yield parts of a file, in its order: the bars of `symbols` (None: all), and what the part holds of every symbol.
 
@@ -208,7 +208,7 @@ def stream_series(
         raise _empty(source)
 
 
-def _names(source: Source, columns: Sequence[str]) -> tuple[list[str], list[str]]:
+def _names(source: CandleHeader, columns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the file's columns to read, and those of them that are numbers of a bar or further columns."""
     numbers = [*(source.columns[field] for field in FIELDS), *(_further(source, name) for name in columns)]
     symbol = [source.columns["symbol"]] if source.has_symbol_column else []
@@ -216,7 +216,7 @@ def _names(source: Source, columns: Sequence[str]) -> tuple[list[str], list[str]
 
 
 def _series_of(
-    source: Source, table: pa.Table, numbers: Sequence[str], symbols: set[str] | None, largest: float | None = None
+    source: CandleHeader, table: pa.Table, numbers: Sequence[str], symbols: set[str] | None, largest: float | None = None
 ) -> tuple[list[Series], list[Held]]:
     timestamp = _timestamps(source, table.column(0), largest)
     values = np.empty((len(numbers), table.num_rows))
@@ -228,12 +228,12 @@ def _series_of(
     return _by_symbol(source, table.column(table.num_columns - 1), timestamp, values, symbols)
 
 
-def _empty(source: Source) -> DataError:
+def _empty(source: CandleHeader) -> DataError:
     return DataError(f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder.")
 
 
 def _by_symbol(
-    source: Source, column: Any, timestamp: np.ndarray, values: np.ndarray, symbols: set[str] | None
+    source: CandleHeader, column: Any, timestamp: np.ndarray, values: np.ndarray, symbols: set[str] | None
 ) -> tuple[list[Series], list[Held]]:
     if column.null_count:
         raise DataError(
@@ -257,7 +257,7 @@ def held_of(symbol: str, timestamp: np.ndarray) -> Held:
     return Held(symbol=symbol, bars=len(timestamp), first=int(timestamp[0]), last=int(timestamp[-1]))
 
 
-def _further(source: Source, name: str) -> str:
+def _further(source: CandleHeader, name: str) -> str:
     """Return the file's name of a column that a job names. Raises DataError where it is not there, or is one of the bar's."""
     field = next((field for field, taken in source.columns.items() if taken.strip() == name), "")
     if field:
@@ -274,7 +274,7 @@ def _further(source: Source, name: str) -> str:
     raise DataError(f"{source.path} has no column {name}", why=f"its columns beside those of a bar: {there}", do=do)
 
 
-def _table(source: Source, names: Sequence[str], numbers: Collection[str] = ()) -> pa.Table:
+def _table(source: CandleHeader, names: Sequence[str], numbers: Collection[str] = ()) -> pa.Table:
     """Read columns by their names in the file, in the order asked for. Those of `numbers` hold floats."""
     try:
         if not source.delimiter:
@@ -284,7 +284,7 @@ def _table(source: Source, names: Sequence[str], numbers: Collection[str] = ()) 
         raise _unreadable(source, error) from error
 
 
-def _batches(source: Source, names: Sequence[str], numbers: Collection[str] = ()) -> Iterator[pa.Table]:
+def _batches(source: CandleHeader, names: Sequence[str], numbers: Collection[str] = ()) -> Iterator[pa.Table]:
     """Yield the same as `_table`, a part at a time."""
     try:
         if not source.delimiter:
@@ -300,7 +300,7 @@ def _batches(source: Source, names: Sequence[str], numbers: Collection[str] = ()
         raise _unreadable(source, error) from error
 
 
-def _csv_options(source: Source, names: Sequence[str], numbers: Collection[str]) -> dict[str, Any]:
+def _csv_options(source: CandleHeader, names: Sequence[str], numbers: Collection[str]) -> dict[str, Any]:
     # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text.
     types = {name: pa.float64() for name in numbers}
     if source.has_symbol_column:
@@ -311,7 +311,7 @@ def _csv_options(source: Source, names: Sequence[str], numbers: Collection[str])
     }
 
 
-def _unreadable(source: Source, error: Exception) -> DataError:
+def _unreadable(source: CandleHeader, error: Exception) -> DataError:
     if match := re.match(r"In CSV column #(\d+):.* to double", str(error)):
         return _no_number(source, source.names[int(match[1])], error)
     return DataError(
@@ -319,7 +319,7 @@ def _unreadable(source: Source, error: Exception) -> DataError:
     )
 
 
-def _largest_time(source: Source) -> float | None:
+def _largest_time(source: CandleHeader) -> float | None:
     """Return the largest of a file's epoch numbers, which tells their unit; None where its times are no numbers."""
     largest = None
     for table in _batches(source, [source.columns["timestamp"]]):
@@ -341,7 +341,7 @@ def _recognize(names: list[str]) -> dict[str, str]:
     }
 
 
-def _timestamps(source: Source, column: Any, largest: float | None) -> np.ndarray:
+def _timestamps(source: CandleHeader, column: Any, largest: float | None) -> np.ndarray:
     """Turn a column of times into int64 nanoseconds UTC. `largest` is the file's largest number, where this is a part of it."""
     kind = column.type
     if column.null_count:
@@ -380,14 +380,14 @@ def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
     return np.asarray(np.rint(numbers * factor).astype(np.int64))
 
 
-def _floats(source: Source, name: str, column: Any) -> np.ndarray:
+def _floats(source: CandleHeader, name: str, column: Any) -> np.ndarray:
     try:
         return np.asarray(column.cast(pa.float64()).to_numpy())  # nulls become NaN
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _no_number(source, name, error) from error
 
 
-def _no_number(source: Source, name: str, error: Exception) -> DataError:
+def _no_number(source: CandleHeader, name: str, error: Exception) -> DataError:
     what = f"{source.path} has something in column {name.strip()} that is no number"
     return DataError(what, why=_first_line(error), do="Correct the column, or leave it out.")
 

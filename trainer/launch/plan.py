@@ -288,36 +288,35 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[P
 
 def _within_time(candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job: Job) -> list[PlanCandidate]:
     """Refuse the candidates that would be stopped before they are done. Raises BudgetError where that leaves none."""
-    limits = {
-        candidate.machine.name: time_limit(
-            run=run_limit,
-            budget_usd=job.machine.budget,
-            on_demand_usd_per_hour=on_demand_price(candidate.machine),
-            default_seconds=_default_seconds(candidate, job),
-        )
-        for candidate in candidates
-        if not candidate.refused and candidate.is_estimated
-    }
-    late = {name for name, limit in limits.items() if _seconds(candidates, name) > limit.duration.total_seconds()}
-    if late and late == limits.keys():
+    marked = [_over_time(candidate, run_limit, job) for candidate in candidates]
+    if all(candidate.refused for candidate in marked):
         fastest = min((one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50)
-        limit = limits[fastest.machine.name]
-        needed, stop = _hours(fastest.seconds_p50), _hours(limit.duration.total_seconds())
+        limit = _limit(fastest, run_limit, job)
         raise BudgetError(
-            f"no plan ends before its hard stop of {stop}, set by {CAUSES[limit.cause]}",
-            why=f"the fastest, {fastest.machine.name}, is estimated at {needed}",
+            f"no plan ends before its hard stop of {_hours(limit.duration.total_seconds())}, set by {CAUSES[limit.cause]}",
+            why=f"the fastest, {fastest.machine.name}, is estimated at {_hours(fastest.seconds_p50)}",
             do=REMEDIES[limit.cause],
         )
-    return [
-        replace(one, refused=f"needs {_hours(one.seconds_p50)}, stopped after {_hours(limits[name].duration.total_seconds())}")
-        if (name := one.machine.name) in late
-        else one
-        for one in candidates
-    ]
+    return marked
 
 
-def _seconds(candidates: Sequence[PlanCandidate], name: str) -> float:
-    return next(candidate.seconds_p50 for candidate in candidates if candidate.machine.name == name)
+def _over_time(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> PlanCandidate:
+    """Return the candidate, refused if its estimate lies beyond its limit."""
+    if candidate.refused or not candidate.is_estimated:
+        return candidate
+    stop = _limit(candidate, run_limit, job).duration.total_seconds()
+    late = f"needs {_hours(candidate.seconds_p50)}, stopped after {_hours(stop)}"
+    return replace(candidate, refused=late) if candidate.seconds_p50 > stop else candidate
+
+
+def _limit(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> TimeLimit:
+    """Return how long an attempt on the candidate's type may last."""
+    return time_limit(
+        run=run_limit,
+        budget_usd=job.machine.budget,
+        on_demand_usd_per_hour=on_demand_price(candidate.machine),
+        default_seconds=_default_seconds(candidate, job),
+    )
 
 
 def _hours(seconds: float) -> str:

@@ -87,7 +87,7 @@ def read_result(body: bytes, *, models_prefix: str) -> NodeResult:
         error=read_error(fields),
         models=tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS)),
         failed=tuple(
-            {**_identity(item), "reason": item.text("reason", "", most=MOST_TEXT)}
+            {**read_identity(item), "reason": item.text("reason", "", most=MOST_TEXT)}
             for item in fields.rows("failed", most=MOST_MODELS)
         ),
         retries=fields.whole("retries", 0, most=MOST_COUNT),
@@ -113,11 +113,16 @@ def read_model(fields: Fields, models_prefix: str) -> dict[str, Any]:
     key = fields.text("key", most=1024)
     if not key.startswith(models_prefix) or not is_model_file(key.removeprefix(models_prefix)):
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model right under {models_prefix}")
+    return model_entry(fields)
+
+
+def model_entry(fields: Fields) -> dict[str, Any]:
+    """Return a model's entry as results and receipts have it; the caller has checked its key."""
     return {
-        **_identity(fields),
+        **read_identity(fields),
         "family": fields.text("family"),
         "target": fields.text("target", ""),
-        "key": key,
+        "key": fields.text("key", most=1024),
         "version_id": fields.text("version_id", most=1024),
         "sha256": fields.text("sha256", pattern=SHA256),
         "metrics": read_metrics(fields),
@@ -152,7 +157,7 @@ def read_devices(fields: Fields) -> dict[str, Any]:
     return {**counts, "kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
 
 
-def _identity(fields: Fields) -> dict[str, Any]:
+def read_identity(fields: Fields) -> dict[str, Any]:
     """Return a model's symbol, and fold and seed where they are named."""
     numbers = {key: fields.whole(key) for key in ("fold", "seed") if fields.values.get(key) is not None}
     return {"symbol": fields.text("symbol"), **numbers}

@@ -14,7 +14,7 @@ from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.receipt import PHASES, Receipt
-from trainer.runs.reports import MOST_MODELS, SHA256, read_data, read_error, read_metrics
+from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity
 from trainer.runs.store import Objects, receipt_key
 
 MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB
@@ -85,25 +85,16 @@ def _model(fields: Fields, run_id: str) -> dict[str, Any]:
     right = len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdigit() and is_model_file(parts[-1])
     if not key.startswith(EXPERIMENTS) or not right:
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
-    return {
-        **_identity(fields),
-        "family": fields.text("family"),
-        "target": fields.text("target", ""),
-        "key": key,
-        "version_id": fields.text("version_id", most=1024),
-        "sha256": fields.text("sha256", pattern=SHA256),
-        "metrics": read_metrics(fields),
-    }
+    return _with_fold(model_entry(fields))
 
 
 def _failed(fields: Fields) -> dict[str, Any]:
-    return {**_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)}
+    return _with_fold({**read_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)})
 
 
-def _identity(fields: Fields) -> dict[str, Any]:
-    """Return symbol, fold and seed; receipts of before folds have no fold, and some no seed."""
-    seed = {"seed": fields.whole("seed")} if fields.values.get("seed") is not None else {}
-    return {"symbol": fields.text("symbol"), "fold": fields.whole("fold", 1), **seed}
+def _with_fold(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a model; receipts of before folds name none."""
+    return {**entry, "fold": entry.get("fold", 1)}
 
 
 def _numbers(fields: Fields, names: tuple[str, ...]) -> dict[str, float]:
