@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from benchmarks import packs
-from benchmarks.contenders import Draws, PlainNet, Share, Team, Windows, batches, in_order
+from benchmarks.contenders import Draws, PlainNet, Share, Team, PlainWindows, batches, in_order
 from trainer.data.features import WARMUP
 from trainer.job import Job, job_of
 from trainer.train.packs.pack import new_model
@@ -25,7 +25,7 @@ def test_a_data_loader_of_windows_gives_the_batches_that_are_gathered_inside_our
     for step in range(3):
         (starts,) = batches([member], JOB, step)
         assert list(islice(draws, JOB.train.batch)) == starts.tolist()
-        x_BTF, labels_B = torch.utils.data.default_collate([Windows(member, JOB)[int(start)] for start in starts])
+        x_BTF, labels_B = torch.utils.data.default_collate([PlainWindows(member, JOB)[int(start)] for start in starts])
         assert torch.equal(x_BTF.transpose(0, 1), gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F))
         assert torch.equal(labels_B, member.labels_TK[starts + JOB.model.lookback - 1])
 
