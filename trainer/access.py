@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from trainer import environment
@@ -29,26 +29,12 @@ class Access:
     rehearsal: bool = False
 
     def client(self, service: str, *, total_max_attempts: int = 5, timeout_seconds: float = 30.0) -> Any:
-        """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need that)."""
-        from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
+        """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need that).
 
-        own = self.rehearsal or (self.endpoint_url or "").startswith(_LOOPBACK)
-        config = Config(
-            retries={"mode": "standard", "total_max_attempts": total_max_attempts},
-            connect_timeout=10,
-            read_timeout=timeout_seconds,
-            s3={"addressing_style": "path"} if self.endpoint_url else {},
-            proxies={} if own else None,  # None: as the environment says
-        )
-        with _session_lock:  # a client may be used by many threads, but a session makes them one at a time
-            return _session(own_settings=self.access_key is None).client(
-                service,
-                region_name=self.region,
-                endpoint_url=self.endpoint_url,
-                aws_access_key_id=self.access_key,
-                aws_secret_access_key=self.secret_key,
-                config=config,
-            )
+        Who asks again gets the same client, and with it connections that are open: threads may share one.
+        """
+        with _session_lock:  # a session makes one client at a time
+            return _client(self, service, total_max_attempts, timeout_seconds)
 
 
 def own_access() -> Access:
@@ -77,17 +63,54 @@ REGION_VARIABLES = ("region", ["AWS_REGION", "AWS_DEFAULT_REGION"], None, None)
 _session_lock = threading.Lock()
 
 
+@lru_cache(maxsize=64)  # a process speaks to one account, but for an embedded AWS and its tests
+def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
+    from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
+
+    own = access.rehearsal or (access.endpoint_url or "").startswith(_LOOPBACK)
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": total_max_attempts},
+        connect_timeout=10,
+        read_timeout=timeout_seconds,
+        s3={"addressing_style": "path"} if access.endpoint_url else {},
+        proxies={} if own else None,  # None: as the environment says
+    )
+    return _session(own_settings=access.access_key is None).client(
+        service,
+        region_name=access.region,
+        endpoint_url=access.endpoint_url,
+        aws_access_key_id=access.access_key,
+        aws_secret_access_key=access.secret_key,
+        config=config,
+    )
+
+
 @cache
 def _session(*, own_settings: bool) -> Any:
     """Return the one session of this process; without the user's settings, a wrong profile can't spoil a rehearsal."""
-    import boto3
     import botocore.session
 
     if own_settings:
-        return boto3.Session(botocore_session=botocore.session.Session(session_vars={"region": REGION_VARIABLES}))
+        return _with_shared_loader(botocore.session.Session(session_vars={"region": REGION_VARIABLES}))
     nothing = {"profile": (None, None, None, None), "config_file": (None, None, os.devnull, None)}
-    session = botocore.session.Session(session_vars={**nothing, "credentials_file": (None, None, os.devnull, None)})
+    return _with_shared_loader(
+        botocore.session.Session(session_vars={**nothing, "credentials_file": (None, None, os.devnull, None)})
+    )
+
+
+def _with_shared_loader(session: Any) -> Any:
+    import boto3
+
+    session.register_component("data_loader", _loader())
     return boto3.Session(botocore_session=session)
+
+
+@cache
+def _loader() -> Any:
+    """Return botocore's reader of AWS's API descriptions, which keeps what it has parsed."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def error_code(error: BaseException) -> str:

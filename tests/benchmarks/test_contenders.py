@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from benchmarks import packs
-from benchmarks.contenders import Draws, PlainNet, Share, Team, PlainWindows, batches, in_order
+from benchmarks.contenders import Draws, PlainNet, PlainWindows, Share, Team, batches, in_order
 from trainer.data.features import WARMUP
 from trainer.job import Job, job_of
 from trainer.train.packs.pack import new_model

@@ -23,7 +23,8 @@ import torch
 from botocore import exceptions as aws
 
 from tests.golden.sites import ROOT, Site, sites
-from trainer.access import _session, aws_error
+from tests.sessions import forget_sessions
+from trainer.access import aws_error
 from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.weights import load
 from trainer.aws_errors import ROWS
@@ -374,12 +375,12 @@ def made(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., RunRecord])
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    _session.cache_clear()
+    forget_sessions()
     for makers in MAKERS.values():
         for make in makers:
             with suppress(TrainerError):
                 make(make_record)
-    _session.cache_clear()
+    forget_sessions()
     return {site: str(error) for site, error in found.items()}
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from trainer.access import Access, _session
+from tests.sessions import forget_sessions
+from trainer.access import Access
 from trainer.artifacts.card import METADATA_KEY, Card
 from trainer.data.candles import Candles
 from trainer.data.sources import FIELDS
@@ -119,12 +120,12 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
-    _session.cache_clear()  # it keeps the credentials that it found first, and each test has an account of its own
+    forget_sessions()  # it keeps the credentials that it found first, and each test has an account of its own
     objects = open_objects(access, bucket)
     _closed_run(objects, s3, make_record(bucket=bucket))
     create_record(objects, make_record(bucket=bucket, run_id=OPEN_RUN))
     yield objects
-    _session.cache_clear()
+    forget_sessions()
 
 
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"

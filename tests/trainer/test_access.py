@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, NoRegionError
 
-from trainer.access import Access, _session, aws_error, own_access, user_session
+from tests.sessions import forget_sessions
+from trainer.access import Access, aws_error, own_access, user_session
 from trainer.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
 
 REHEARSAL = Access(
@@ -59,10 +60,10 @@ def test_a_proxy_sees_nothing_of_a_rehearsal(aws_server, access, monkeypatch, na
     if whose == "node":  # which finds its credentials itself, and only knows its endpoint
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.access_key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access.secret_key)
-        _session.cache_clear()
+        forget_sessions()
         access = Access(region="us-east-1", endpoint_url=access.endpoint_url)
     assert access.client("sts", total_max_attempts=1).get_caller_identity()["Account"]
-    _session.cache_clear()
+    forget_sessions()
 
 
 def test_a_shell_that_borrows_the_embedded_aws_is_a_rehearsal(aws_server, access, monkeypatch, tmp_path):
@@ -96,8 +97,8 @@ def test_the_region_is_found_where_aws_tools_and_our_messages_say(monkeypatch, v
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    _session.cache_clear()
+    forget_sessions()
     try:
         assert Access().client("ec2").meta.region_name == user_session().region_name == region
     finally:
-        _session.cache_clear()
+        forget_sessions()

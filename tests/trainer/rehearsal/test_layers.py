@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access, _session
+from tests.sessions import forget_sessions
+from trainer.access import Access
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive_to_instance
@@ -232,7 +233,7 @@ def test_the_next_command_settles_what_nobody_watched_and_the_receipts_tell_the_
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
-    _session.cache_clear()
+    forget_sessions()
     assert main(["status"]) == 0
     capsys.readouterr()
     for layer, run_id in net.runs.items():
@@ -241,7 +242,7 @@ def test_the_next_command_settles_what_nobody_watched_and_the_receipts_tell_the_
         assert (receipt["state"], receipt["exit_code"]) == ("expired", 104)
         (instance,) = receipt["instances"]
         assert (instance["instance_id"], instance["state"]) == (net.ids[layer], "terminated")
-    _session.cache_clear()
+    forget_sessions()
 
 
 def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
