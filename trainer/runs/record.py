@@ -68,6 +68,7 @@ class Rung:
     vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)
     quota_code: str = ""  # Service Quotas code that this type and market count against
     default_seconds: float = 0.0  # max(30 min, 3 x P90) on this type; 0: the job names a duration
+    p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
 
 
 @dataclass(frozen=True, kw_only=True)
