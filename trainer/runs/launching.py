@@ -1,8 +1,9 @@
 """The way to an instance: which rung to ask, under which token, how often, and when to give up. Pure.
 
 One step at a time, each from the record alone: store an intent, arm its deadline, store the instant of the call, call, store
-the answer. An unclear answer repeats the call under the same token; a clear one has consumed it, and `trainer.aws_errors` names
-the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
+the answer. An unclear answer repeats the call under the same token while the run may start; a run that ends would buy an
+instance for nothing, and looks for it by its tag instead (`reconcile`). A clear answer has consumed the token, and
+`trainer.aws_errors` names the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     if launch.outcome == "intended":
         return _call(record, launch, observed, now)
     step = launch.refusal.next_step
+    if launch.is_open:  # another token could make a second instance: the run ends, and waits for the first
+        return (_give_up(record, launch, now),)
     if step == "new_token":
         return (_same_rung(record, launch, now),)
     rung = _next_rung(record, launch) if step in ("next_rung", "other_quota") else None

@@ -99,6 +99,13 @@ def test_pauses_grow_are_bounded_and_differ_by_token():
     assert len({pause_after(1, token) for token in "abcdefgh"}) > 1
 
 
+def test_a_refusal_by_exception_after_an_unclear_answer_takes_no_other_token(starting):
+    """Credentials that ran out between two calls say nothing of the first one, which may have made an instance."""
+    launch = refused("InsufficientInstanceCapacity", calls=2, unanswered=True)
+    stored = only_store(reconcile(starting(launch), Observation(), at(9)))
+    assert (stored.state, stored.error["code"]) == ("ending", 101)
+
+
 def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
     first = only_store(reconcile(starting(), Observation(), at(1))).last_launch
     second = only_store(reconcile(starting(refused("InsufficientInstanceCapacity")), Observation(), at(2))).last_launch
