@@ -142,22 +142,23 @@ def follow(
 ) -> Iterator[Step]:
     """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on.
 
-    Raises what fails at the first look, unless the caller registered the run itself.
+    Raises what fails at the first look; where the caller registered the run itself, a lost connection and a record that S3 does
+    not find yet are looked at again.
     """
     last = Step(record=registered, observed=Observation(), actions=(), moved=False) if registered else None
-    asked_to_stop = False
+    asked_to_stop = looked = False
     while True:
         error: TrainerError | None = None
         try:
             if stop.presses and not asked_to_stop:
-                request_stop(cloud, run_id)
+                request_stop(cloud, run_id, seen=last is not None)
                 asked_to_stop = True
             last = step(cloud, run_id, seen=last is not None)
-            error = last.error
+            looked, error = True, last.error
         except (UsageError, EmbeddedAwsGone):
             raise  # an embedded AWS that has ended never comes back to its address
         except TrainerError as failure:
-            if last is None:
+            if last is None or not (looked or isinstance(failure, ConnectionFailed)):
                 raise
             error = failure
             last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)
