@@ -198,7 +198,7 @@ def test_a_record_that_the_launcher_wrote_is_looked_for_again_and_any_other_is_n
     lost_from_sight(cloud, "/run.json", 3)
     stop = StopSignal()
     stop.press()
-    assert drive(cloud, record, registered=record, stop=stop)["state"] == "stopped"
+    assert drive(cloud, record, known=record, stop=stop)["state"] == "stopped"
 
 
 def test_a_permission_that_is_missing_at_the_first_look_ends_the_command_that_registered_the_run(make_cloud):
@@ -209,7 +209,7 @@ def test_a_permission_that_is_missing_at_the_first_look_ends_the_command_that_re
 
     cloud.instances = denied
     with pytest.raises(PermissionDenied):
-        drive(cloud, record, registered=record)
+        drive(cloud, record, known=record)
 
 
 def test_the_receipt_of_a_closed_run_is_looked_for_again_and_not_for_ever(make_cloud):
