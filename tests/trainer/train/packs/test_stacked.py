@@ -18,7 +18,6 @@ pytestmark = pytest.mark.slow
 
 STEPS = 60
 FEW_STEPS = 20  # where what is compared would differ at the first step already
-# (see above)
 MODELS = 3
 JOB = job_of(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
 RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}
