@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "environment": set(),
     "stack_outputs": set(),
+    "reading": set(),
     "aws_errors": {"errors"},
     "access": {"environment", "errors", "aws_errors"},
     "stack": {"errors", "aws_errors", "access", "stack_outputs"},
@@ -29,18 +30,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors"},
-    "runs": {"errors", "aws_errors", "access", "artifacts"},
+    "runs": {"errors", "reading", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "artifacts"},
     "registry": {"errors", "access", "stack_outputs", "artifacts", "runs"},
     "launch": {"errors", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost"},
-    "control": {"errors", "aws_errors", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "registry"},
+    "control": {"errors", "reading", "aws_errors", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "registry"},
     "data": {"errors", "settings"},
-    "plan": {"errors", "settings", "own_file", "job", "targets", "data"},
+    "plan": {"errors", "reading", "settings", "own_file", "job", "targets", "data"},
     "train": {
         *("errors", "environment", "settings", "own_file", "job", "code_files", "gpu_profiles", "artifacts"),
         *("models", "targets", "data", "plan"),
     },
-    "node": {"errors", "environment", "aws_errors", "access", "artifacts", "runs"},
+    "node": {"errors", "reading", "environment", "aws_errors", "access", "artifacts", "runs"},
     "rehearsal": {"errors", "environment", "access", "runs"},
     "cli": {"*"},
     "infra": {"stack_outputs"},
@@ -49,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS: dict[str, set[str]] = {
     "trainer/data/sync.py": {"errors", "access"},  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
-    "trainer/control/sweep.py": {"runs.keys", "runs.lease", "runs.reading"},  # a broken launcher can't stop the sweeper
+    "trainer/control/sweep.py": {"reading", "runs.keys", "runs.lease"},  # a broken launcher can't stop the sweeper
 }
 CONTROL_PLANE = (
     *(
@@ -59,6 +60,7 @@ CONTROL_PLANE = (
         "own_file",
         "errors",
         "environment",
+        "reading",
         "code_files",
         "aws_errors",
         "access",

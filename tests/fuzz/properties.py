@@ -21,9 +21,9 @@ from trainer.cli.receipt_view import receipt_lines
 from trainer.control.progress import Step, progress_of
 from trainer.errors import UsageError
 from trainer.job import job_from, job_from_json, parse_assignments, with_keys
+from trainer.reading import Unsound
 from trainer.runs.lease import read_lease, silent
 from trainer.runs.observation import Observation
-from trainer.runs.reading import Unsound
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunRecord, record_from_json, to_json
