@@ -42,7 +42,7 @@ def instant(text: str) -> datetime:
     return utc
 
 
-def read_object(body: bytes, *, most_bytes: int, name: str) -> Fields:
+def read_object(body: bytes, *, most_bytes: int, name: str, most_number: float = MOST_NUMBER) -> Fields:
     """Read a JSON object. Raises Unsound where it is larger, deeper or stranger than one of ours can be."""
     if len(body) > most_bytes:
         raise Unsound(f"{name} has {len(body):,} bytes, more than {most_bytes:,} bytes")
@@ -52,11 +52,11 @@ def read_object(body: bytes, *, most_bytes: int, name: str) -> Fields:
         raise
     except (ValueError, RecursionError) as error:
         raise Unsound(f"{name} is not JSON ({type(error).__name__})") from error
-    check_values(value, name)
+    check_values(value, name, most_number)
     return Value(value, name).fields()
 
 
-def check_values(value: Any, name: str) -> None:
+def check_values(value: Any, name: str, most_number: float = MOST_NUMBER) -> None:
     """Raise Unsound for a JSON value that is too deep, or that holds a number or a text that no writer of ours makes."""
     waiting = [(value, 1)]
     while waiting:
@@ -71,7 +71,7 @@ def check_values(value: Any, name: str) -> None:
             if any("\ud800" <= letter <= "\udfff" for letter in item):
                 raise Unsound(f"{name} has a text that is not Unicode")
         elif isinstance(item, float):
-            if not abs(item) <= MOST_NUMBER:
+            if not abs(item) <= most_number:
                 raise Unsound(f"{name} has the number {item!r}")
         elif isinstance(item, int) and abs(item) > MOST_WHOLE:
             raise Unsound(f"{name} has a number of {len(str(item))} digits")
