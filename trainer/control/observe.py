@@ -11,12 +11,12 @@ from typing import TypeVar
 from trainer.artifacts.names import is_model_file
 from trainer.control.cloud import Cloud
 from trainer.errors import ConnectionFailed, TrainingFailed
+from trainer.reading import Unsound
 from trainer.registry.cards import card_of
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
-from trainer.runs.reading import Unsound
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import (
     MOST_MODELS,

@@ -18,9 +18,9 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from trainer.reading import Unsound
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease, silent
-from trainer.runs.reading import Unsound
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
 UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the call that creates an instance: none without is a run's

@@ -17,9 +17,9 @@ from datetime import datetime, timezone
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws_errors import Meaning, meaning
+from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys
-from trainer.runs.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 
 FORMAT = 4  # 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus
 READABLE_FORMATS = (1, 2, 3, 4)

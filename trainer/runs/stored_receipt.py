@@ -10,9 +10,9 @@ from typing import Any
 
 from trainer.artifacts.names import is_model_file
 from trainer.errors import ConfigError
+from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.receipt import PHASES, Receipt
 from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity
 from trainer.runs.store import Objects, receipt_key
