@@ -26,6 +26,7 @@ class FleetAnswer:
     """One answer of CreateFleet. `code` and `message` are AWS's own, empty where it created."""
 
     kind: Literal["created", "refused", "unclear"]
+    of_the_call: bool = False  # an exception: it says nothing of an earlier call under the same token
     instance_ids: tuple[str, ...] = ()
     code: str = ""
     message: str = ""
@@ -94,7 +95,8 @@ def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
 def read_failure(error: Exception) -> FleetAnswer:
     """Return the meaning of an exception in the place of an answer: unclear where the call may have taken effect."""
     unclear = meaning_of(error).step(exception=True) == "replay"
-    return FleetAnswer(kind="unclear" if unclear else "refused", code=error_code(error), message=error_message(error))
+    kind: Literal["unclear", "refused"] = "unclear" if unclear else "refused"
+    return FleetAnswer(kind=kind, of_the_call=True, code=error_code(error), message=error_message(error))
 
 
 def _finality(error: tuple[str, str]) -> int:

@@ -32,6 +32,8 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
         pool = {"LaunchTemplateSpecification": specification, "Overrides": override}
         told = {"LaunchTemplateAndOverrides": pool, "Lifecycle": market}
         try:
+            if refusal := cloud.world.take_refusal():
+                raise refusal
             own = {name: value for name, value in override.items() if name not in _FLEET_ONLY}
             if market == "spot":
                 own["InstanceMarketOptions"] = {"MarketType": "spot"}
