@@ -95,6 +95,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 def test_a_node_reads_every_sample_file_with_its_locks_packages_alone(samples: list[Path], tmp_path: Path) -> None:
     job = tmp_path / "job.json"
     real = [path for path in sorted(RAW.glob("*")) if "_1m_" not in path.name] if RAW.is_dir() else []
