@@ -60,6 +60,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
         "note": fields.text("note", "", most=MOST_TEXT),
+        "log_tail": fields.text("log_tail", "", most=MOST_TEXT),
     }
     if "deadline_cause" in checked:
         fields.text("deadline_cause")

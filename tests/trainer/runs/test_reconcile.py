@@ -117,6 +117,12 @@ def test_a_stop_ends_a_node_that_never_spoke_at_once(running):
     assert reconcile(record, Observation(instances=(instance(),)), at(51))[0].instance_ids == ("i-1",)
 
 
+def test_a_stop_ends_a_node_that_still_boots_at_once(running):
+    booting = Observation(instances=(instance(),), heartbeat=replace(heartbeat(48), phase=""))  # the bootstrap's lease
+    record = settle(running(stop_requested_at=at(50), state="running"), booting, at(51))
+    assert (record.state, record.outcome) == ("ending", "stopped")
+
+
 @pytest.mark.parametrize(
     ("now", "observed", "outcome", "code"),
     [
