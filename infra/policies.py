@@ -41,7 +41,8 @@ def trust_scheduler(*, account: str, region: str, schedule_group: str) -> Docume
 def instance(*, bucket: str) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
-    Without the right to list a prefix, S3 answers 403 and not 404 for a key that isn't there; the node asks for such keys.
+    S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no. A
+    permission by prefix does not help it, since a read has no prefix.
 
     Inputs are read by VersionId, which is an action of its own. The role stands in the launch template and can't know the
     run, but `${aws:userid}` is the instance's: no instance can write where another does.

@@ -20,10 +20,10 @@ from trainer.errors import (
     TrainerError,
     TrainingFailed,
 )
+from trainer.reading import MOST_NAME
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
 from trainer.runs.observation import ENDED, Observation
-from trainer.runs.reading import MOST_NAME
 from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
 from trainer.runs.reports import NodeResult
 

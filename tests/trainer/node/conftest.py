@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import trainer
+from infra import policies
 from trainer.access import Access
 from trainer.code_files import code_files
 from trainer.job import job_of
@@ -244,7 +245,12 @@ def serve_metadata(view: MetadataView) -> ThreadingHTTPServer:
 
 @pytest.fixture
 def machine(aws_server: EmbeddedAws, access: Access, tmp_path: Path) -> Iterator[Machine]:
-    own = aws_server.cloud(access).credentials("NODE", "i-1")
+    # The stack's own policy; what the machine's tags call its role's id stands in the place of the true one.
+    policy = json.dumps(policies.instance(bucket=f"{BUCKET}-{(access.access_key or '')[4:16]}"))
+    iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
+    iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
+    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=policy.replace("${aws:userid}", "AROA1:i-1"))
+    own = aws_server.cloud(access).credentials("NODE", "i-1", role="node")
     machine = Machine(access=access, own=own, sandbox=tmp_path / "sandbox")
     machine.script = {"events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}], "exit": 0}
     yield machine
