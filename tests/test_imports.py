@@ -29,8 +29,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors"},
+    "pieces": {"job", "artifacts"},
     "runs": {"errors", "aws_errors", "access", "artifacts"},
-    "cost": {"errors", "job", "gpu_profiles", "artifacts"},
+    "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "access", "stack_outputs", "artifacts", "runs"},
     "launch": {"errors", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost"},
     "control": {"errors", "aws_errors", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "registry"},
@@ -38,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"errors", "settings", "own_file", "job", "targets", "data"},
     "train": {
         *("errors", "environment", "settings", "own_file", "job", "code_files", "gpu_profiles", "artifacts"),
-        *("models", "targets", "data", "plan"),
+        *("models", "targets", "data", "plan", "pieces"),
     },
     "node": {"errors", "environment", "aws_errors", "access", "artifacts", "runs"},
     "rehearsal": {"errors", "environment", "access", "runs"},
@@ -66,7 +67,7 @@ CONTROL_PLANE = (
         "stack_outputs",
         "gpu_profiles",
     ),
-    *("launch", "control", "runs", "cost", "registry"),
+    *("launch", "control", "runs", "cost", "registry", "pieces"),
 )
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}

@@ -245,7 +245,7 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    idle = machine.num_workers - len(work.windows)
+    idle = machine.num_workers - len(work.pieces)
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(
