@@ -9,6 +9,11 @@ from trainer.pieces.piece import Piece, SeriesWork
 from trainer.pieces.symbol import SYMBOL
 
 
+def named(symbol: str, *, fold: int = 1, seed: int = 0, title: str = "") -> dict[str, Any]:
+    """Return the fields by which results and receipts name a piece."""
+    return {"piece": title or symbol, "kind": "symbol", "series": [symbol], "fold": fold, "seed": seed}
+
+
 def piece(symbol: str = "A", *, estimate: int = 1, seed: int = 0, **fields: Any) -> Piece:
     """Return a piece by hand. Its seed is part of its name."""
     names = {"name": f"lstm-direction_{symbol}_1m_f1_s{seed}", "title": symbol, "kind": "symbol"}

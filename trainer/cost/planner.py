@@ -47,11 +47,11 @@ class Estimate:
     seconds_p90: float
 
 
-def workload(job: Job, bars: Mapping[str, int], *, timeframe: str = "") -> Workload:
+def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     """Return the work in a job over so many bars a symbol; the older folds of a symbol have fewer."""
     series = [_series(symbol, min(count, job.data.bars or count), job) for symbol, count in bars.items()]
     cost_cpu, cost_gpu = job.model.costs
-    pieces = pieces_of(job, series, timeframe=timeframe or job.data.timeframe)
+    pieces = pieces_of(job, series, timeframe=job.data.timeframe)
     return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu)
 
 

@@ -42,7 +42,7 @@ class Piece:
     @property
     def identity(self) -> dict[str, Any]:
         """Return what an event says of the piece that it is about."""
-        return {"model": self.name, "piece": self.title, "symbol": self.series[0], "fold": self.fold, "seed": self.seed}
+        return {"model": self.name, "piece": self.title, "fold": self.fold, "seed": self.seed}
 
     @property
     def description(self) -> dict[str, Any]:

@@ -116,6 +116,13 @@ class Fields:
             raise self._wrong(key, f"{value!r}, outside {least:g} to {most:g}")
         return float(value)
 
+    def texts(self, key: str, *, most: int) -> list[str]:
+        """Return a list of at most so many texts."""
+        value = self._of(key, list, "a list", [])
+        if len(value) > most or not all(isinstance(item, str) and len(item) <= MOST_NAME for item in value):
+            raise self._wrong(key, f"no list of at most {most} texts")
+        return list(value)
+
     def truth(self, key: str) -> bool | None:
         """Return true or false, or None where there is neither."""
         value = self._of(key, bool, "true or false", None)

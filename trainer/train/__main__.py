@@ -134,7 +134,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     emit({"event": "ended", **counts})
     for done in outcome.done.values():
-        print(json.dumps({"symbol": done["symbol"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
+        print(json.dumps({"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
     return 100 if outcome.failed else 0
 
 

@@ -128,7 +128,7 @@ def close_piece(
 
 def _done(piece: Piece, job: Job, file: str, sha256: str, scores: dict[str, dict[str, Any]]) -> dict[str, Any]:
     made = {"family": job.model.name, "target": job.target.name, "file": file, "sha256": sha256, "metrics": scores}
-    return {"event": "model_done", **piece.identity, **made}
+    return {"event": "model_done", **piece.description, **made}
 
 
 def scores_for(

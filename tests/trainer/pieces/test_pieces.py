@@ -18,7 +18,7 @@ def test_a_job_has_a_piece_for_each_symbol_with_its_own_source_and_estimate():
     assert kind_of(job).name == one.kind == "symbol"
     assert (one.name, one.title, one.series, one.source) == ("lstm-direction_A_1m", "A", ("A",), "A")
     assert (one.estimate, one.windows, other.bars, other.memory_gib) == (300, 100, 2000, 0.5)
-    assert one.identity == {"model": "lstm-direction_A_1m", "piece": "A", "fold": 1, "seed": 0} | {"symbol": "A"}
+    assert one.identity == {"model": "lstm-direction_A_1m", "piece": "A", "fold": 1, "seed": 0}
 
 
 def test_folds_and_seeds_of_a_symbol_are_pieces_of_one_source_that_are_told_apart():
