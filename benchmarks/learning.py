@@ -39,8 +39,8 @@ from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
+from trainer.train.piece import reader_for, run_of
 from trainer.train.prepare import SymbolData, prepare
-from trainer.train.task import reader_for, run_of
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
 FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1

@@ -30,18 +30,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors", "reading"},
+    "pieces": {"job", "artifacts"},
     "runs": {"errors", "reading", "aws_errors", "access", "artifacts"},
-    "cost": {"errors", "job", "gpu_profiles", "artifacts"},
+    "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "access", "stack_outputs", "artifacts", "runs"},
-    "launch": {"errors", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost"},
+    "launch": {"errors", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost", "pieces"},
     "control": {"errors", "reading", "aws_errors", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "registry"},
     "data": {"errors", "settings"},
     "plan": {"errors", "reading", "settings", "own_file", "job", "targets", "data"},
     "train": {
         *("errors", "environment", "settings", "own_file", "job", "code_files", "gpu_profiles", "artifacts"),
-        *("models", "targets", "data", "plan"),
+        *("models", "targets", "data", "plan", "pieces"),
     },
-    "node": {"errors", "reading", "environment", "aws_errors", "access", "artifacts", "runs"},
+    "node": {"errors", "reading", "environment", "aws_errors", "access", "runs"},
     "rehearsal": {"errors", "environment", "access", "runs"},
     "cli": {"*"},
     "infra": {"stack_outputs"},
@@ -68,7 +69,7 @@ CONTROL_PLANE = (
         "stack_outputs",
         "gpu_profiles",
     ),
-    *("launch", "control", "runs", "cost", "registry"),
+    *("launch", "control", "runs", "cost", "registry", "pieces"),
 )
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}

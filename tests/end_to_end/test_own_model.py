@@ -42,7 +42,7 @@ def test_the_example_trains_its_gru_through_a_killed_worker_and_predict_gives_th
     assert run.returncode == 0, err
     receipt = json.loads(out)
     assert (receipt["state"], receipt["retries"]) == ("done", 1)
-    assert sorted(model["symbol"] for model in receipt["models"]) == ["BTC-USD", "ETH-USD"]
+    assert sorted(model["piece"] for model in receipt["models"]) == ["BTC-USD", "ETH-USD"]
 
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz import cards
 from tests.fuzz.drawn import bodies, changed
+from tests.pieces import named
 from trainer.cli import receipts as receipts_table
 from trainer.cli import status
 from trainer.cli.output import one_line, table
@@ -103,9 +104,7 @@ RESULT = {
     "error": {"code": 100, "what": "w", "why": "y", "do": "d"},
     "models": [
         {
-            "symbol": "A",
-            "fold": 1,
-            "seed": 0,
+            **named("A"),
             "family": "lstm",
             "target": "direction",
             "key": f"{PREFIX}lstm-direction_A_1m.safetensors",
@@ -114,7 +113,7 @@ RESULT = {
             "metrics": {"about": ABOUT, "test": {"auc": 0.5, "baselines": {"logistic": {"auc": 0.5}}}},
         }
     ],
-    "failed": [{"symbol": "B", "fold": 1, "seed": 0, "reason": "r"}],
+    "failed": [{**named("B"), "reason": "r"}],
     "retries": 1,
     "phases": {"boot": "2026-11-20T12:00:00Z", "end": "2026-11-20T12:10:00Z"},
     "data": {"files": [{"file": "a", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},

@@ -19,6 +19,7 @@ from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
+from trainer.pieces.piece import Piece
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
 
@@ -57,6 +58,7 @@ class PlanCandidate:
 class LaunchPlan:
     """Everything decided before the first write."""
 
+    pieces: tuple[Piece, ...]
     candidates: tuple[PlanCandidate, ...]
     ladder: tuple[Rung, ...]
     run_limit: TimeLimit  # of the whole run
@@ -151,6 +153,7 @@ def make_plan(
     )
     limits = [rung_limit(rung, run=run_limit, budget_usd=job.machine.budget) for rung in ladder]
     return LaunchPlan(
+        pieces=work.pieces,
         candidates=tuple(candidates),
         ladder=ladder,
         run_limit=run_limit,
@@ -245,7 +248,7 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    idle = machine.num_workers - len(work.windows)
+    idle = machine.num_workers - len(work.pieces)
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(

@@ -17,6 +17,8 @@ from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
+from trainer.pieces.piece import Piece
+from trainer.runs.pieces import RunPiece
 from trainer.runs.record import RunRecord, new_run_id
 from trainer.runs.store import Objects, create_record, plan_key
 from trainer.stack_outputs import StackOutputs
@@ -35,6 +37,7 @@ def new_record(
         bucket=outputs.bucket,
         instance_role_id=outputs.instance_role_id,
         job=job.to_dict(),
+        pieces=tuple(_piece(piece) for piece in plan.pieces),
         ladder=plan.ladder,
         bundle_key=bundle.key,
         bundle_sha256=bundle.sha256,
@@ -45,6 +48,10 @@ def new_record(
         deadline=now + plan.run_limit.duration,
         deadline_cause=plan.run_limit.cause,
     )
+
+
+def _piece(piece: Piece) -> RunPiece:
+    return RunPiece(model=piece.name, piece=piece.title, kind=piece.kind, series=piece.series, fold=piece.fold, seed=piece.seed)
 
 
 def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:

@@ -106,7 +106,7 @@ def _by_result(record: RunRecord, result: NodeResult) -> Ending:
         error = dict(result.error or {})
         code = next((code for code in (error.get("code"), result.exit_code) if code in FAILED_CODES), 100)
         if not error.get("what"):
-            names = ", ".join(sorted({str(item.get("symbol", "?")) for item in result.failed}))
+            names = ", ".join(sorted({str(item.get("piece") or item.get("symbol", "?")) for item in result.failed}))
             error = TrainingFailed(
                 f"training failed for {names}" if names else "training failed", do=f"mayfly logs {record.run_id} shows why."
             ).as_dict()

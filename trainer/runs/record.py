@@ -20,9 +20,11 @@ from trainer.aws_errors import Meaning, meaning
 from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys
+from trainer.runs.pieces import RunPiece, job_setting
 
-FORMAT = 4  # 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus
-READABLE_FORMATS = (1, 2, 3, 4)
+# 4, before a run had pieces; 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus.
+FORMAT = 5
+READABLE_FORMATS = (1, 2, 3, 4, 5)
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
 State = Literal["starting", "running", "ending", "closed"]
@@ -152,6 +154,7 @@ class RunRecord:
     created_at: datetime  # when the record was written
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
+    pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     state: State = "starting"
     outcome: Outcome | None = None
@@ -218,13 +221,6 @@ class RunRecord:
 def client_token(run_id: str, attempt: int, rung: int, launches_before: int) -> str:
     """Return the ClientToken of a launch: at most 64 ASCII characters, the same for the same intent."""
     return hashlib.sha256(f"{run_id}/{attempt}/{rung}/{launches_before}".encode()).hexdigest()[:40]
-
-
-def job_setting(job: Mapping[str, Any], key: str, default: Any) -> Any:
-    """Return a setting of a stored job by its table and key, such as train.seed. Jobs of formats 1 and 2 are flat."""
-    table, _, name = key.partition(".")
-    values = job.get(table)
-    return (values if isinstance(values, Mapping) else job).get(name, default)
 
 
 def to_json(value: Any) -> str:

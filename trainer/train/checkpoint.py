@@ -217,7 +217,7 @@ class CheckpointWriter:
             self._writing.pop(model).result()
 
     def _write(self, run: Run, state: ModelState, mark: str, training: Mapping[str, float]) -> None:
-        identity = {"model": run.member.name, "symbol": run.symbol}
+        identity = {"model": run.member.name, "piece": run.title}
         began = time.perf_counter()
         try:
             place = write(self._folder, run, state, mark, choice=self._choice)

@@ -1,4 +1,4 @@
-"""A symbol's data, made once for all models of that symbol: rows and labels, and each fold's scaler and windows.
+"""What pieces are made from, read once for all that share it: rows and labels, and each fold's scaler and windows.
 
 A worker that trains folds and seeds of one symbol together keeps its rows once. A source is always prepared on the CPU and
 moved to the device when its model joins: what is in it depends neither on the device nor on whether it was staged.
@@ -17,6 +17,7 @@ from trainer.data.reading import Part, read_parts
 from trainer.data.settings import DataSettings
 from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job, with_settings
+from trainer.pieces.piece import Piece
 from trainer.plan.document import DataPlan, SymbolPlan, read_plan
 from trainer.plan.planning import folder_of, plan_data, plans_of
 from trainer.targets import scores_of
@@ -62,9 +63,9 @@ def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None)
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What every model of a symbol is made from. `folds` share one `rows_TF`; `data` is what their cards say of it."""
+    """What all pieces of one source are made from. `folds` share one `rows_TF`; `data` is what their cards say of it."""
 
-    symbol: str
+    name: str  # `Piece.source`
     folds: tuple[SymbolData, ...]
     data: dict[str, Any]
     mark: str  # what a checkpoint of these trainings belongs to
@@ -93,12 +94,13 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
     return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
 
 
-def read_source(symbol: str, job: Job, data: JobData, *, code_sha256: str) -> Source:
-    """Read and prepare one symbol, on the CPU. Raises DataError when its bars are not those of the plan."""
+def read_source(piece: Piece, job: Job, data: JobData, *, code_sha256: str) -> Source:
+    """Read and prepare the source of a piece, on the CPU. Raises DataError when its bars are not those of the plan."""
+    (symbol,) = piece.series
     entry, settings = data.of(symbol), job.data
     candles = read_parts(symbol, data.plan.timeframe, data.parts[symbol], bars=settings.bars, columns=settings.columns)
     return Source(
-        symbol=symbol,
+        name=piece.source,
         folds=prepare_folds(candles, job, plans_of(candles, job, entry)),
         data={
             "files": [{"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in entry.files],
@@ -108,13 +110,16 @@ def read_source(symbol: str, job: Job, data: JobData, *, code_sha256: str) -> So
             "holes": entry.num_holes,
             "synthetic": data.plan.synthetic,
         },
-        mark=mark_of(entry, job, code_sha256=code_sha256),
+        mark=mark_of(piece, job, data, code_sha256=code_sha256),
     )
 
 
-def mark_of(entry: SymbolPlan, job: Job, *, code_sha256: str) -> str:
-    """Return what a model of the symbol, and its checkpoints, belong to. It takes no bars: the plan has their hash."""
-    return fingerprint(job, data={entry.symbol: entry.mark}, code_sha256=code_sha256)
+def mark_of(piece: Piece, job: Job, data: JobData, *, code_sha256: str) -> str:
+    """Return what a piece's model, and its checkpoints, belong to. It takes no bars: the plan has their hash.
+
+    Raises the DataError with which planning refused one of its series.
+    """
+    return fingerprint(job, data={symbol: data.of(symbol).mark for symbol in piece.series}, code_sha256=code_sha256)
 
 
 def on_device(source: Source, device: str) -> Source:
@@ -144,10 +149,10 @@ class Sources:
     def __init__(self) -> None:
         self._last: Source | None = None
 
-    def get(self, symbol: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
-        """Return a symbol's source: one that is there, else what `read` returns."""
+    def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
+        """Return the source of that name: one that is there, else what `read` returns."""
         there = [*in_use, self._last] if self._last else [*in_use]
-        found = next((source for source in there if source.symbol == symbol), None)
+        found = next((source for source in there if source.name == name), None)
         if found is None:
             # Before the next is read, not after: rows are what fills the memory.
             self._last = None

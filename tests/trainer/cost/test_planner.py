@@ -8,6 +8,7 @@ from trainer.cost.instances import catalogue, instance_type
 from trainer.cost.planner import (
     AROUND,
     SCORING_SHARE,
+    Workload,
     cpu_windows_per_second,
     default_max_duration,
     dollars,
@@ -22,6 +23,10 @@ from trainer.job import job_of
 JOB = job_of(epochs=2, validation_fraction=0.2, test_fraction=0.3, lookback=60)
 
 
+def windows(work: Workload) -> dict[str, int]:
+    return {piece.title: piece.windows for piece in work.pieces}
+
+
 def test_longest_first_gives_the_long_job_a_lane_of_its_own():
     assert longest_first([1, 1, 1, 3], 2) == 3
     assert longest_first([5, 4, 3], 1) == 12
@@ -30,8 +35,9 @@ def test_longest_first_gives_the_long_job_a_lane_of_its_own():
 
 def test_work_counts_the_training_span_less_one_lookback_and_no_more_than_the_bars_asked_for():
     work = workload(JOB, {"A": 10_060, "B": 500_000})
-    assert work.windows == {"A": 4_970, "B": 249_940}
-    assert workload(job_of(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000}).windows == {"B": 4_970}
+    assert windows(work) == {"A": 4_970, "B": 249_940}
+    few = workload(job_of(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000})
+    assert windows(few) == {"B": 4_970}
 
 
 def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back_on():
@@ -46,13 +52,13 @@ def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back
 
 def test_every_fold_and_seed_is_work_and_older_folds_have_less_of_it():
     work = workload(job_of(folds=2, seeds=2, validation_fraction=0.2, test_fraction=0.3, lookback=60), {"A": 10_000})
-    assert work.windows == {"A f1 s0": 1_940, "A f1 s1": 1_940, "A f2 s0": 4_940, "A f2 s1": 4_940}
-    assert set(work.scored.values()) == {2_000}
+    assert windows(work) == {"A f1 s0": 1_940, "A f1 s1": 1_940, "A f2 s0": 4_940, "A f2 s1": 4_940}
+    assert work.pieces[0].estimate == pytest.approx(15 * (1_940 + SCORING_SHARE * 2_000))
 
 
 def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
     work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
-    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2 / cpu_windows_per_second()
+    one = work.pieces[0].estimate / cpu_windows_per_second()
     around = sum(AROUND["rehearsal"])
     two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2)
     assert two_cores.seconds_p50 == pytest.approx(around + 2 * one)
@@ -70,7 +76,7 @@ def test_on_aws_four_gpus_take_four_symbols_at_once():
 
 def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
     work, around = workload(JOB, dict.fromkeys("ABCD", 4_000_000)), sum(AROUND["aws"])
-    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2
+    one = work.pieces[0].estimate
     rate = Rate(per_second=50_000.0, basis="measured on 2026-11-20")
 
     def seconds(name: str, rate: Rate) -> float:
@@ -85,7 +91,7 @@ def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
 
 def test_a_rehearsals_measured_rate_is_a_cores():
     work, around = workload(JOB, dict.fromkeys("ABCD", 100_000)), sum(AROUND["rehearsal"])
-    one = (work.windows["A"] + SCORING_SHARE * work.scored["A"]) * 2
+    one = work.pieces[0].estimate
     rate = Rate(per_second=4_000.0, basis="")
     two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2, rate=rate)
     assert two_cores.seconds_p50 - around == pytest.approx(2 * one / 4_000)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.pieces import piece_of
 from trainer.artifacts.card import read_card
 from trainer.data.feature_names import FEATURES
 from trainer.data.reading import read_candles
@@ -81,7 +82,7 @@ def test_a_checkpoint_belongs_to_the_values_of_its_columns(tmp_path):
 
     def mark(**keys: str) -> str:
         job = with_settings(OWN, **keys)
-        return read_source("SIG-USD", job, open_data(job, tmp_path, scratch=tmp_path), code_sha256="c").mark
+        return read_source(piece_of(job), job, open_data(job, tmp_path, scratch=tmp_path), code_sha256="c").mark
 
     before, with_ours = mark(), mark(features="all")
     values = table.column("hint").to_numpy().copy()

@@ -34,9 +34,9 @@ from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
+from trainer.train.piece import run_of, scores_for
 from trainer.train.predict import predict_file
 from trainer.train.prepare import SymbolData, prepare
-from trainer.train.task import run_of, scores_for
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.pieces import piece_of
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
 from trainer.data.reading import read_candles
@@ -14,9 +15,9 @@ from trainer.errors import TrainingFailed
 from trainer.job import job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
+from trainer.train.piece import code_sha256, source_of
 from trainer.train.predict import predict_file
 from trainer.train.source import Source, Sources, open_data
-from trainer.train.task import Task, code_sha256, source_of
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -45,20 +46,17 @@ def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(tmp_path, write_candles, train_task):
+def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(
+    tmp_path, write_candles, train_piece
+):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
     small = job_of(hidden=4, batch=64, epochs=1, lookback=20)
-    shared = {"symbol": "SIG-USD", "family": "lstm", "target": "direction", "timeframe": "1m", "estimate": 1, "seed": 5}
     made = []
-    for name, job, task in (
-        ("lstm-direction_SIG-USD_1m", with_settings(small, seed=5), Task(**shared)),
-        (
-            "lstm-direction_SIG-USD_1m_f2_s5",
-            with_settings(small, folds=2, seeds=2, seed=4),
-            Task(**shared, fold=2, several=True),
-        ),
+    for name, job, fold in (
+        ("lstm-direction_SIG-USD_1m", with_settings(small, seed=5), 1),
+        ("lstm-direction_SIG-USD_1m_f2_s5", with_settings(small, folds=2, seeds=2, seed=4), 2),
     ):
-        done = train_task(task, job, tmp_path, tmp_path / "out")
+        done = train_piece(piece_of(job, fold=fold, seed=5), job, tmp_path, tmp_path / "out")
         assert done["model"] == name
         made.append(load(tmp_path / "out" / done["file"]))
     (alone, card), (last_fold, numbered) = made
@@ -77,11 +75,9 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
     in_use: list[Source] = []
 
     def get(symbol: str) -> Source:
-        task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=0)
-
         def reading() -> Source:
             read.append(symbol)
-            return source_of(task, job, data)
+            return source_of(piece_of(job, symbol), job, data)
 
         return sources.get(symbol, in_use, reading)
 

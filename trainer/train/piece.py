@@ -1,4 +1,4 @@
-"""The two ends of one model's training: candles read and prepared before, scores, model file and card after.
+"""The two ends of one piece's training: candles read and prepared before, scores, model file and card after.
 
 Runs inside a worker; `loop.py` is the training itself.
 """
@@ -16,12 +16,12 @@ import torch
 
 import trainer
 from trainer.artifacts.card import Card, read_card
-from trainer.artifacts.names import ModelName
 from trainer.artifacts.weights import save
 from trainer.code_files import training_sha256
 from trainer.data.feature_names import FEATURES_VERSION
 from trainer.errors import DataError, TrainingFailed
 from trainer.job import Job
+from trainer.pieces.piece import Piece
 from trainer.targets import labels_of, scores_of
 from trainer.train.evaluation import Baselines, evaluate
 from trainer.train.loop import Run
@@ -33,67 +33,35 @@ from trainer.train.source import JobData, Source, mark_of, read_source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """A model to train, and the estimate (windows to visit) that orders the queue."""
-
-    symbol: str
-    family: str
-    timeframe: str
-    estimate: int
-    seed: int
-    target: str = ""
-    fold: int = 1  # of the job's, oldest first
-    threads: int = 1  # to train with on a CPU; `station.threads_of`
-    source_gib: float = 0.0  # of host memory that reading its symbol takes; `source.source_gib`
-    several: bool = False  # whether the job makes other models of the symbol, so that the name tells fold and seed
-
-    @property
-    def name(self) -> ModelName:
-        """Return the model's name in its parts."""
-        numbers = {"fold": self.fold, "seed": self.seed} if self.several else {}
-        return ModelName(family=self.family, target=self.target, symbol=self.symbol, timeframe=self.timeframe, **numbers)
-
-    @property
-    def model(self) -> str:
-        """Return the model's name."""
-        return str(self.name)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Return what an event says of whom it is about."""
-        return {"model": self.model, "symbol": self.symbol, "fold": self.fold, "seed": self.seed}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A task whose data lies on the device, ready to train."""
+    """A piece whose data lies on the device, ready to train."""
 
-    task: Task
+    piece: Piece
     run: Run
     source: Source
 
     @property
     def symbol_data(self) -> SymbolData:
-        """Return the data of the task's fold."""
-        return self.source.folds[self.task.fold - 1]
+        """Return the data of the piece's fold."""
+        return self.source.folds[self.piece.fold - 1]
 
 
-def source_of(task: Task, job: Job, data: JobData) -> Source:
-    """Read and prepare what all models of the task's symbol share, on the CPU.
+def source_of(piece: Piece, job: Job, data: JobData) -> Source:
+    """Read and prepare what all pieces of the piece's source share, on the CPU.
 
     Raises DataError when its bars can't be trained on.
     """
-    return read_source(task.symbol, job, data, code_sha256=code_sha256(job))
+    return read_source(piece, job, data, code_sha256=code_sha256(job))
 
 
-def open_task(task: Task, job: Job, source: Source) -> Opened:
-    """Make a task ready to train on its fold of a source."""
-    data = source.folds[task.fold - 1]
-    run = run_of(data, job, model=task.model, seed=task.seed, draws=task.name.draws)
-    return Opened(task=task, run=run, source=source)
+def open_piece(piece: Piece, job: Job, source: Source) -> Opened:
+    """Make a piece ready to train on its fold of a source."""
+    data = source.folds[piece.fold - 1]
+    run = run_of(data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws)
+    return Opened(piece=piece, run=run, source=source)
 
 
-def run_of(data: SymbolData, job: Job, *, model: str, seed: int, draws: str = "") -> Run:
+def run_of(data: SymbolData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "") -> Run:
     """Return the training of a model by this name on a symbol's data. `seed` and `draws` as in `pack.Member`."""
     member = Member(
         name=model,
@@ -111,7 +79,7 @@ def run_of(data: SymbolData, job: Job, *, model: str, seed: int, draws: str = ""
         """Return the mean loss over all validation bars, float64."""
         return float(loss(torch.from_numpy(reader.outputs(network, bars)), scaled_NK).mean())
 
-    return Run(member=member, symbol=data.symbol, reads=data.reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=job.train.learning_rate)
 
 
 def reader_for(data: SymbolData, job: Job) -> Reader:
@@ -126,41 +94,41 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
     )
 
 
-def kept(task: Task, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:
+def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:
     """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`; else None.
 
     Asks the plan and no bars. Raises the DataError with which planning refused the symbol.
     """
-    mark = mark_of(data.of(task.symbol), job, code_sha256=code_sha256(job))
-    file = out / f"{task.model}.safetensors"
+    mark = mark_of(piece, job, data, code_sha256=code_sha256(job))
+    file = out / f"{piece.name}.safetensors"
     try:
         card = read_card(file)
     except DataError:  # none there, or a spoilt one
         return None
     if card.data.get("fingerprint") != mark:
         return None
-    return _done(task, file.name, hashlib.sha256(file.read_bytes()).hexdigest(), card.metrics)
+    return _done(piece, job, file.name, hashlib.sha256(file.read_bytes()).hexdigest(), card.metrics)
 
 
-def close_task(
+def close_piece(
     opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Score a trained model once and write it to `out`; return its `model_done` event. The card keeps `choice` as it is.
 
     Raises TrainingFailed when training did not come to a finite loss.
     """
-    task, run = opened.task, opened.run
+    piece, run = opened.piece, opened.run
     if run.failure:
-        raise TrainingFailed(f"{task.model} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    fitted, scores = scores_for(model, opened.symbol_data, job, forecasts=opened.source.baselines(task.fold))
-    file = f"{task.model}.safetensors"
+        raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
+    fitted, scores = scores_for(model, opened.symbol_data, job, forecasts=opened.source.baselines(piece.fold))
+    file = f"{piece.name}.safetensors"
     sha256 = save(out / file, run.best_weights, _card(opened, job, fitted, scores, device, choice or {}))
-    return _done(task, file, sha256, scores)
+    return _done(piece, job, file, sha256, scores)
 
 
-def _done(task: Task, file: str, sha256: str, scores: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    found = {"family": task.family, "target": task.target, "file": file, "sha256": sha256, "metrics": scores}
-    return {"event": "model_done", **task.identity, **found}
+def _done(piece: Piece, job: Job, file: str, sha256: str, scores: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    made = {"family": job.model.name, "target": job.target.name, "file": file, "sha256": sha256, "metrics": scores}
+    return {"event": "model_done", **piece.description, **made}
 
 
 def scores_for(
@@ -190,7 +158,7 @@ def _card(
     device: str,
     choice: Mapping[str, Any],
 ) -> Card:
-    task, run, symbol_data = opened.task, opened.run, opened.symbol_data
+    piece, run, symbol_data = opened.piece, opened.run, opened.symbol_data
     settings = (
         *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "ema", "patience"),
         *(
@@ -201,14 +169,14 @@ def _card(
         ),  # how fast, not what: the tuner's choice, 0 the default
     )
     return Card(
-        model=task.model,
-        family=task.family,
-        target=task.target,
+        model=piece.name,
+        family=job.model.name,
+        target=job.target.name,
         target_settings=symbol_data.target.card_keys(),
         own_files={table: home.card_entry() for table, home in job.own_files.items()},
         fitted=fitted,
-        symbol=task.symbol,
-        timeframe=task.timeframe,
+        symbol=symbol_data.symbol,
+        timeframe=symbol_data.candles.timeframe,
         architecture=architecture_of(job, features=len(job.data.inputs)),
         features=list(job.data.inputs),
         columns=list(job.data.columns),
@@ -239,8 +207,8 @@ def _card(
         },
         data={**opened.source.data, "ties": symbol_data.ties, "fingerprint": opened.source.mark},
         code_sha256=code_sha256(job),
-        seed=task.seed,
-        fold=task.fold,
+        seed=piece.seed,
+        fold=piece.fold,
         folds=job.data.folds,
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         mayfly=trainer.__version__,
