@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import trainer
-from trainer.code_files import DATA, NODE, TRAINING, code_files, home_modules, sha256_of
+from trainer.code_files import DATA, NODE, code_files, home_modules, sha256_of, training_files
 
 PACKAGE = Path(trainer.__file__).parent
 HOMES = ("trainer.models.lstm", "trainer.targets.direction")
-SETS = {"node": (*NODE, *home_modules()), "training": (*TRAINING, *home_modules(HOMES))}
+SETS = ("node", "training")
 # They load the home that a job names; all homes are in the bundle, and those of the job in what makes its models.
 TABLES = ("trainer/models/__init__.py", "trainer/targets/__init__.py")
 # It passes the imports of a user's own file on, which counts by its hash.
@@ -27,8 +27,10 @@ NAMED_ONLY = {"trainer/environment.py": {"bootstrap.sh", "gpu_profiles.toml"}}
 
 
 @cache
-def files_of(name: str) -> dict[str, bytes]:
-    return code_files(SETS[name])
+def files_of(name: str, package: Path | None = None) -> dict[str, bytes]:
+    if name == "training":
+        return training_files(HOMES, package=package)
+    return code_files((*NODE, *home_modules(package=package)), package=package)
 
 
 @pytest.fixture
@@ -132,13 +134,17 @@ def test_every_declared_data_file_and_its_reader_exist():
         ("targets/direction/labels.py", {"node", "training"}),
         ("models/tcn/network.py", {"node"}),
         ("targets/volatility/scores.py", {"node"}),
+        ("models/tcn/__init__.py", {"node"}),
+        ("targets/volatility/__init__.py", {"node"}),
+        ("models/lstm/__init__.py", {"node", "training"}),
+        ("models/__init__.py", {"node", "training"}),
         ("gpu_profiles.toml", {"node", "training"}),
     ],
 )
 def test_a_comment_changes_the_sets_that_hold_its_file_and_no_other(copied, file, changed):
     with (copied / file).open("a") as opened:
         opened.write("# a comment\n")
-    after = {name: sha256_of(code_files(roots, package=copied)) for name, roots in SETS.items()}
+    after = {name: sha256_of(files_of(name, copied)) for name in SETS}
     assert {name for name in SETS if after[name] != sha256_of(files_of(name))} == changed
 
 
