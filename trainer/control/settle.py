@@ -67,6 +67,6 @@ def settle_run(cloud: Cloud, run_id: str) -> Settled:
     for _ in range(MOST_STEPS):
         if not look.moved:
             break
-        look = step(cloud, run_id, may_start=False)
+        look = step(cloud, run_id, may_start=False, seen=True)
     receipt = read_receipt(cloud.objects, run_id) if look.record.state == "closed" else None
     return Settled(run_id=run_id, look=look, receipt=receipt)

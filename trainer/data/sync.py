@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.access import Access, aws_error, error_code
+from trainer.access import Access, aws_error, error_code, version_of
 from trainer.errors import DataError
 
 RAW, INDEX = "raw/", "raw-index/"
@@ -71,7 +71,7 @@ def _upload_one(file: LocalFile, client: Any, *, bucket: str) -> dict[str, Any]:
                 # S3 itself refuses bytes that changed between the check and the upload.
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(file.sha256)).decode(),
             )
-        version_id = str(answer["VersionId"])
+        version_id = version_of(answer, f"s3://{bucket}/{key}")
     return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
 
 
@@ -85,4 +85,4 @@ def _version_with_hash(key: str, sha256: str, client: Any, *, bucket: str) -> st
         if error_code(error) in ("404", "NoSuchKey", "NotFound"):
             return None
         raise
-    return str(head["VersionId"]) if head["Metadata"].get("sha256") == sha256 else None
+    return version_of(head, f"s3://{bucket}/{key}") if head["Metadata"].get("sha256") == sha256 else None

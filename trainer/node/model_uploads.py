@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from trainer.errors import TrainingFailed
+from trainer.errors import NotVersioned, TrainingFailed
 from trainer.node.progress import identity_of
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
@@ -37,7 +37,7 @@ class ModelUploads:
                 continue
             try:
                 self._node.status.models.append(self._upload(event))
-            except AWS_ERRORS as error:
+            except (*AWS_ERRORS, NotVersioned) as error:
                 log.warning("%s was not uploaded, next try in %.0f s: %s", event["model"], pause, error)
                 self._waiting.append((now + pause, min(2 * pause, LONGEST_PAUSE_SECONDS), event))
             except TrainingFailed as error:

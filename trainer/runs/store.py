@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from trainer.access import Access, aws_error, error_code
+from trainer.access import Access, aws_error, error_code, version_of
 from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError, UsageError, nearest
 from trainer.reading import Unsound
@@ -84,16 +84,22 @@ class S3Objects:
         return None if response is None else _stored(key, response)
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
-        """Write an object and return its ETag. Raises Conflict where `if_match` or `create` finds another writer's."""
+        """Write an object and return its ETag. Raises Conflict where `if_match` or `create` finds another writer's.
+
+        Raises NotVersioned for an object without a version, ConnectionFailed where S3 lost sight of the one to replace.
+        """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             response = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition)
         except (BotoCoreError, ClientError) as error:
-            if condition and error_code(error) in LOST_RACE | NO_OBJECT:
+            if condition and error_code(error) in LOST_RACE:
                 raise Conflict(key) from error
+            if if_match and error_code(error) in NO_OBJECT:
+                raise _lagging(f"s3://{self._bucket}/{key}") from error
             raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
+        version_of(response, f"s3://{self._bucket}/{key}")
         return str(response["ETag"])
 
     def list(self, *, prefix: str) -> tuple[Stored, ...]:
@@ -184,9 +190,14 @@ def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
     return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), if_match=etag)
 
 
-def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
-    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord."""
+def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[RunRecord, str]:
+    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord.
+
+    Nobody deletes a record: where one that was `seen` is not found, S3 lags, and ConnectionFailed is raised.
+    """
     stored = objects.get(key=record_key(run_id))
+    if stored is None and seen:
+        raise _lagging(f"the record of run {run_id}")
     if stored is None:
         runs = run_ids(objects)
         hint = nearest(run_id, runs) or (f"The latest run is {runs[-1]}." if runs else "There is no run yet.")
@@ -204,6 +215,12 @@ def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
 def run_ids(objects: Objects) -> tuple[str, ...]:
     """Return the ids of every run, oldest first (ids begin with their time)."""
     return tuple(sorted(objects.folders(prefix="runs/")))
+
+
+def _lagging(what: str) -> ConnectionFailed:
+    """Return the error for something that was there and is not found, as S3 answers after versioning was first enabled."""
+    why = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
+    return ConnectionFailed(f"{what} was there and is not found now", why=why, do="Look again in a few minutes.")
 
 
 def _stored(key: str, response: Any, body: bytes = b"") -> Stored:

@@ -162,6 +162,53 @@ def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instan
     assert cloud.alive() == []
 
 
+def lost_from_sight(cloud, name, looks):
+    """Let S3 answer 404 for an object, the first times that it is read once the caller asks for that many."""
+    shown, asked = cloud.objects.get, []
+
+    def get(*, key, **more):
+        if key.endswith(name) and len(asked) < looks:
+            asked.append(key)
+            return None
+        return shown(key=key, **more)
+
+    cloud.objects.get = get
+    return asked
+
+
+def test_a_record_that_was_seen_and_is_not_found_is_looked_for_again(make_cloud):
+    cloud, record = make_cloud()
+    begun, errors = [], []
+
+    def hide(progress: RunProgress) -> None:
+        errors.append(progress.last_error)
+        if progress.state == "running" and not begun:
+            begun.append(lost_from_sight(cloud, "/run.json", 5))
+
+    assert drive(cloud, record, on_event=hide)["state"] == "done"
+    assert len(begun[0]) == 5
+    assert "is not found now (S3 may lose sight of it" in next(filter(None, errors))
+
+
+def test_a_record_that_the_launcher_wrote_is_looked_for_again_and_any_other_is_no_run(make_cloud):
+    cloud, record = make_cloud()
+    lost_from_sight(cloud, "/run.json", 1)
+    with pytest.raises(UsageError, match="no run"):
+        drive(cloud, record)
+    lost_from_sight(cloud, "/run.json", 3)
+    assert drive(cloud, record, registered=record)["state"] == "done"
+
+
+def test_the_receipt_of_a_closed_run_is_looked_for_again_and_not_for_ever(make_cloud):
+    cloud, record = make_cloud()
+    asked = lost_from_sight(cloud, "/receipt.json", 3)
+    receipt = drive(cloud, record)
+    assert (receipt["state"], len(asked)) == ("done", 3)
+    lost_from_sight(cloud, "/receipt.json", 999)
+    with pytest.raises(ConnectionFailed, match="does not find its receipt"):
+        drive(cloud, record)
+
+
 def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)

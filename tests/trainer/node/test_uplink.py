@@ -103,6 +103,21 @@ def test_a_model_waits_out_an_outage(uplink: Uplink, model: Path, tmp_path: Path
     assert one.status.failed == []
 
 
+def test_a_model_that_s3_kept_without_a_version_is_asked_for_again(
+    uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, put = node(uplink, tmp_path), uplink.s3.put_object
+    without = lambda **asked: {name: value for name, value in put(**asked).items() if name != "VersionId"}  # noqa: E731
+    uploads = ModelUploads(one)
+    with monkeypatch.context() as lagging:
+        lagging.setattr(uplink.s3, "put_object", without)
+        uploads.add(EVENT)
+        uploads.send()
+    assert one.status.models == []
+    uploads.finish()
+    assert one.status.models[0]["version_id"]
+
+
 def test_a_model_that_never_reaches_s3_is_reported(
     uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
