@@ -24,10 +24,10 @@ from trainer.pieces.piece import Piece, SeriesWork
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
-# Seconds around the training, P50: boot, install and fetch; upload and shutdown. AWS figures are estimates of 2026-11-20.
-AROUND = {"aws": (150.0, 30.0), "rehearsal": (12.0, 6.0)}
+# Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the type's: boot.csv.
+AFTER_SECONDS, REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS = 30.0, 12.0, 6.0
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
-SHORTEST_DEADLINE, LONGEST_DEADLINE = timedelta(minutes=30), timedelta(hours=12)
+SHORTEST_WORK, LONGEST_DEADLINE = timedelta(minutes=15), timedelta(hours=12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def estimate(
 
     `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's.
     """
-    boot, after = AROUND["rehearsal" if rehearsal else "aws"]
+    boot, after = around(machine, rehearsal=rehearsal)
     workers = min(machine.num_workers, max(1, len(work.pieces)))
     if rehearsal:
         lanes = min(workers, cores or os.cpu_count() or 1)
@@ -86,6 +86,11 @@ def estimate(
     seconds = [piece.estimate * places / device_rate for piece in work.pieces]
     training = longest_first(seconds, min(lanes * places, max(1, len(seconds))))
     return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)
+
+
+def around(machine: InstanceType, *, rehearsal: bool) -> tuple[float, float]:
+    """Return the seconds before a training (boot, install, fetch) and after it (upload, shutdown), P50."""
+    return (REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS) if rehearsal else (machine.boot.expected_seconds, AFTER_SECONDS)
 
 
 def windows_per_second(machine: InstanceType) -> float:
@@ -120,6 +125,10 @@ def dollars(seconds: float, price_usd_per_hour: float) -> float:
     return max(seconds, MINIMUM_BILLED_SECONDS) * price_usd_per_hour / 3600
 
 
-def default_max_duration(seconds_p90: float) -> timedelta:
-    """Return min(12 h, max(30 min, 3 x P90)): late enough for a slow run, early enough for a forgotten one."""
-    return min(LONGEST_DEADLINE, max(SHORTEST_DEADLINE, timedelta(seconds=round(3 * seconds_p90))))
+def default_max_duration(seconds_p90: float, machine: InstanceType) -> timedelta:
+    """Return min(12 h, max(boot allowance + 15 min, 3 x P90)): late enough for a slow run, early enough for a forgotten one.
+
+    The first is 30 minutes for most types.
+    """
+    shortest = timedelta(seconds=machine.boot.allowance_seconds) + SHORTEST_WORK
+    return min(LONGEST_DEADLINE, max(shortest, timedelta(seconds=round(3 * seconds_p90))))

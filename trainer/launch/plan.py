@@ -51,7 +51,7 @@ class PlanCandidate:
     @property
     def default_duration(self) -> timedelta:
         """Return how long an attempt may last where the job does not say."""
-        return default_max_duration(self.seconds_p90) if self.is_estimated else LONGEST_DEADLINE
+        return default_max_duration(self.seconds_p90, self.machine) if self.is_estimated else LONGEST_DEADLINE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,6 +386,7 @@ def _candidate_dict(candidate: PlanCandidate) -> dict[str, Any]:
         "gpu_model": candidate.machine.gpu_model,
         "price_usd_per_hour": candidate.price_usd_per_hour,
         "price_date": candidate.machine.price_date,
+        "boot_allowance_seconds": candidate.machine.boot.allowance_seconds,
         "seconds": {"p50": round(candidate.seconds_p50), "p90": round(candidate.seconds_p90)} if known else None,
         "dollars": {"p50": round(candidate.dollars_p50, 4), "p90": round(candidate.dollars_p90, 4)} if known else None,
         "rate": {"per_gpu_and_second": round(candidate.rate.per_second, 1), "basis": candidate.rate.basis},

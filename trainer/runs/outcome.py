@@ -76,7 +76,9 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
     lease_until = observed.heartbeat.lease_until if observed.heartbeat else None
-    return _silent(observed) if silent(launched_at=launched_at, lease_until=lease_until, now=now) else None
+    allowance = timedelta(seconds=record.ladder[launch.rung].boot_seconds)
+    hung = silent(launched_at=launched_at, lease_until=lease_until, now=now, boot_allowance=allowance)
+    return _silent(observed) if hung else None
 
 
 def correction(record: RunRecord, observed: Observation) -> Ending | None:

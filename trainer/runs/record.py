@@ -20,6 +20,7 @@ from trainer.aws_errors import Meaning, meaning
 from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
 from trainer.runs.pieces import RunPiece, job_setting
 
 # 4, before a run had pieces; 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus.
@@ -71,6 +72,7 @@ class Rung:
     quota_code: str = ""  # Service Quotas code that this type and market count against
     default_seconds: float = 0.0  # max(30 min, 3 x P90) on this type; 0: the job names a duration
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
+    boot_seconds: int = round(BOOT_ALLOWANCE.total_seconds())  # boot allowance of the type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +256,9 @@ def _check_sums(record: RunRecord) -> None:
     wrong = {
         "no rung": not record.ladder,
         "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
+        "a boot allowance of another kind": not all(
+            0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
+        ),
         "a launch on a rung that its ladder has not": any(launch.rung >= len(record.ladder) for launch in launches),
         "two launches of one token": len({launch.token for launch in launches}) < len(launches),
         "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),

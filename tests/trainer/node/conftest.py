@@ -86,6 +86,7 @@ class Machine:
     boot_seconds: str = "900"
     image_python: str = ""  # in the place of the desk's
     smoke: str = SMOKE
+    smoke_seconds: float = 180
     trainer: str = STAND_IN
     bundle_sha256: str = ""
     deadline: datetime = field(
@@ -124,7 +125,7 @@ class Machine:
         manifest = {
             "job": job_of(symbols=("A", "B")).to_dict(),
             "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
-            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus}},
+            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}},
             **self.known,
         }
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())
