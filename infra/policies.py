@@ -81,7 +81,7 @@ def sweeper(
             "Action": "ec2:DescribeInstances",
             "Resource": "*",
         },
-        _terminate_own(account=account, region=region, project=project, stack=stack),
+        end_own_instances(account=account, region=region, project=project, stack=stack),
         {
             "Sid": "ReadHeartbeats",
             "Effect": "Allow",
@@ -125,7 +125,7 @@ def scheduler(*, account: str, region: str, project: str, stack: str, sweeper_na
             "Action": "lambda:InvokeFunction",
             "Resource": f"arn:aws:lambda:{region}:{account}:function:{sweeper_name}",
         },
-        _terminate_own(account=account, region=region, project=project, stack=stack),
+        end_own_instances(account=account, region=region, project=project, stack=stack),
     )
 
 
@@ -143,7 +143,7 @@ def tls_only(bucket: str) -> Document:
     )
 
 
-def _terminate_own(*, account: str, region: str, project: str, stack: str) -> Document:
+def end_own_instances(*, account: str, region: str, project: str, stack: str) -> Document:
     """Allow the end of instances that carry this stack's tags, and of no other."""
     return {
         "Sid": "EndOwnInstances",

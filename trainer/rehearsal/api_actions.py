@@ -136,8 +136,10 @@ def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
 
 def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:
     """Ask for the tags and the role that a launch hands out."""
-    asked = [
-        _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances") for one in request["TagSpecifications"]
+    asked = [  # moto keeps the tags of a template itself among those of its instances
+        _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances")
+        for one in request["TagSpecifications"]
+        if one["ResourceType"] in (*_CREATED, "spot-instances-request")
     ]
     profile = request.get("IamInstanceProfile", {})
     name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
