@@ -38,17 +38,6 @@ store = ModelStore(
     ),
 )
 
-network = Network(
-    "network",
-    NetworkArgs(
-        prefix=settings.prefix,
-        region=account.region,
-        vpc_cidr=settings.vpc_cidr,
-        availability_zones=account.availability_zones,
-        tags=settings.tags,
-    ),
-)
-
 roles = IdentityArgs(
     account=account.id,
     region=account.region,
@@ -61,25 +50,6 @@ roles = IdentityArgs(
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
-
-templates = LaunchTemplates(
-    "templates",
-    LaunchTemplatesArgs(
-        prefix=settings.prefix,
-        image_lines=lines,
-        user_data=render_user_data(
-            bootstrap_template(),
-            bucket=bucket_name,
-            region=account.region,
-            project=settings.project,
-            cap_minutes=settings.max_lifetime_minutes,
-        ),
-        instance_profile_arn=identity.instance_profile_arn,
-        security_group_id=network.security_group_id,
-        volume_gib=settings.volume_gib,
-        tags=settings.tags,
-    ),
-)
 
 sweeper = Sweeper(
     "sweeper",
@@ -105,6 +75,39 @@ schedule = Schedule(
         scheduler_role_arn=identity.scheduler_role_arn,
         tags=settings.tags,
     ),
+)
+
+# Without these nothing can be launched. Pulumi deletes them before the safety net, on which they depend for that alone.
+network = Network(
+    "network",
+    NetworkArgs(
+        prefix=settings.prefix,
+        region=account.region,
+        vpc_cidr=settings.vpc_cidr,
+        availability_zones=account.availability_zones,
+        tags=settings.tags,
+    ),
+    opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
+)
+
+templates = LaunchTemplates(
+    "templates",
+    LaunchTemplatesArgs(
+        prefix=settings.prefix,
+        image_lines=lines,
+        user_data=render_user_data(
+            bootstrap_template(),
+            bucket=bucket_name,
+            region=account.region,
+            project=settings.project,
+            cap_minutes=settings.max_lifetime_minutes,
+        ),
+        instance_profile_arn=identity.instance_profile_arn,
+        security_group_id=network.security_group_id,
+        volume_gib=settings.volume_gib,
+        tags=settings.tags,
+    ),
+    opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
 )
 
 launcher = LauncherPolicy(

@@ -24,7 +24,7 @@ OWN_FILES = (
     "trainer/runs/__init__.py",
     "trainer/runs/keys.py",
     "trainer/runs/lease.py",
-    "trainer/runs/reading.py",
+    "trainer/reading.py",
 )
 # Import name -> distribution. boto3 and what it needs.
 LIBRARIES = {

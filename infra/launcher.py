@@ -72,7 +72,13 @@ def launcher(args: LauncherPolicyArgs, *, launch_templates: list[str], subnets: 
                 f"arn:aws:ec2:{where}:security-group/{security_group}",
             ],
         ),
-        end_own_instances(account=args.account, region=args.region, project=args.project, stack=args.stack),
+        end_own_instances(
+            account=args.account,
+            region=args.region,
+            project=args.project,
+            stack=args.stack,
+            also=("ec2:GetConsoleOutput",),  # where a boot left no log
+        ),
         {
             "Sid": "ArmSchedules",
             "Effect": "Allow",

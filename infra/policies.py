@@ -143,12 +143,12 @@ def tls_only(bucket: str) -> Document:
     )
 
 
-def end_own_instances(*, account: str, region: str, project: str, stack: str) -> Document:
-    """Allow the end of instances that carry this stack's tags, and of no other."""
+def end_own_instances(*, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()) -> Document:
+    """Allow the end of instances that carry this stack's tags, and of no other; `also` names further actions on them."""
     return {
         "Sid": "EndOwnInstances",
         "Effect": "Allow",
-        "Action": "ec2:TerminateInstances",
+        "Action": ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
         "Resource": f"arn:aws:ec2:{region}:{account}:instance/*",
         "Condition": {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
     }

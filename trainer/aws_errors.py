@@ -64,6 +64,7 @@ SCHEDULE_EXISTS = frozenset({"ConflictException"})
 EMPTY_FLEET = "EmptyFleet"  # ours: CreateFleet answered with neither an instance nor an error
 
 _CHECK_STACK = "Check the stack: pulumi up brings it in line with this version."
+_GONE = "is gone: pulumi refresh finds that out, and pulumi up makes a new one."
 _SIGN_IN = "Sign in again, or check which credentials AWS_PROFILE names."
 
 CAPACITY = Meaning(
@@ -125,7 +126,13 @@ CONNECTION = Meaning(
 )
 NOT_FOUND = Meaning(error_class="not_found", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
 CONFLICT = Meaning(error_class="conflict", error=ConfigError, remedy="Another command was faster: try again.", next_step="stop")
-UNKNOWN = Meaning(error_class="unknown", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
+UNKNOWN = Meaning(  # inside an answer it speaks of one pool; an exception, of the whole call
+    error_class="unknown",
+    error=ConfigError,
+    remedy="Look the code up in AWS's lists of errors; pulumi up brings the stack in line with this version.",
+    next_step="next_rung",
+    step_after_exception="stop",
+)
 SDK_FAILED = Meaning(  # botocore itself failed, in a way that no row names: the request may have been sent
     error_class="unknown",
     error=ConfigError,
@@ -154,21 +161,40 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         replace(QUOTA, remedy="Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon EC2."),
         ("MaxFleetCountExceeded",),
     ),
-    (TYPE, ("Unsupported", "InvalidInstanceType", "InvalidParameterValue", "InvalidFleetConfiguration")),
+    (TYPE, ("Unsupported", "InvalidInstanceType", "InvalidParameterValue")),
+    (
+        replace(TYPE, remedy="Name another --instance: this type is not sold in this zone, or not on this market."),
+        ("InvalidFleetConfiguration",),
+    ),
     (PRICE, ("SpotMaxPriceTooLow",)),
     (
         replace(CONFIG, remedy="Set another image line in Pulumi, then pulumi up."),
         ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"),
     ),
     (
-        CONFIG,
+        replace(CONFIG, remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up."),
+        ("InvalidSnapshot.NotFound",),
+    ),
+    (
+        replace(CONFIG, remedy=f"The stack's subnet {_GONE}"),
+        ("InvalidSubnetID.NotFound",),
+    ),
+    (
+        replace(CONFIG, remedy=f"The stack's security group {_GONE}"),
+        ("InvalidGroup.NotFound",),
+    ),
+    (
+        replace(CONFIG, remedy=f"The stack's launch template {_GONE}"),
         (
-            "InvalidSubnetID.NotFound",
-            "InvalidGroup.NotFound",
             "InvalidLaunchTemplateId.NotFound",
             "InvalidLaunchTemplateId.Malformed",
             "InvalidLaunchTemplateId.VersionNotFound",
             "InvalidLaunchTemplateName.NotFoundException",
+        ),
+    ),
+    (
+        CONFIG,
+        (
             "InvalidUserData.Malformed",
             "InvalidParameterCombination",
             "MissingParameter",

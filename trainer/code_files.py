@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -94,20 +94,23 @@ def _files_of(dotted: str, folder: Path) -> list[Path]:
     return files
 
 
-def _imports(source: bytes) -> Iterator[str]:
-    """Yield the dotted names that a module may import when it runs; `from a import b` is a.b."""
+@cache  # a launch asks for three sets, which have most files in common
+def _imports(source: bytes) -> tuple[str, ...]:
+    """Return the dotted names that a module may import when it runs; `from a import b` is a.b."""
+    names: list[str] = []
     statements: list[ast.AST] = [*ast.parse(source).body]
     while statements:
         statement = statements.pop()
         if isinstance(statement, ast.Import):
-            yield from (alias.name for alias in statement.names)
+            names += (alias.name for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom):
-            yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
+            names += (f"{statement.module}.{alias.name}" for alias in statement.names)
         elif isinstance(statement, ast.If) and _is_type_checking(statement.test):
             statements += statement.orelse
         else:
             for block in ("body", "orelse", "finalbody", "handlers", "cases"):
                 statements += getattr(statement, block, ())
+    return tuple(names)
 
 
 def _is_type_checking(test: ast.expr) -> bool:

@@ -67,6 +67,14 @@ def test_what_is_not_tagged_could_not_be(program: Recorded) -> None:
         assert not hasattr(resource_class, "tags"), resource_type
 
 
+def test_nothing_can_be_launched_any_more_when_the_safety_net_goes(program: Recorded) -> None:
+    net = ("aws:scheduler/schedule:Schedule", "aws:lambda/function:Function", "aws:scheduler/scheduleGroup:ScheduleGroup")
+    launching = ("aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/subnet:Subnet", "aws:ec2/vpc:Vpc")
+    for last in net:
+        for first in ("aws:ssm/parameter:Parameter", *launching, "aws:ec2/securityGroup:SecurityGroup"):
+            assert program.outlives(last, first), (last, first)
+
+
 def test_no_instance_and_no_fleet_is_part_of_the_stack(program: Recorded) -> None:
     types = {resource.typ for resource in program.resources}
     assert not {"aws:ec2/instance:Instance", "aws:ec2/fleet:Fleet", "aws:ec2/spotInstanceRequest:SpotInstanceRequest"} & types

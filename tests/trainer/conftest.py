@@ -134,7 +134,14 @@ METRICS = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate
 
 def weights() -> bytes:
     """Return a whole model file of no tensors: a safetensors header with a card."""
-    lists: dict[str, Any] = {"features": [], "architecture": {}, "scaler": {}, "splits": {}, "training": {}, "data": {}}
+    lists: dict[str, Any] = {
+        "features": [],
+        "architecture": {},
+        "scaler": {"mean": [], "std": []},
+        "splits": {},
+        "training": {},
+        "data": {},
+    }
     names = {"model": "lstm_BTC-USD_1m", "family": "lstm", "symbol": "BTC-USD", "timeframe": "1m", "calendar": "24x7"}
     texts = {"features_version": "v1", "code_sha256": "", "created_at": "", "mayfly": "0"}
     card = Card(**names, **texts, **lists, lookback=60, horizon=5, metrics=METRICS, seed=0)

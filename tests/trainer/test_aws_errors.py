@@ -24,14 +24,14 @@ REFERENCE = [
     ("Unsupported", "type", 103, "next_rung", "next_rung", "another --instance"),
     ("InvalidInstanceType", "type", 103, "next_rung", "next_rung", "another --instance"),
     ("InvalidParameterValue", "type", 103, "next_rung", "next_rung", "another --instance"),
-    ("InvalidFleetConfiguration", "type", 103, "next_rung", "next_rung", "another --instance"),
+    ("InvalidFleetConfiguration", "type", 103, "next_rung", "next_rung", "this zone"),
     ("SpotMaxPriceTooLow", "price", 103, "next_rung", "next_rung", "Remove the maximum spot price"),
     ("InvalidAMIID.NotFound", "config", 103, "stop", "stop", "image line"),
     ("InvalidAMIID.Malformed", "config", 103, "stop", "stop", "image line"),
-    ("InvalidSubnetID.NotFound", "config", 103, "stop", "stop", "pulumi up"),
-    ("InvalidGroup.NotFound", "config", 103, "stop", "stop", "pulumi up"),
-    ("InvalidLaunchTemplateId.NotFound", "config", 103, "stop", "stop", "pulumi up"),
-    ("InvalidLaunchTemplateName.NotFoundException", "config", 103, "stop", "stop", "pulumi up"),
+    ("InvalidSubnetID.NotFound", "config", 103, "stop", "stop", "subnet is gone"),
+    ("InvalidGroup.NotFound", "config", 103, "stop", "stop", "security group is gone"),
+    ("InvalidLaunchTemplateId.NotFound", "config", 103, "stop", "stop", "launch template is gone"),
+    ("InvalidLaunchTemplateName.NotFoundException", "config", 103, "stop", "stop", "launch template is gone"),
     ("OptInRequired", "config", 103, "stop", "stop", "Subscribe"),
     ("UnauthorizedOperation", "permission", 103, "stop", "stop", "decode-authorization-message"),
     ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "permission", 103, "stop", "stop", "create-service-linked-role"),
@@ -66,10 +66,10 @@ def test_an_instance_profile_that_has_not_arrived_yet_is_worth_a_new_token():
     )
 
 
-def test_an_unknown_code_is_a_config_error_that_stops():
+def test_an_unknown_code_of_one_pool_leads_to_the_next_and_one_of_the_whole_call_stops():
     found = meaning("NeverHeardOf")
     assert found is UNKNOWN
-    assert (found.error.exit_code, found.step(exception=False), found.step(exception=True)) == (103, "stop", "stop")
+    assert (found.error.exit_code, found.step(exception=False), found.step(exception=True)) == (103, "next_rung", "stop")
 
 
 def test_an_unknown_failure_of_aws_itself_is_retried():

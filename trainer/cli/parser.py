@@ -66,6 +66,11 @@ def build_parser(prog: str = "mayfly") -> Parser:
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>)")
     _where_flags(pull)
 
+    down = verbs.add_parser("down", help="take the stack away, all but its bucket; refuses while a run is open")
+    down.add_argument("-y", "--yes", action="store_true", help="don't ask: passed on to pulumi destroy")
+    down.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
+    down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+
     _models_verb(verbs)
 
     predict = verbs.add_parser(

@@ -39,6 +39,9 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
         lines.append(f"failed     {_called(failure, several)}: {failure['reason']}")
     if receipt.get("retries"):
         lines.append(f"retries    {receipt['retries']}")
+    if receipt.get("log_tail"):
+        first, *more = receipt["log_tail"].splitlines()
+        lines += [f"its log    {first}", *(f"           {line}" for line in more)]
     if receipt.get("note"):
         lines.append(f"note       {receipt['note']}")
     return lines

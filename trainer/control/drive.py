@@ -215,7 +215,13 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
     if answer.kind == "created":
         settled = replace(launch, outcome="created", instance_ids=answer.instance_ids)
     else:
-        settled = replace(launch, outcome="refused", error_code=answer.code, error_message=answer.message)
+        settled = replace(
+            launch,
+            outcome="refused",
+            error_code=answer.code,
+            error_message=answer.message,
+            unanswered=answer.of_the_call and launch.calls > 1,
+        )
     _store_answer(cloud, record, etag, settled)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from trainer.access import error_code, error_message, meaning_of
 from trainer.aws_errors import EMPTY_FLEET, NextStep, meaning
+from trainer.runs.lease import BOOT_ALLOWANCE
 from trainer.runs.record import Launch, Rung, RunRecord, iso
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
@@ -26,6 +27,7 @@ class FleetAnswer:
     """One answer of CreateFleet. `code` and `message` are AWS's own, empty where it created."""
 
     kind: Literal["created", "refused", "unclear"]
+    of_the_call: bool = False  # an exception: it says nothing of an earlier call under the same token
     instance_ids: tuple[str, ...] = ()
     code: str = ""
     message: str = ""
@@ -77,6 +79,7 @@ def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
         "role_id": record.instance_role_id,
         "bundle_key": record.bundle_key,
         "bundle_sha256": record.bundle_sha256,
+        "boot_seconds": str(round(BOOT_ALLOWANCE.total_seconds())),
     }
 
 
@@ -94,7 +97,8 @@ def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
 def read_failure(error: Exception) -> FleetAnswer:
     """Return the meaning of an exception in the place of an answer: unclear where the call may have taken effect."""
     unclear = meaning_of(error).step(exception=True) == "replay"
-    return FleetAnswer(kind="unclear" if unclear else "refused", code=error_code(error), message=error_message(error))
+    kind: Literal["unclear", "refused"] = "unclear" if unclear else "refused"
+    return FleetAnswer(kind=kind, of_the_call=True, code=error_code(error), message=error_message(error))
 
 
 def _finality(error: tuple[str, str]) -> int:

@@ -18,9 +18,9 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from trainer.reading import Unsound
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease, silent
-from trainer.runs.reading import Unsound
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
 UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the call that creates an instance: none without is a run's
@@ -31,7 +31,8 @@ NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound",
 FORBIDDEN = "AccessDenied"
 # What S3 answers for an object that can't be given out for a reason of its writer's: archived, or encrypted with another key.
 SPOILED_OBJECT = ("InvalidObjectState", "InvalidRequest", "InvalidRange", "400")
-_RUN_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-(?:sweep|kill-\d+)$")
+# Those that call the sweeper stay until their time: after an unanswered launch they end an instance that appears late.
+_KILL_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-kill-\d+$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +187,7 @@ def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:
 
 
 def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[str], now: datetime, summary: Summary) -> None:
-    """Delete one-time schedules of runs that have no instance and start none; they cost nothing, so a failure is logged."""
+    """Delete schedules that terminate by id, of runs that have no instance; they cost nothing, so a failure is logged."""
     try:
         pages = scheduler.get_paginator("list_schedules").paginate(GroupName=settings.schedule_group)
         schedules = [item for page in pages for item in page["Schedules"]]
@@ -194,7 +195,7 @@ def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[s
         print(f"cannot list schedules: {error}")
         return
     for item in schedules:
-        named = _RUN_SCHEDULE.match(item["Name"])
+        named = _KILL_SCHEDULE.match(item["Name"])
         changed_at = item.get("LastModificationDate") or item.get("CreationDate") or now
         if named is None or named[1] in runs or now < changed_at + STALE_SCHEDULE:
             continue

@@ -22,6 +22,7 @@ class Pools:
     on_demand_usd_per_hour: float
     price_by_zone: Mapping[str, float]  # zone -> dollars an hour on this market
     default_seconds: float = 0.0  # of max_duration on this type; 0: the job names one
+    p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated
 
 
 def build_ladder(
@@ -42,6 +43,7 @@ def build_ladder(
             vcpus=pool.machine.vcpus,
             quota_code=pool.machine.spot_quota_code if pool.market == "spot" else pool.machine.on_demand_quota_code,
             default_seconds=pool.default_seconds,
+            p90_seconds=pool.p90_seconds,
         )
         for pool in pools
         for zone, price in sorted(pool.price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))

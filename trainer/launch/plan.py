@@ -361,6 +361,7 @@ def _pools(candidate: PlanCandidate, offers: Offers, job: Job) -> Pools:
         on_demand_usd_per_hour=on_demand,
         price_by_zone=prices,
         default_seconds=_default_seconds(candidate, job),
+        p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
     )
 
 

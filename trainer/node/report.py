@@ -13,8 +13,8 @@ from trainer.errors import BudgetError, Stopped, TrainerError, TrainingFailed, U
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
+from trainer.reading import MOST_NUMBER, MOST_TEXT
 from trainer.runs.lease import LEASE
-from trainer.runs.reading import MOST_NUMBER, MOST_TEXT
 from trainer.runs.record import iso
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN
 

@@ -32,6 +32,8 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
         pool = {"LaunchTemplateSpecification": specification, "Overrides": override}
         told = {"LaunchTemplateAndOverrides": pool, "Lifecycle": market}
         try:
+            if refusal := cloud.world.take_refusal():
+                raise refusal
             own = own_request(override, spot=market == "spot")
             tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
             request = merged_request(template_data(cloud, region, specification), own, tags)

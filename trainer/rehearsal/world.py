@@ -1,4 +1,4 @@
-"""State that the front adds to moto, as plain values: instances and their states, tokens, pools, schedules, time. Pure.
+"""State that the front adds to moto, as plain values: instances and their states, tokens, schedules, time. Pure.
 
 No I/O, no threads, no clock of its own: every method takes `now`, and whoever calls keeps calls apart. The front asks it for
 each request, and a simulator may call it directly, at microseconds an operation. What an instance is made of (its
@@ -14,6 +14,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.rehearsal.expressions import At, Expression, first_fire, next_fire
+from trainer.rehearsal.faults import AwsError as AwsError
+from trainer.rehearsal.faults import Faults
+from trainer.rehearsal.faults import Pool as Pool
 from trainer.rehearsal.filters import matches
 
 MEMORY = timedelta(hours=1)  # how long AWS shows a terminated instance (EC2 user guide)
@@ -23,37 +26,12 @@ OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShut
 LOST_HOST = ("Server.InternalError", "Server.InternalError: the embedded AWS itself ended")
 
 
-class AwsError(Exception):
-    """An error as AWS answers it."""
-
-    def __init__(self, code: str, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.code, self.message, self.status = code, message, status
-
-
 @dataclass(frozen=True, kw_only=True)
 class Delays:
     """How long the states that take time take, in seconds."""
 
     pending_seconds: float = 1.5
     shutting_down_seconds: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pool:
-    """Where capacity comes from. In a rule, an empty field means any."""
-
-    instance_type: str = ""
-    availability_zone: str = ""
-    market: str = ""  # "on-demand" or "spot"
-
-    def covers(self, other: Pool) -> bool:
-        """Say whether a rule speaks of that pool."""
-        return (
-            self.instance_type in ("", other.instance_type)
-            and self.availability_zone in ("", other.availability_zone)
-            and self.market in ("", other.market)
-        )
 
 
 @dataclass(kw_only=True)
@@ -130,24 +108,12 @@ class Firing:
 
 
 @dataclass(kw_only=True)
-class Fault:
-    """An answer that goes wrong, once."""
-
-    operation: str  # such as "CreateFleet"
-    code: str
-    status: int = 500
-    after: bool = False  # the call takes effect, and only its answer is lost
-
-
-@dataclass(kw_only=True)
-class World:
+class World(Faults):
     """The state of one account, beyond what moto keeps."""
 
     delays: Delays = field(default_factory=Delays)
     instances: dict[str, Instance] = field(default_factory=dict)
     schedules: dict[tuple[str, str], StoredSchedule] = field(default_factory=dict)
-    full: set[Pool] = field(default_factory=set)
-    faults: list[Fault] = field(default_factory=list)
     _tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
 
     # idempotency ------------------------------------------------------------------------------------------------------
@@ -173,28 +139,6 @@ class World:
         self._tokens[operation, token] = (asked, copy.deepcopy(answer))
         return answer
 
-    # faults and capacity ----------------------------------------------------------------------------------------------
-
-    def fill(self, *, instance_type: str = "", availability_zone: str = "", market: str = "") -> None:
-        """Leave no capacity in the pools this describes; an empty word means any."""
-        self.full.add(Pool(instance_type=instance_type, availability_zone=availability_zone, market=market))
-
-    def is_full(self, pool: Pool) -> bool:
-        """Say whether a pool has nothing left."""
-        return any(rule.covers(pool) for rule in self.full)
-
-    def fail_next(self, operation: str, code: str, *, status: int = 500, after: bool = False) -> None:
-        """Let the next call of an operation fail; with `after`, it takes effect and its answer is lost."""
-        self.faults.append(Fault(operation=operation, code=code, status=status, after=after))
-
-    def take_fault(self, operation: str, *, after: bool) -> AwsError | None:
-        """Return the fault that is due for this call, once."""
-        for fault in self.faults:
-            if fault.operation == operation and fault.after == after:
-                self.faults.remove(fault)
-                return AwsError(fault.code, f"{fault.code}, as a test asked for", fault.status)
-        return None
-
     # instances --------------------------------------------------------------------------------------------------------
 
     def add(
@@ -210,6 +154,8 @@ class World:
             running_at=now + timedelta(seconds=self.delays.pending_seconds),
         )
         self.instances[instance.id] = instance
+        if self.stillborn:
+            self._shut_down(instance, self.stillborn.pop(0), now)
         return instance
 
     def due_to_start(self, now: datetime) -> list[Instance]:
@@ -270,7 +216,7 @@ class World:
         shown = {**instance.description, "State": {"Code": STATE_CODES[state], "Name": state}}
         if instance.reason[0]:
             ended_at = instance.shutting_down_at or instance.stopped_at or now
-            initiator = "User initiated" if instance.reason != LOST_HOST else "Server.InternalError"
+            initiator = "User initiated" if instance.reason in (USER_SHUTDOWN, OS_SHUTDOWN) else instance.reason[0]
             shown["StateReason"] = {"Code": instance.reason[0], "Message": instance.reason[1]}
             shown["StateTransitionReason"] = f"{initiator} ({ended_at:%Y-%m-%d %H:%M:%S} GMT)"
         if state == "terminated":  # AWS shows neither addresses nor network once an instance is gone

@@ -1,8 +1,9 @@
 """The way to an instance: which rung to ask, under which token, how often, and when to give up. Pure.
 
 One step at a time, each from the record alone: store an intent, arm its deadline, store the instant of the call, call, store
-the answer. An unclear answer repeats the call under the same token; a clear one has consumed it, and `trainer.aws_errors` names
-the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
+the answer. An unclear answer repeats the call under the same token while the run may start; a run that ends would buy an
+instance for nothing, and looks for it by its tag instead (`reconcile`). A clear answer has consumed the token, and
+`trainer.aws_errors` names the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     if launch.outcome == "intended":
         return _call(record, launch, observed, now)
     step = launch.refusal.next_step
+    if launch.is_open:  # another token could make a second instance: the run ends, and waits for the first
+        return (_give_up(record, launch, now),)
     if step == "new_token":
         return (_same_rung(record, launch, now),)
     rung = _next_rung(record, launch) if step in ("next_rung", "other_quota") else None
@@ -51,6 +54,12 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
         default_seconds=rung.default_seconds,
     )
     return deadline_from(now, limit)
+
+
+def latest_start(record: RunRecord, rung: Rung) -> datetime:
+    """Return the last instant at which an attempt on a rung has its P90 left, or half of the run's time where none is known."""
+    half = (record.deadline - record.created_at) / 2
+    return record.deadline - (timedelta(seconds=rung.p90_seconds) if rung.p90_seconds else half)
 
 
 def pause_after(calls: int, token: str) -> timedelta:
@@ -110,10 +119,16 @@ def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetim
 
 
 def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
-    """Ask the same rung under a new token after a pause, as long as the patience with this error lasts."""
-    tries = list(_tries_on_rung(record))
-    patience = PATIENCE.get(launch.refusal.error_class, timedelta(0))
-    if now >= tries[-1].intended_at + patience:
+    """Ask the same rung under a new token after a pause, as long as the patience with this error lasts; then the next one.
+
+    Where AWS itself is busy or failing and no rung is left, the last one is asked as long as the job could still be done.
+    """
+    tries, error_class = list(_tries_on_rung(record)), launch.refusal.error_class
+    over = tries[-1].intended_at + PATIENCE.get(error_class, timedelta(0))
+    following = _next_rung(record, launch) if error_class == "throttling" else None
+    if now >= over and following is not None:
+        return _intend(record, following, now)
+    if now >= (max(over, latest_start(record, record.ladder[launch.rung])) if error_class == "throttling" else over):
         return _give_up(record, launch, now)
     if now < launch.last_call_at + pause_after(len(tries), launch.token):
         return Wait(why=f"AWS answered {launch.error_code}; the same pool is asked again under a new token")
@@ -147,11 +162,17 @@ def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
     return rung.quota_code == over_quota.quota_code and rung.vcpus >= over_quota.vcpus
 
 
+def _tried(rung: Rung, code: str, last_code: str) -> str:
+    """Return a pool as the error's list of what was tried names it, with its code where that is not the last one's."""
+    pool = f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
+    return pool if code == last_code else f"{pool}: {code}"
+
+
 def _give_up(record: RunRecord, last: Launch, now: datetime) -> Store:
     """End the run with the last refusal's error, which names every pool that was asked."""
     error = refusal(record.ladder[last.rung], last.error_code, last.error_message).as_dict()
-    rungs = [record.ladder[item.rung] for item in record.attempt.launches] if record.attempt else []
-    tried = [f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}" for rung in rungs]
+    launches = record.attempt.launches if record.attempt else ()
+    tried = [_tried(record.ladder[item.rung], item.error_code, last.error_code) for item in launches]
     if len(tried) > 1:
         counted = [f"{pool} ({tried.count(pool)} times)" if tried.count(pool) > 1 else pool for pool in dict.fromkeys(tried)]
         error["why"] = f"{error['why']}; tried {', '.join(counted)}"

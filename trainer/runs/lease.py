@@ -1,7 +1,7 @@
 """The lease: the promise of a node to be heard of again, and when a silent node counts as dead or hung.
 
 The object under `live/` holds the lease alone; how far the models are stands in another one (`runs.reports`). Standard library
-and `reading` only: the sweeper's zip carries both files.
+and `trainer.reading` only: the sweeper's zip carries both files.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainer.runs.reading import Unsound, read_object
+from trainer.reading import Unsound, read_object
 
 LEASE = timedelta(seconds=90)  # a node renews every 3 s; thirty misses in a row are no accident
 SLACK = timedelta(seconds=30)  # for clocks that differ and for a heartbeat on its way

@@ -20,6 +20,7 @@ from trainer.errors import (
     TrainerError,
     TrainingFailed,
 )
+from trainer.reading import MOST_NAME
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
 from trainer.runs.observation import ENDED, Observation
@@ -70,7 +71,8 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if now >= launch.deadline:
         return _expired(record)
     stop_at = record.stop_requested_at
-    if stop_at is not None and (observed.heartbeat is None or now >= stop_at + STOP_GRACE):
+    works = observed.heartbeat is not None and observed.heartbeat.phase  # without one, no agent is there yet to stop
+    if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
     lease_until = observed.heartbeat.lease_until if observed.heartbeat else None
@@ -143,13 +145,21 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
         return _interrupted(f"the spot instance {seen.instance_id} was taken back", seen.reason)
     if seen.reason.startswith(("Server.", "Client.UserInitiated")):
         return _interrupted(f"instance {seen.instance_id} was ended from outside", seen.reason)
+    reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
     return _failed(
         TrainingFailed(
             f"instance {seen.instance_id} powered off without a result",
-            why=seen.reason or "no reason given",
+            why="; ".join(filter(None, reasons)),
             do=f"mayfly logs {record.run_id} shows its last lines.",
         )
     )
+
+
+def last_complaint(boot_log: str) -> str:
+    """Return the last line in which the bootstrap says why it ended, without its prefix; '' where there is none."""
+    said = [line.partition("bootstrap: ")[2].strip() for line in boot_log.splitlines() if "bootstrap: " in line]
+    said = [line for line in said if line and not line.startswith("powering off")]
+    return said[-1][:MOST_NAME] if said else ""
 
 
 def _expired(record: RunRecord) -> Ending:

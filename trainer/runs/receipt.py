@@ -19,6 +19,7 @@ from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso, job_setti
 FORMAT = 3  # 2, before jobs had tables: `job` is flat; 1, before 2026-11-22: `deadline` was the run's, and there was no cause
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
+LAST_LINES, MOST_LINE = 20, 190  # of the log of an instance that left no result; together less than reading.MOST_TEXT
 REHEARSAL_NOTE = (
     "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these CPU seconds at the "
     "type's list price, no forecast."
@@ -59,8 +60,15 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "devices": dict(result.devices) if result else {},
         "rehearsal": record.rehearsal,
         "note": REHEARSAL_NOTE if record.rehearsal else "",
+        "log_tail": log_tail(observed.boot_log) if result is None else "",
         "python_packages": result.python_packages if result else "",
     }
+
+
+def log_tail(text: str) -> str:
+    """Return the last lines of a log, as many as a receipt keeps."""
+    lines = [line[:MOST_LINE] for line in text.splitlines()]
+    return "\n".join(lines[-LAST_LINES:])
 
 
 def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:

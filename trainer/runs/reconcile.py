@@ -6,7 +6,7 @@ launch has a token of its own, and every other action may be repeated.
 
 The life of a run, in the order of this file: it starts (`launching`: intent stored, deadline armed, instance created), it is
 watched (second schedule armed, stop requests passed on), it ends (`outcome`), and it is finished: every instance proven gone,
-schedules deleted, receipt written, record closed.
+schedules deleted (after an unanswered launch one stays until its time), receipt written, record closed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.runs.actions import Action, ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop
+from trainer.runs.actions import Action, ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop, sweep_schedule
 from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, merge
 from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import RunRecord
 
 POWER_OFF_GRACE = timedelta(seconds=45)  # for a node that reported to power itself off, before it is terminated
-CALL_LIMIT = timedelta(seconds=60)  # a CreateFleet call lasts no longer: connect 10 s, read 30 s, no retry inside
+UNANSWERED = timedelta(minutes=5)  # after a call without a clear answer, for an instance of it to show itself by its tag
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -43,12 +43,12 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
 
 
 def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:
-    """Return the record with an unanswered intent as created where an instance carries the run's tag already, or None."""
+    """Return the record with an unanswered launch as created where an instance carries the run's tag already, or None."""
     attempt, launch = record.attempt, record.last_launch
-    if attempt is None or launch is None or launch.outcome != "intended":
+    if attempt is None or launch is None or not (launch.outcome == "intended" or launch.is_open):
         return None
     ids = tuple(instance.instance_id for instance in observed.instances if instance.attempt == attempt.number)
-    return record.with_launch(replace(launch, outcome="created", instance_ids=ids), now) if ids else None
+    return record.with_launch(replace(launch, outcome="created", unanswered=False, instance_ids=ids), now) if ids else None
 
 
 def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -72,10 +72,10 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
             return (Wait(why="the node powers itself off"),)
         return _terminate(observed, f"the run ends: {record.outcome}")
     launch = record.last_launch
-    if launch is not None and launch.outcome == "intended":  # its call may still be under way somewhere
-        if now < launch.last_call_at + CALL_LIMIT:
+    if launch is not None and (launch.outcome == "intended" or launch.is_open):
+        if launch.is_open and now < launch.last_call_at + UNANSWERED:
             return (Wait(why="an unanswered launch may still bring an instance"),)
-        abandoned = record.with_launch(replace(launch, outcome="abandoned"), now)
+        abandoned = record.with_launch(replace(launch, outcome="abandoned", unanswered=False), now)
         return (Store(record=abandoned, why="the unanswered launch brought no instance"),)
     if not all_gone(record, observed):
         return (Wait(why="waiting to see every instance terminated"),)
@@ -83,8 +83,15 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
         return (Store(record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"),)
-    deletes = tuple(DeleteSchedule(name=name) for name in sorted(observed.schedules))
+    deletes = tuple(DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record))
     return (*deletes, Close(record=replace(record, state="closed", closed_at=now)))
+
+
+def _kept(record: RunRecord) -> tuple[str, ...]:
+    """Return the schedules that outlive the run: after an unanswered launch, the one that would end a late instance."""
+    launches = [launch for attempt in record.attempts for launch in attempt.launches]
+    late = any(launch.outcome == "abandoned" and launch.called_at is not None for launch in launches)
+    return (sweep_schedule(record.run_id),) if late else ()
 
 
 def _terminate(observed: Observation, why: str) -> tuple[Action, ...]:

@@ -17,9 +17,9 @@ from datetime import datetime, timezone
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws_errors import Meaning, meaning
+from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys
-from trainer.runs.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 
 FORMAT = 4  # 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus
 READABLE_FORMATS = (1, 2, 3, 4)
@@ -68,6 +68,7 @@ class Rung:
     vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)
     quota_code: str = ""  # Service Quotas code that this type and market count against
     default_seconds: float = 0.0  # max(30 min, 3 x P90) on this type; 0: the job names a duration
+    p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +82,22 @@ class Launch:
     intended_at: datetime
     called_at: datetime | None = None  # of the last CreateFleet call under this token, stored right before it
     calls: int = 0
-    outcome: LaunchOutcome = "intended"  # abandoned: the run ended before AWS gave an answer
+    outcome: LaunchOutcome = "intended"  # abandoned: the run ended before AWS gave a clear answer
     instance_ids: tuple[str, ...] = ()
     error_code: str = ""  # AWS's, of a refusal
     error_message: str = ""
+    unanswered: bool = False  # refused by an exception, after a call under this token that had no clear answer
     kill_armed_at: datetime | None = None  # the second schedule, which names the ids and needs no code of ours
 
     @property
     def last_call_at(self) -> datetime:
         """Return the instant of the last call, or of the intent before the first."""
         return self.called_at or self.intended_at
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a call under this token has no clear answer: an instance of it may still appear."""
+        return self.called_at is not None and (self.outcome == "intended" or self.unanswered)
 
     @property
     def refusal(self) -> Meaning:

@@ -12,8 +12,8 @@ from typing import Any
 
 from trainer.artifacts.metrics import check_metrics
 from trainer.artifacts.names import is_model_file
+from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
-from trainer.runs.reading import MOST_TEXT, Fields, Unsound, read_object
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from trainer.access import Access, aws_error, error_code
 from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError, UsageError, nearest
-from trainer.runs.reading import Unsound
+from trainer.reading import Unsound
 from trainer.runs.record import RunRecord, record_from_json, to_json
 
 PART_BYTES = 1 << 20  # of a log or metrics part, at most

@@ -10,9 +10,9 @@ from typing import Any
 
 from trainer.artifacts.names import is_model_file
 from trainer.errors import ConfigError
+from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.receipt import PHASES, Receipt
 from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity
 from trainer.runs.store import Objects, receipt_key
@@ -60,6 +60,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
         "note": fields.text("note", "", most=MOST_TEXT),
+        "log_tail": fields.text("log_tail", "", most=MOST_TEXT),
     }
     if "deadline_cause" in checked:
         fields.text("deadline_cause")

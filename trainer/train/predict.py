@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from trainer.data.features import FEATURES, FEATURES_VERSION, WARMUP, compute_in
 from trainer.data.reading import read_candles
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, UsageError
-from trainer.models import MODELS, is_known, network_of, reads_of
+from trainer.models import MODELS, is_known, reads_of
 from trainer.own_file import read_file
 from trainer.plan.plans import clear_of_holes
-from trainer.settings import TargetSettings
+from trainer.settings import TargetSettings, keys_of
 from trainer.targets import OWN, TARGETS, default_of, scores_of
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.packs.tensors import put_tensors
+from trainer.train.load_model import check_card, fitted_of, network_from, unfit
 from trainer.train.readers import EVALUATION_CHUNK, reader_of
 
 
@@ -54,8 +54,9 @@ def predict_file(
     keep_freed_memory()
     tensors, card = load(model_path)
     with_features = _has_features(card, model_path)
-    place = _own_place(card, model_path, model_file)
     target = target_of(card, model_path)
+    check_card(card, target, model_path)
+    place = _own_place(card, model_path, model_file)
     symbol = card.symbol
     candles = read_candles(data_path, symbols=(symbol,), timeframe=card.timeframe, columns=card.columns)[symbol]
     warmup = max(WARMUP if with_features else 0, candles.columns_begin)
@@ -69,8 +70,7 @@ def predict_file(
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
-    network = network_of(card.family).build(card.architecture, **place).eval()
-    put_tensors(network, tensors)
+    network = network_from(card, tensors, model_path, **place).eval()
     # Inputs look back over the warm-up and no further, so older bars are not needed. The grid of chunks stays where it was in
     # training: the same sums, the same digits.
     first_row = (int(bars[0]) - card.lookback + 1 - warmup) // EVALUATION_CHUNK * EVALUATION_CHUNK
@@ -84,7 +84,7 @@ def predict_file(
         first_bar=warmup + card.lookback - 1,
     )
     outputs_NO = reader.outputs(network, bars - first_row)
-    columns = scores_of(target).columns(target, outputs_NO, candles, bars, card.fitted or card.scaler)
+    columns = scores_of(target).columns(target, outputs_NO, candles, bars, fitted_of(card))
     times, values = candles.timestamp[bars], np.stack(list(columns.values()), axis=1).tolist()
     return [
         Prediction(time_text(bar), time_text(end), dict(zip(columns, row, strict=True)))
@@ -104,10 +104,13 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
             why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
             do="Predict with the Mayfly that made it.",
         )
-    if name == OWN.name:  # its outputs are said as they are: nothing of the user's runs
-        return OWN.from_keys(card.target_settings)
-    given: dict[str, Any] = card.target_settings if card.target else {"horizon": card.horizon, **card.scaler}
-    return TARGETS[name](**{item.name: given[item.name] for item in fields(TARGETS[name]) if item.name in given})
+    try:
+        if name == OWN.name:  # its outputs are said as they are: nothing of the user's runs
+            return OWN.from_keys(card.target_settings)
+        given: dict[str, Any] = card.target_settings if card.target else {"horizon": card.horizon, **card.scaler}
+        return TARGETS[name].from_keys({key: given[key] for key in keys_of(TARGETS[name]) if key in given})
+    except UsageError as error:
+        raise unfit(model_path, f"{error.what}: {error.why}") from error
 
 
 def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:

@@ -127,6 +127,7 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
     account.finish(first)
     assert [run["state"] for run in mayfly("status")["runs"]] == ["done"]  # settled by this look
     second = launched(mayfly, "--spot")  # of what raw/ holds by now
+    mayfly("logs", second)  # nothing of its node: the console
     until = read_record(open_objects(account.admin, account.outputs.bucket), second)[0].effective_deadline.at
     account.aws.cloud(account.admin).advance((until - utc_now()).total_seconds() + 1)  # it has no node that could stop
     assert mayfly("stop", second)["state"] == "stopped"
@@ -263,6 +264,7 @@ def test_what_no_verb_does_is_refused(account: Account) -> None:
     tags = [{"Key": "project", "Value": "mayfly"}, {"Key": "stack", "Value": "dev"}]
     for call, arguments in (
         (ec2.terminate_instances, {"InstanceIds": [foreign]}),
+        (ec2.get_console_output, {"InstanceId": foreign}),
         (ec2.create_tags, {"Resources": [foreign], "Tags": tags}),  # and then end it
         (s3.delete_object, {"Bucket": bucket, "Key": "raw/x"}),
         (s3.put_object, {"Bucket": bucket, "Key": "models/production/m.safetensors", "Body": b"x"}),

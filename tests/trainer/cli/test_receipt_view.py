@@ -86,3 +86,9 @@ def test_a_model_of_volatility_stands_beside_har():
     text = "\n".join(receipt_lines({**RECEIPT, "models": [model]}))
     assert "correlation (HAR)" in text and "0.6410 (0.6200)" in text and "0.8420 (0.7400)" in text
     assert "AUC" not in text and "tcn-volatility" in text
+
+
+def test_the_log_of_a_boot_that_failed_is_shown():
+    lines = receipt_lines({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
+    at = lines.index("its log    bootstrap: install packages")
+    assert lines[at + 1] == "           bootstrap: failed"

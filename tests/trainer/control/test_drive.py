@@ -70,12 +70,55 @@ def test_quota_and_permission_end_the_run_without_another_rung(make_cloud, code,
     assert (receipt["state"], receipt["exit_code"]) == ("failed", exit_code)
 
 
+@pytest.mark.parametrize("code", ["InvalidFleetConfiguration", "Unsupported", "NeverHeardOf"])
+def test_an_error_of_one_zone_leads_to_the_next(make_cloud, code):
+    cloud, record = make_cloud()
+    cloud.errors = [code]
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["instances"][0]["availability_zone"]) == ("done", "us-east-1b")
+
+
 def test_an_ambiguous_answer_is_replayed_under_the_same_token(make_cloud):
     cloud, record = make_cloud()
     cloud.answers = [FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")]
     receipt = drive(cloud, record)
     assert receipt["state"] == "done"
     assert len(cloud.fleets) == len(receipt["instances"]) == 1
+
+
+def hidden_for(cloud, lag):
+    """Let EC2 show instances by their tag only after a while."""
+    shown = cloud.instances
+    late = lambda one: cloud.clock >= one.launched_at + lag  # noqa: E731
+    cloud.instances = lambda *, run_id: tuple(filter(late, shown(run_id=run_id)))
+
+
+LOST = FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")
+EXPIRED = FleetAnswer(kind="refused", of_the_call=True, code="ExpiredToken", message="sign in")
+
+
+def test_a_replay_that_is_refused_says_nothing_of_the_first_call_whose_instance_is_found_and_ended(make_cloud):
+    cloud, record = make_cloud()
+    cloud.node_beats = cloud.node_works = False
+    cloud.answers = [LOST, EXPIRED]
+    hidden_for(cloud, timedelta(minutes=4))
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"]) == ("failed", 103)
+    assert [item["state"] for item in receipt["instances"]] == ["terminated"]
+    assert (len(cloud.fleets), cloud.alive(), cloud.schedules) == (1, [], {})
+
+
+def test_a_run_that_is_stopped_after_a_lost_answer_is_not_replayed_and_leaves_its_schedule(make_cloud):
+    cloud, record = make_cloud()
+    cloud.node_beats = cloud.node_works = False
+    cloud.answers = [LOST] * 9
+    hidden_for(cloud, timedelta(hours=9))
+    stop = StopSignal()
+    receipt = drive(cloud, record, stop=stop, on_event=lambda progress: progress.last_error and stop.press())
+    assert (receipt["state"], receipt["instances"]) == ("stopped", [])
+    assert cloud.done().count("create_fleet") == 1
+    assert timedelta(minutes=5) <= cloud.clock - record.created_at < timedelta(minutes=6)
+    assert cloud.schedules == {f"mayfly-{record.run_id}-sweep": record.deadline}, "it ends what appears late"
 
 
 @pytest.mark.parametrize("code", ["InternalError", "RequestLimitExceeded"])
@@ -90,11 +133,11 @@ def test_an_error_inside_an_answer_is_asked_again_under_a_new_token_on_the_same_
 
 def test_an_error_inside_every_answer_ends_the_run_with_the_error(make_cloud):
     cloud, record = make_cloud()
-    cloud.errors = ["Unavailable"] * 99
+    cloud.errors = ["Unavailable"] * 999
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], cloud.fleets) == ("failed", 103, {})
     assert "Unavailable" in receipt["error"]["why"]
-    assert cloud.clock < record.created_at + timedelta(minutes=8)
+    assert timedelta(minutes=30) <= cloud.clock - record.created_at < timedelta(minutes=32)  # half of its hour
 
 
 def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instance_is_seen_to_go(make_cloud):

@@ -242,13 +242,14 @@ def test_an_instance_that_is_not_found_any_more_counts_as_ended(account):
     assert summary.failed == {}
 
 
-def test_schedules_of_ended_runs_go_and_those_of_living_and_starting_runs_stay(account):
+def test_schedules_that_name_ended_instances_go_and_those_that_look_for_instances_stay_until_their_time(account):
     account.launch()
-    living, ended = f"mayfly-{RUN}-sweep", "mayfly-20261119-120000-old-aaaa-kill-1"
+    living, ended = f"mayfly-{RUN}-kill-1", "mayfly-20261119-120000-old-aaaa-kill-1"
+    looks = "mayfly-20261119-120000-old-aaaa-sweep"  # an unanswered launch may still bring an instance
     trust = {"Effect": "Allow", "Principal": {"Service": "scheduler.amazonaws.com"}, "Action": "sts:AssumeRole"}
     policy = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
     role = account.access.client("iam").create_role(RoleName="scheduler", AssumeRolePolicyDocument=policy)["Role"]["Arn"]
-    for name in (living, ended, "mayfly-dev-sweep"):  # the last one is the standing schedule
+    for name in (living, ended, looks, "mayfly-dev-sweep"):  # the last one is the standing schedule
         request = schedule_request(
             name=name,
             group=GROUP,
@@ -262,6 +263,7 @@ def test_schedules_of_ended_runs_go_and_those_of_living_and_starting_runs_stay(a
     assert account.sweep(later=timedelta(minutes=16)).deleted_schedules == [ended]
     assert {item["Name"] for item in account.scheduler.list_schedules(GroupName=GROUP)["Schedules"]} == {
         living,
+        looks,
         "mayfly-dev-sweep",
     }
 

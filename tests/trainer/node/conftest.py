@@ -82,6 +82,8 @@ class Machine:
     gpus: int = 4
     expected_gpus: int = 4
     cap_minutes: str = "60"
+    boot_seconds: str = "900"
+    image_python: str = ""  # in the place of the desk's
     smoke: str = SMOKE
     trainer: str = STAND_IN
     bundle_sha256: str = ""
@@ -106,6 +108,8 @@ class Machine:
         values = {"BUCKET": self.bucket, "REGION": "us-east-1", "PROJECT": "mayfly", "CAP_MINUTES": self.cap_minutes}
         for name, value in values.items():
             text = text.replace(f"@@{name}@@", value)
+        if self.image_python:
+            text = text.replace("image_python=$python", f"image_python={self.image_python}")
         return text.encode()
 
     def start(self) -> NodeProcess:
@@ -125,6 +129,7 @@ class Machine:
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())
         tags = {"project": "mayfly", "run_id": RUN, "attempt": "1", "node": "0", "deadline": iso(self.deadline)}
         tags |= {"role_id": "AROA1", "bundle_key": f"code/{sha256}.whl", "bundle_sha256": self.bundle_sha256 or sha256}
+        tags["boot_seconds"] = self.boot_seconds
         self.server = serve_metadata(self._view(tags))
         environment = {
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}/imds/i-1",

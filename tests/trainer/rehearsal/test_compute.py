@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ClientError
 
 from trainer.access import Access
+from trainer.control.cloud import AwsCloud
 from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import Delays
@@ -52,6 +54,25 @@ def test_an_answer_that_was_lost_can_be_asked_for_again(aws_server: EmbeddedAws,
         desk.fleet(token="t1")
     (before,) = desk.ec2.describe_instances()["Reservations"]
     assert desk.launched(token="t1") == before["Instances"][0]["InstanceId"]
+
+
+def test_an_error_inside_an_answer_uses_the_token_up(aws_server: EmbeddedAws, desk: Any) -> None:
+    aws_server.world(desk.access).refuse_next("InternalError", "try again")
+    for _ in range(2):  # the same token gets the same answer, for ever
+        answer = desk.fleet(token="t1")
+        assert (answer["Instances"], [one["ErrorCode"] for one in answer["Errors"]]) == ([], ["InternalError"])
+    assert desk.ec2.describe_instances()["Reservations"] == []
+    assert desk.launched(token="t2")
+
+
+def test_an_instance_that_could_not_start_says_why_in_its_state_reason_alone(aws_server: EmbeddedAws, desk: Any) -> None:
+    aws_server.world(desk.access).end_next_start("Client.InternalError", "Client error on launch")
+    instance = desk.instance(desk.launched())
+    assert instance["State"]["Name"] in ("shutting-down", "terminated")
+    assert instance["StateReason"] == {
+        "Code": "Client.InternalError",
+        "Message": "Client.InternalError: Client error on launch",
+    }
 
 
 def test_a_fleet_applies_every_field_of_the_template(desk: Any) -> None:
@@ -263,3 +284,14 @@ def test_a_key_of_no_account_is_refused(aws_server: EmbeddedAws) -> None:
         with pytest.raises(ClientError) as failed:
             getattr(stranger.client(service), call)()
         assert code_of(failed) == code
+
+
+def test_the_console_has_what_user_data_printed(desk: Any, aws_server: EmbeddedAws) -> None:
+    (launched,) = desk.fleet(token="t1")["Instances"][0]["InstanceIds"]
+    cloud = AwsCloud(desk.access, cast(Any, SimpleNamespace(bucket="none")))
+    assert cloud.console_output(instance_id=launched) == ""
+    log = aws_server.cloud(desk.access).root / "sandbox" / launched / "var/log/cloud-init-output.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("bootstrap: fetch the code\n")
+    assert cloud.console_output(instance_id=launched) == "bootstrap: fetch the code\n"
+    assert cloud.console_output(instance_id="i-0000000000000dead") == ""

@@ -99,6 +99,13 @@ def test_pauses_grow_are_bounded_and_differ_by_token():
     assert len({pause_after(1, token) for token in "abcdefgh"}) > 1
 
 
+def test_a_refusal_by_exception_after_an_unclear_answer_takes_no_other_token(starting):
+    """Credentials that ran out between two calls say nothing of the first one, which may have made an instance."""
+    launch = refused("InsufficientInstanceCapacity", calls=2, unanswered=True)
+    stored = only_store(reconcile(starting(launch), Observation(), at(9)))
+    assert (stored.state, stored.error["code"]) == ("ending", 101)
+
+
 def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
     first = only_store(reconcile(starting(), Observation(), at(1))).last_launch
     second = only_store(reconcile(starting(refused("InsufficientInstanceCapacity")), Observation(), at(2))).last_launch
@@ -120,7 +127,7 @@ def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
         ("InvalidAMIID.NotFound", 103, False),
         ("PendingVerification", 103, False),
         ("IdempotentParameterMismatch", 103, False),
-        ("NeverHeardOf", 103, False),
+        ("NeverHeardOf", 103, True),  # of one zone: another may do
     ],
 )
 def test_a_refusal_leads_to_the_next_rung_or_to_the_end_by_its_code(starting, code, exit_code, goes_on):
@@ -133,9 +140,8 @@ def test_a_refusal_leads_to_the_next_rung_or_to_the_end_by_its_code(starting, co
 
 
 def test_an_unknown_code_is_printed_with_its_message(starting):
-    error = only_store(
-        reconcile(starting(refused("NeverHeardOf", error_message="the moon is full")), Observation(), at(2))
-    ).error
+    record = starting(refused("NeverHeardOf"), refused("NeverHeardOf", 1, error_message="the moon is full"))
+    error = only_store(reconcile(record, Observation(), at(2))).error
     assert "NeverHeardOf: the moon is full" in error["why"]
 
 
@@ -184,43 +190,71 @@ def test_an_answer_that_time_cures_is_asked_again_on_the_same_rung_after_a_pause
     assert again.token != launch.token
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "error_class", "exit_code"),
-    [
-        ("RequestLimitExceeded", "slow down", "throttling", 103),
-        ("InvalidParameterValue", "Invalid IAM Instance Profile name", "consistency", 103),
-    ],
-)
-def test_patience_with_one_rung_ends(starting, code, message, error_class, exit_code):
-    first = refused(code, error_message=message)
-    last = refused(code, error_message=message, token="t0b", intended_at=at(40), called_at=at(40))
-    over = first.intended_at + PATIENCE[error_class]
+PROFILE = "Invalid IAM Instance Profile name"
+
+
+def test_patience_with_a_role_that_does_not_arrive_ends_the_run_because_every_rung_needs_it(starting):
+    first = refused("InvalidParameterValue", error_message=PROFILE)
+    last = refused("InvalidParameterValue", error_message=PROFILE, token="t0b", intended_at=at(40), called_at=at(40))
+    over = first.intended_at + PATIENCE["consistency"]
     goes_on = reconcile(starting(first, last), Observation(), over - timedelta(seconds=1))[0]
     assert goes_on.record.last_launch.outcome == "intended"
     stored = only_store(reconcile(starting(first, last), Observation(), over))
-    assert (stored.state, stored.error["code"]) == ("ending", exit_code)
+    assert (stored.state, stored.error["code"]) == ("ending", 103)
     assert "(2 times)" in stored.error["why"]
 
 
-def test_whole_lives_of_errors_that_stay_end_within_their_patience(starting):
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError", "Unavailable"])
+def test_a_rung_on_which_aws_stays_busy_gives_way_to_the_next_one(starting, code):
+    over = at(1) + PATIENCE["throttling"]
+    first, last = refused(code), refused(code, token="t0b", intended_at=over - timedelta(seconds=9), called_at=at(292))
+    assert only_store(reconcile(starting(first, last), Observation(), over - timedelta(seconds=1))).last_launch.rung == 0
+    assert only_store(reconcile(starting(first, last), Observation(), over)).last_launch.rung == 1
+
+
+@pytest.mark.parametrize(
+    ("p90", "minutes"), [(900.0, 45), (0.0, 30), (7200.0, 6)], ids=["P90", "no estimate", "longer than the run"]
+)
+def test_the_last_rung_is_asked_as_long_as_the_job_could_still_be_done_there(starting, make_record, p90, minutes):
+    ladder = (replace(make_record().ladder[0], p90_seconds=p90),)
+    begin = NOON + timedelta(minutes=1)
+    first = refused("InternalError", intended_at=begin, called_at=begin)
+    record = starting(first, replace(first, token="t0b"), ladder=ladder)
+    over = NOON + timedelta(minutes=minutes)
+    assert only_store(reconcile(record, Observation(), over - timedelta(seconds=1))).last_launch.outcome == "intended"
+    stored = only_store(reconcile(record, Observation(), over))
+    assert (stored.state, stored.error["code"]) == ("ending", 103)
+    assert "AWS is busy or failing" in stored.error["do"], "no setting is wrong"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "rungs", "lasts"),
+    [("InternalError", "oops", {0, 1}, timedelta(minutes=30)), ("InvalidParameterValue", PROFILE, {0}, timedelta(minutes=1))],
+)
+def test_whole_lives_of_errors_that_stay_end_in_time_and_never_use_a_token_twice(starting, code, message, rungs, lasts):
     """Answer every call with the same error, at the pace that reconcile asks for."""
-    for code, message, error_class in (
-        ("InternalError", "oops", "throttling"),
-        ("InvalidParameterValue", "Invalid IAM Instance Profile name", "consistency"),
-    ):
-        record, now = starting(), at(0)
-        while record.state == "starting":
-            for action in reconcile(record, Observation(schedules={SWEEP: DEADLINE}), now):
-                if isinstance(action, Store):
-                    record = action.record
-                if isinstance(action, Create):
-                    answered = replace(action.launch, outcome="refused", error_code=code, error_message=message)
-                    record = record.with_launch(answered, now)
-            now += timedelta(seconds=1)
-        tokens = [launch.token for launch in record.attempts[0].launches]
-        assert len(set(tokens)) == len(tokens) and 3 < len(tokens) < 30
-        assert {launch.rung for launch in record.attempts[0].launches} == {0}
-        assert PATIENCE[error_class] <= now - at(0) <= PATIENCE[error_class] + timedelta(seconds=40)
+    record, now = starting(), at(0)
+    while record.state == "starting":
+        for action in reconcile(record, Observation(schedules={SWEEP: DEADLINE}), now):
+            if isinstance(action, Store):
+                record = action.record
+            if isinstance(action, Create):
+                answered = replace(action.launch, outcome="refused", error_code=code, error_message=message)
+                record = record.with_launch(answered, now)
+        now += timedelta(seconds=1)
+    launches = record.attempts[0].launches
+    assert len({launch.token for launch in launches}) == len(launches) > 3
+    assert all(launch.calls == 1 for launch in launches)
+    assert {launch.rung for launch in launches} == rungs
+    assert len(launches) < lasts / timedelta(seconds=10)
+    assert lasts <= now - at(0) <= lasts + timedelta(seconds=40)
+
+
+def test_a_failed_launch_lists_every_pool_with_the_code_that_refused_it(starting):
+    record = starting(refused("NeverHeardOf"), refused("InsufficientInstanceCapacity", 1))
+    error = only_store(reconcile(record, Observation(), at(3))).error
+    assert error["code"] == 101
+    assert "g5.12xlarge on-demand in us-east-1a: NeverHeardOf, g5.12xlarge on-demand in us-east-1b" in error["why"]
 
 
 def test_whoever_may_not_start_waits(starting):

@@ -117,6 +117,12 @@ def test_a_stop_ends_a_node_that_never_spoke_at_once(running):
     assert reconcile(record, Observation(instances=(instance(),)), at(51))[0].instance_ids == ("i-1",)
 
 
+def test_a_stop_ends_a_node_that_still_boots_at_once(running):
+    booting = Observation(instances=(instance(),), heartbeat=replace(heartbeat(48), phase=""))  # the bootstrap's lease
+    record = settle(running(stop_requested_at=at(50), state="running"), booting, at(51))
+    assert (record.state, record.outcome) == ("ending", "stopped")
+
+
 @pytest.mark.parametrize(
     ("now", "observed", "outcome", "code"),
     [
@@ -207,11 +213,34 @@ def test_an_instance_that_was_announced_and_never_described_keeps_the_run_open(m
     assert isinstance(reconcile(record, Observation(models=()), at(600))[0], Wait)
 
 
-def test_an_unanswered_launch_keeps_a_stopped_run_open_until_no_call_can_be_under_way(starting):
-    record = starting(intent(), state="ending", outcome="stopped", ending_at=at(2))
-    assert isinstance(reconcile(record, Observation(models=()), at(30))[0], Wait)
-    stored = only_store(reconcile(record, Observation(models=()), at(62)))
+UNANSWERED = [intent(called_at=at(1), calls=1), intent(called_at=at(1), calls=2, outcome="refused", unanswered=True)]
+
+
+@pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
+def test_an_unanswered_launch_keeps_an_ending_run_open_for_five_minutes_and_its_schedule_until_its_time(starting, launch):
+    record = starting(launch, state="ending", outcome="stopped", ending_at=at(2))
+    observed = Observation(models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE})
+    assert reconcile(record, observed, at(300))[0] == Wait(why="an unanswered launch may still bring an instance")
+    stored = only_store(reconcile(record, observed, at(301)))
     assert stored.attempts[0].launches[0].outcome == "abandoned"
+    delete, close = reconcile(stored, observed, at(302))
+    assert (delete, type(close)) == (DeleteSchedule(name=KILL), Close)
+
+
+@pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
+def test_an_instance_that_shows_itself_while_the_run_ends_is_terminated_and_then_seen_to_go(starting, launch):
+    record = starting(launch, state="ending", outcome="stopped", ending_at=at(2))
+    observed = Observation(instances=(instance("pending"),), models=())
+    record = settle(record, observed, at(200))
+    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == ("ending", "created", ("i-1",))
+    assert reconcile(record, observed, at(200))[0].instance_ids == ("i-1",)
+
+
+def test_an_intent_that_was_never_called_keeps_nothing_open(starting):
+    record = starting(intent(), state="ending", outcome="stopped", ending_at=at(2))
+    observed = Observation(models=(), schedules={SWEEP: DEADLINE})
+    *deletes, close = reconcile(settle(record, observed, at(3)), observed, at(3))
+    assert (deletes, type(close)) == ([DeleteSchedule(name=SWEEP)], Close)
 
 
 def test_an_instance_that_appears_after_the_run_closed_is_terminated(running):
