@@ -11,6 +11,7 @@ import pulumi_aws as aws
 from infra.control import Sweeper, SweeperArgs
 from infra.identity import Identity, IdentityArgs
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
+from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
 from infra.schedule import Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
@@ -37,20 +38,18 @@ store = ModelStore(
     ),
 )
 
-identity = Identity(
-    "identity",
-    IdentityArgs(
-        account=account.id,
-        region=account.region,
-        project=settings.project,
-        stack=settings.stack,
-        bucket=bucket_name,
-        sweeper_name=sweeper_name,
-        sweeper_log_group=sweeper_log_group,
-        schedule_group=schedule_group,
-        tags=settings.tags,
-    ),
+roles = IdentityArgs(
+    account=account.id,
+    region=account.region,
+    project=settings.project,
+    stack=settings.stack,
+    bucket=bucket_name,
+    sweeper_name=sweeper_name,
+    sweeper_log_group=sweeper_log_group,
+    schedule_group=schedule_group,
+    tags=settings.tags,
 )
+identity = Identity("identity", roles)
 
 sweeper = Sweeper(
     "sweeper",
@@ -111,6 +110,25 @@ templates = LaunchTemplates(
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
 )
 
+launcher = LauncherPolicy(
+    "launcher",
+    LauncherPolicyArgs(
+        account=account.id,
+        region=account.region,
+        project=settings.project,
+        stack=settings.stack,
+        bucket=bucket_name,
+        schedule_group=schedule_group,
+        instance_role=roles.instance_role,
+        scheduler_role=roles.scheduler_role,
+        image_parameters=tuple(line.parameter for line in lines),
+        launch_templates=list(templates.template_ids.values()),
+        subnets=list(network.subnet_ids.values()),
+        security_group=network.security_group_id,
+        tags=settings.tags,
+    ),
+)
+
 # What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that without Pulumi.
 outputs: dict[str, Any] = {
     "format": FORMAT,
@@ -140,3 +158,4 @@ aws.ssm.Parameter(
 )
 for name, value in outputs.items():
     pulumi.export(name, value)
+pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch

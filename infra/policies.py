@@ -81,7 +81,7 @@ def sweeper(
             "Action": "ec2:DescribeInstances",
             "Resource": "*",
         },
-        _terminate_own(account=account, region=region, project=project, stack=stack),
+        end_own_instances(account=account, region=region, project=project, stack=stack),
         {
             "Sid": "ReadHeartbeats",
             "Effect": "Allow",
@@ -125,7 +125,7 @@ def scheduler(*, account: str, region: str, project: str, stack: str, sweeper_na
             "Action": "lambda:InvokeFunction",
             "Resource": f"arn:aws:lambda:{region}:{account}:function:{sweeper_name}",
         },
-        _terminate_own(account=account, region=region, project=project, stack=stack),
+        end_own_instances(account=account, region=region, project=project, stack=stack),
     )
 
 
@@ -143,12 +143,12 @@ def tls_only(bucket: str) -> Document:
     )
 
 
-def _terminate_own(*, account: str, region: str, project: str, stack: str) -> Document:
-    """Allow the end of instances that carry this stack's tags, and of no other."""
+def end_own_instances(*, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()) -> Document:
+    """Allow the end of instances that carry this stack's tags, and of no other; `also` names further actions on them."""
     return {
         "Sid": "EndOwnInstances",
         "Effect": "Allow",
-        "Action": "ec2:TerminateInstances",
+        "Action": ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
         "Resource": f"arn:aws:ec2:{region}:{account}:instance/*",
         "Condition": {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
     }

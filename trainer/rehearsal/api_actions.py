@@ -136,8 +136,10 @@ def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
 
 def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:
     """Ask for the tags and the role that a launch hands out."""
-    asked = [
-        _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances") for one in request["TagSpecifications"]
+    asked = [  # moto keeps the tags of a template itself among those of its instances
+        _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances")
+        for one in request["TagSpecifications"]
+        if one["ResourceType"] in (*_CREATED, "spot-instances-request")
     ]
     profile = request.get("IamInstanceProfile", {})
     name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
@@ -159,7 +161,8 @@ def _passing(role_arn: str, service: str) -> Authorization:
 def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Instances by their tags. One that is not there is nobody's to ask for: the call itself says so."""
     with cloud.lock:
-        known = [cloud.world.instances[one] for one in call.params["InstanceIds"] if one in cloud.world.instances]
+        asked = call.params.get("InstanceIds") or [call.params["InstanceId"]]
+        known = [cloud.world.instances[one] for one in asked if one in cloud.world.instances]
     action = f"ec2:{call.operation}"
     return [
         Authorization(action=action, resource=_arn(cloud, call, f"instance/{one.id}"), context=_resource_tags(one.tags))
@@ -220,7 +223,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("s3", bucket_versioning, "GetBucketVersioning"),
         ("ec2", create_fleet, "CreateFleet"),
         ("ec2", run_instances, "RunInstances"),
-        ("ec2", instances_by_id, "TerminateInstances"),
+        ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
         ("ssm", parameters, "GetParameter GetParameters"),

@@ -203,4 +203,5 @@ RULES: Rules = {
     ("ec2", "RequestSpotInstances"): refuse("know spot requests apart from fleets"),
     ("ec2", "DeleteFleets"): refuse("keep fleets after their launch"),
     ("ec2", "DescribeFleets"): refuse("keep fleets after their launch"),
+    ("pricing", "GetProducts"): refuse("have a price list"),
 }
