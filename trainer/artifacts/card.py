@@ -13,12 +13,29 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DataError
+from trainer.errors import DataError, UsageError, nearest
 
-FORMAT = 1
+FORMAT = 2  # 1, before pieces: one series, whose fields are the card's
+READABLE_FORMATS = (1, 2)
 METADATA_KEY = "mayfly_card"
+SERIES_DATA = ("bars", "first", "last", "holes", "ties")
+MOST_NAMED = 6  # symbols, in a message
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the limit that safetensors itself sets
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardSeries:
+    """One series that a model was trained on, and what belongs to it alone."""
+
+    symbol: str
+    calendar: str
+    horizon: int  # of the longest label, in bars
+    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
+    splits: dict[str, Any]
+    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
+    data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty where the card's are of it alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +43,16 @@ class Card:
     """Everything a reader needs to use a model, and to judge it."""
 
     model: str
+    piece: str  # what people call what it was made of
+    kind: str  # of piece: symbol, pooled, or another
     family: str
-    symbol: str
+    series: list[CardSeries]
     timeframe: str
     architecture: dict[str, Any]
     features: list[str]  # what the model reads of each bar, in order
     features_version: str
     lookback: int
-    horizon: int
-    calendar: str
-    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
-    splits: dict[str, Any]
-    metrics: dict[str, dict[str, Any]]  # by span; `about` describes them: `settings.TargetSettings.about`
+    metrics: dict[str, dict[str, Any]]  # by span, of all series together; `about`: `settings.TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str
@@ -46,12 +61,28 @@ class Card:
     mayfly: str
     target: str = ""  # empty in cards of before 2026-11-22: the model's default
     target_settings: dict[str, Any] = field(default_factory=dict)
-    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
     columns: list[str] = field(default_factory=list)  # those of `features`, at their end, that are columns of the candle files
     own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's: file, class, sha256, text by table
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     format: int = FORMAT
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Return the symbols of its series."""
+        return tuple(one.symbol for one in self.series)
+
+    def of(self, symbol: str = "") -> CardSeries:
+        """Return one of its series; without a symbol the only one. Raises UsageError where it has no such, or several."""
+        found = [one for one in self.series if symbol in ("", one.symbol)]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(self.symbols[:MOST_NAMED]) + (", ..." if len(self.series) > MOST_NAMED else "")
+        if symbol:
+            do = nearest(symbol, self.symbols) or "Choose one of these."
+            raise UsageError(f"model {self.model} does not know {symbol!r}", why=f"it was trained on {names}", do=do)
+        why = f"it was trained on {len(self.series)}: {names}"
+        raise UsageError(f"model {self.model} has no symbol of its own", why=why, do="Choose one with --symbol.")
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the card as JSON; floats keep every digit."""
@@ -64,18 +95,42 @@ def card_from_json(text: str) -> Card:
         values = json.loads(text)
     except ValueError as error:
         raise DataError("the model's card is not JSON", why=str(error), do="Fetch the model again.") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
+    if not isinstance(values, dict) or values.get("format") not in READABLE_FORMATS:
         found = values.get("format") if isinstance(values, dict) else values
-        raise DataError(
-            f"the model's card has format {found!r}", why=f"this Mayfly reads {FORMAT}", do="Use the Mayfly that made it."
-        )
-    names = {item.name for item in fields(Card)}
-    missing = sorted(
-        item.name for item in fields(Card) if item.default is item.default_factory is MISSING and item.name not in values
-    )
-    if missing:
-        raise DataError("the model's card is incomplete", why="no " + ", ".join(missing), do="Fetch the model again.")
-    return Card(**{name: values[name] for name in names & values.keys()})
+        known = ", ".join(map(str, READABLE_FORMATS))
+        what = f"the model's card has format {found!r}"
+        raise DataError(what, why=f"this Mayfly reads {known}", do="Use the Mayfly that made it.")
+    if values["format"] == 1:
+        values = _of_format_1(values)
+    given = values.get("series")
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise _incomplete("no list of series")
+    series = [_built(CardSeries, one) for one in given]
+    card: Card = _built(Card, {**values, "series": series, "format": FORMAT})
+    return card
+
+
+def _built(cls: Any, values: dict[str, Any]) -> Any:
+    """Build a card, or one of its series. Keys of a later version are left out. Raises DataError for missing ones."""
+    known = {item.name: item for item in fields(cls)}
+    required = {name for name, item in known.items() if item.default is item.default_factory is MISSING}
+    if missing := sorted(required - values.keys()):
+        raise _incomplete("no " + ", ".join(missing))
+    return cls(**{name: values[name] for name in known.keys() & values.keys()})
+
+
+def _of_format_1(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a card that had one series, and the fields of that among its own."""
+    own = {item.name for item in fields(CardSeries)} - {"data", "metrics"}
+    series = {name: values[name] for name in own & values.keys()}
+    data = values.get("data")
+    series["data"] = {key: data[key] for key in SERIES_DATA if key in data} if isinstance(data, dict) else {}
+    symbol = values.get("symbol", "")
+    return {**values, "piece": symbol, "kind": "symbol", "series": [series]}
+
+
+def _incomplete(why: str) -> DataError:
+    return DataError("the model's card is incomplete", why=why, do="Fetch the model again.")
 
 
 def read_card(source: Path | bytes) -> Card:
