@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.job import Job
+from trainer.pieces import pieces_of
 from trainer.pieces.piece import Piece, SeriesWork
-from trainer.pieces.symbol import SYMBOL
 
 
 def named(symbol: str, *, fold: int = 1, seed: int = 0, title: str = "") -> dict[str, Any]:
@@ -20,10 +20,10 @@ def piece(symbol: str = "A", *, estimate: int = 1, seed: int = 0, **fields: Any)
     return Piece(**{**names, "series": (symbol,), "source": symbol, "estimate": estimate, "seed": seed, **fields})
 
 
-def piece_of(job: Job, symbol: str = "SIG-USD", *, fold: int = 1, seed: int | None = None) -> Piece:
-    """Return the piece that the job makes of a symbol's minutes."""
+def piece_of(job: Job, *symbols: str, fold: int = 1, seed: int | None = None, timeframe: str = "1m") -> Piece:
+    """Return the piece that the job makes of these symbols."""
     nothing = (0,) * job.data.folds
-    work = SeriesWork(symbol=symbol, bars=0, windows=nothing, visits=nothing)
-    made = SYMBOL.pieces(job, [work], "1m")
+    series = [SeriesWork(symbol=symbol, bars=0, windows=nothing, visits=nothing) for symbol in symbols or ("SIG-USD",)]
+    made = pieces_of(job, series, timeframe=timeframe)
     (found,) = [one for one in made if (one.fold, one.seed) == (fold, job.train.seed if seed is None else seed)]
     return found

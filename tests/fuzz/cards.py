@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.drawn import bodies, changed
-from trainer.artifacts.card import METADATA_KEY, Card, read_card
+from trainer.artifacts.card import METADATA_KEY, Card, CardSeries, read_card
 from trainer.artifacts.metrics import headline, shown
 from trainer.artifacts.weights import save
 from trainer.cli.output import one_line
@@ -34,13 +34,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
 }
 TARGETS: dict[str, dict[str, Any]] = {
-    "lstm": {"target": "direction", "target_settings": {"horizon": 5}, "fitted": {}},
-    "tcn": {
-        "target": "volatility",
-        "target_settings": {"horizon_sessions": 1},
-        "fitted": {"label_mean": 0.0, "label_std": 1.0},
-    },
+    "lstm": {"target": "direction", "target_settings": {"horizon": 5}},
+    "tcn": {"target": "volatility", "target_settings": {"horizon_sessions": 1}},
 }
+FITTED: dict[str, dict[str, float]] = {"lstm": {}, "tcn": {"label_mean": 0.0, "label_std": 1.0}}
 
 
 def card_of(family: str) -> Card:
@@ -49,16 +46,23 @@ def card_of(family: str) -> Card:
     return Card(
         model=f"{family}-direction_A_1m",
         family=family,
-        symbol="A",
+        piece="A",
+        kind="symbol",
         timeframe="1m",
         architecture=settings.architecture(features=len(FEATURES), outputs=1),
         features=list(FEATURES),
         features_version=FEATURES_VERSION,
         lookback=settings.bars_seen,
-        horizon=5,
-        calendar="24x7",
-        scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
-        splits={"train": {"bars": 10}},
+        series=[
+            CardSeries(
+                symbol="A",
+                horizon=5,
+                calendar="24x7",
+                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+                splits={"train": {"bars": 10}},
+                fitted=FITTED[family],
+            )
+        ],
         metrics={"about": Direction().about(), "test": {"accuracy": 0.5}},
         training={"epochs": 1},
         data={"bars": BARS, "synthetic": False},
@@ -93,7 +97,7 @@ def header_is_listed_or_refused(start: bytes) -> None:
     except DataError as error:
         assert one_line(str(error)).isprintable()
         return
-    for line in (headline(card.metrics), *shown(card.metrics), card.symbol, card.family):
+    for line in (headline(card.metrics), *shown(card.metrics), card.piece, *card.symbols, card.family):
         assert one_line(line).isprintable()
 
 

@@ -79,6 +79,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     predict.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name or key of a model in the bucket")
     predict.add_argument("--data", required=True, metavar="FILE", help="candles, parquet or CSV")
     predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
+    predict.add_argument("--symbol", metavar="NAME", help="which symbol, of a model that was trained on several")
     predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N windows only")
     _where_flags(predict)
 

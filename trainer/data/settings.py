@@ -29,6 +29,7 @@ class DataSettings:
     symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
     timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
+    pooled: bool = setting(False, "Train one model on all symbols together, instead of one for each.")
     columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads, by name.")
     features: str = setting("all", "Features computed from the bars, beside the columns: all, none.", choices=OURS)
     calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ", or by an exchange such as XNYS.")

@@ -60,11 +60,17 @@ class Kind:
     one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
 
 
-def models_of(job: Job, series: Sequence[SeriesWork], *, kind: str, stem: str, timeframe: str, source: str) -> list[Piece]:
-    """Return a piece for each fold and seed of the job, all on these series. `stem` stands in their names for the symbol.
-
-    `source` names what all folds and seeds are made from; with `{fold}` in it, what those of a fold are.
-    """
+def models_of(
+    job: Job,
+    series: Sequence[SeriesWork],
+    *,
+    kind: str,
+    stem: str,
+    timeframe: str,
+    source: str,
+    source_by_fold: bool = False,
+) -> list[Piece]:
+    """Return a piece for each fold and seed of the job, all on these series. `stem` stands in their names for the symbol."""
     several = job.data.folds * job.train.seeds
     made = []
     for fold in range(1, job.data.folds + 1):
@@ -77,7 +83,7 @@ def models_of(job: Job, series: Sequence[SeriesWork], *, kind: str, stem: str, t
                     title=label(stem, fold=fold, seed=seed, models_per_symbol=several),
                     kind=kind,
                     series=tuple(one.symbol for one in series),
-                    source=source.replace("{fold}", str(fold)),
+                    source=f"{source} f{fold}" if source_by_fold else source,
                     estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
                     bars=sum(one.bars for one in series),
                     windows=sum(one.windows[fold - 1] for one in series),

@@ -6,29 +6,31 @@ Runs inside a worker; `loop.py` is the training itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import trainer
-from trainer.artifacts.card import Card, read_card
+from trainer.artifacts.card import Card, CardSeries, read_card
 from trainer.artifacts.weights import save
 from trainer.code_files import training_sha256
 from trainer.data.feature_names import FEATURES_VERSION
 from trainer.errors import DataError, TrainingFailed
 from trainer.job import Job
 from trainer.pieces.piece import Piece
-from trainer.targets import labels_of, scores_of
-from trainer.train.evaluation import Baselines, evaluate
+from trainer.plan.document import SymbolPlan
+from trainer.targets import labels_of
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, architecture_of, loss_for
 from trainer.train.precision import matmul_dtype
-from trainer.train.prepare import SymbolData
-from trainer.train.readers import INPUT_LIMIT, Reader, reader_of
+from trainer.train.readers import INPUT_LIMIT
+from trainer.train.scores import Scores, SeriesScores, reader_for, score_series, together
+from trainer.train.series import PieceData
 from trainer.train.source import JobData, Source, mark_of, read_source
 
 
@@ -41,9 +43,9 @@ class Opened:
     source: Source
 
     @property
-    def symbol_data(self) -> SymbolData:
+    def data(self) -> PieceData:
         """Return the data of the piece's fold."""
-        return self.source.folds[self.piece.fold - 1]
+        return self.source.folds[self.piece.fold]
 
 
 def source_of(piece: Piece, job: Job, data: JobData) -> Source:
@@ -56,13 +58,13 @@ def source_of(piece: Piece, job: Job, data: JobData) -> Source:
 
 def open_piece(piece: Piece, job: Job, source: Source) -> Opened:
     """Make a piece ready to train on its fold of a source."""
-    data = source.folds[piece.fold - 1]
+    data = source.folds[piece.fold]
     run = run_of(data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws)
     return Opened(piece=piece, run=run, source=source)
 
 
-def run_of(data: SymbolData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "") -> Run:
-    """Return the training of a model by this name on a symbol's data. `seed` and `draws` as in `pack.Member`."""
+def run_of(data: PieceData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "") -> Run:
+    """Return the training of a model by this name on a piece's data. `seed` and `draws` as in `pack.Member`."""
     member = Member(
         name=model,
         rows_TF=data.rows_TF,
@@ -72,26 +74,16 @@ def run_of(data: SymbolData, job: Job, *, model: str, seed: int, title: str = ""
         seed=seed,
         draws=draws,
     )
-    bars, reader, loss = data.bars("validation"), reader_for(data, job), loss_for(job)
-    scaled_NK = torch.from_numpy(labels_of(data.target).scale(data.target, data.labels("validation"), data.fitted))
+    parts = [(one.bars("validation"), reader_for(one, job)) for one in data.series]
+    scaled = [labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series]
+    loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
 
     def validate(network: torch.nn.Module) -> float:
         """Return the mean loss over all validation bars, float64."""
-        return float(loss(torch.from_numpy(reader.outputs(network, bars)), scaled_NK).mean())
+        outputs_NO = np.concatenate([reader.outputs(network, bars) for bars, reader in parts])
+        return float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean())
 
     return Run(member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=job.train.learning_rate)
-
-
-def reader_for(data: SymbolData, job: Job) -> Reader:
-    """Return what runs a model over the bars of a symbol's data."""
-    return reader_of(
-        job.model.reads,
-        rows_TF=data.rows_TF,
-        mean_F=data.mean_F,
-        std_F=data.std_F,
-        bars_seen=data.bars_seen,
-        first_bar=data.first_bar,
-    )
 
 
 def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:
@@ -120,9 +112,12 @@ def close_piece(
     piece, run = opened.piece, opened.run
     if run.failure:
         raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    fitted, scores = scores_for(model, opened.symbol_data, job, forecasts=opened.source.baselines(piece.fold))
+    data = opened.data
+    baselines = opened.source.baselines(piece.fold)
+    scored = [score_series(model, one, job, known) for one, known in zip(data.series, baselines, strict=True)]
+    scores = together(data.series, scored)
     file = f"{piece.name}.safetensors"
-    sha256 = save(out / file, run.best_weights, _card(opened, job, fitted, scores, device, choice or {}))
+    sha256 = save(out / file, run.best_weights, _card(opened, job, scored, scores, device, choice or {}))
     return _done(piece, job, file, sha256, scores)
 
 
@@ -131,34 +126,15 @@ def _done(piece: Piece, job: Job, file: str, sha256: str, scores: dict[str, dict
     return {"event": "model_done", **piece.description, **made}
 
 
-def scores_for(
-    model: torch.nn.Module, data: SymbolData, job: Job, *, forecasts: Baselines | None = None
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Calibrate a trained model on validation and score it; return what is fitted now, and the scores as the card has them.
-
-    Validation is scored plainly, and the test span, this once, beside its baselines and with intervals. `about` describes
-    the metrics.
-    """
-    target, reader, scores = data.target, reader_for(data, job), scores_of(data.target)
-    outputs = {span: reader.outputs(model, data.bars(span)) for span in ("validation", "test")}
-    fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
-    said = {span: scores.forecast(target, found, fitted) for span, found in outputs.items()}
-    return fitted, {
-        "about": target.about(),
-        "validation": scores.metrics(target, said["validation"], data.labels("validation")),
-        "test": evaluate(said["test"], target, data.scored("test"), forecasts=forecasts),
-    }
-
-
 def _card(
     opened: Opened,
     job: Job,
-    fitted: dict[str, Any],
-    scores: dict[str, dict[str, Any]],
+    scored: Sequence[SeriesScores],
+    scores: Scores,
     device: str,
     choice: Mapping[str, Any],
 ) -> Card:
-    piece, run, symbol_data = opened.piece, opened.run, opened.symbol_data
+    piece, run, data, source = opened.piece, opened.run, opened.data, opened.source
     settings = (
         *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "ema", "patience"),
         *(
@@ -170,27 +146,19 @@ def _card(
     )
     return Card(
         model=piece.name,
+        piece=piece.title,
+        kind=piece.kind,
         family=job.model.name,
         target=job.target.name,
-        target_settings=symbol_data.target.card_keys(),
+        target_settings=data.series[0].target.card_keys(),
         own_files={table: home.card_entry() for table, home in job.own_files.items()},
-        fitted=fitted,
-        symbol=symbol_data.symbol,
-        timeframe=symbol_data.candles.timeframe,
+        series=_series(data, scored, source.entries),
+        timeframe=data.series[0].candles.timeframe,
         architecture=architecture_of(job, features=len(job.data.inputs)),
         features=list(job.data.inputs),
         columns=list(job.data.columns),
         features_version=FEATURES_VERSION,
         lookback=job.model.bars_seen,
-        horizon=symbol_data.horizon_bars,
-        calendar=symbol_data.calendar,
-        # float32 values written as float64 text: reading them back gives the same float32. The limit is in deviations.
-        scaler={
-            "mean": symbol_data.mean_F.tolist(),
-            "std": symbol_data.std_F.tolist(),
-            "limit": INPUT_LIMIT,
-        },
-        splits=symbol_data.splits(),
         metrics=scores,
         training={
             **{name: getattr(job.train, name) for name in settings},
@@ -205,7 +173,16 @@ def _card(
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         },
-        data={**opened.source.data, "ties": symbol_data.ties, "fingerprint": opened.source.mark},
+        data={
+            "files": list(source.files),
+            "bars": sum(entry.bars for entry in source.entries),
+            "first": min(entry.first for entry in source.entries),
+            "last": max(entry.last for entry in source.entries),
+            "holes": sum(entry.num_holes for entry in source.entries),
+            "ties": sum(one.ties for one in data.series),
+            "synthetic": source.synthetic,
+            "fingerprint": source.mark,
+        },
         code_sha256=code_sha256(job),
         seed=piece.seed,
         fold=piece.fold,
@@ -213,6 +190,24 @@ def _card(
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         mayfly=trainer.__version__,
     )
+
+
+def _series(data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[SymbolPlan]) -> list[CardSeries]:
+    """Return what belongs to each series alone. Of one series, the scores are the card's."""
+    return [
+        CardSeries(
+            symbol=one.symbol,
+            calendar=one.calendar,
+            horizon=one.horizon_bars,
+            # float32 values written as float64 text: reading them back gives the same float32. The limit is in deviations.
+            scaler={"mean": mean_F.tolist(), "std": std_F.tolist(), "limit": INPUT_LIMIT},
+            splits=one.splits(),
+            fitted=its.fitted,
+            data={"bars": entry.bars, "first": entry.first, "last": entry.last, "holes": entry.num_holes, "ties": one.ties},
+            metrics={span: its.scores[span] for span in ("validation", "test")} if len(scored) > 1 else {},
+        )
+        for one, (mean_F, std_F), its, entry in zip(data.series, data.scalers, scored, entries, strict=True)
+    ]
 
 
 def code_sha256(job: Job) -> str:

@@ -7,12 +7,13 @@ moved to the device when its model joins: what is in it depends neither on the d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainer.data.candles import Candles
 from trainer.data.reading import Part, read_parts
 from trainer.data.settings import DataSettings
 from trainer.gpu_profiles.memory import GIB
@@ -20,10 +21,12 @@ from trainer.job import Job, with_settings
 from trainer.pieces.piece import Piece
 from trainer.plan.document import DataPlan, SymbolPlan, read_plan
 from trainer.plan.planning import folder_of, plan_data, plans_of
+from trainer.settings import CHUNKS
 from trainer.targets import scores_of
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines
-from trainer.train.prepare import SymbolData, prepare_folds
+from trainer.train.prepare import SymbolData, prepare, prepare_folds
+from trainer.train.series import PieceData, alone, lay
 
 _CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
 _PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
@@ -41,6 +44,10 @@ class JobData:
         if symbol in self.plan.refused:
             raise self.plan.refused[symbol].error
         return self.plan.symbols[symbol]
+
+    def read(self, symbol: str, job: Job) -> Candles:
+        """Return the candles of a symbol, as the job takes them."""
+        return read_parts(symbol, self.plan.timeframe, self.parts[symbol], bars=job.data.bars, columns=job.data.columns)
 
 
 def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None) -> JobData:
@@ -63,19 +70,26 @@ def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None)
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What all pieces of one source are made from. `folds` share one `rows_TF`; `data` is what their cards say of it."""
+    """What all pieces of one source are made from: what each fold's model trains on, and what their cards say of it.
+
+    Folds of one series share one `rows_TF`. Of several series only the fold of the piece that asked is there: their rows are
+    scaled, each fold's otherwise.
+    """
 
     name: str  # `Piece.source`
-    folds: tuple[SymbolData, ...]
-    data: dict[str, Any]
+    folds: Mapping[int, PieceData]  # from 1 on
+    files: Sequence[Mapping[str, str]]
+    entries: tuple[SymbolPlan, ...]  # of the series, in their order
+    synthetic: bool
     mark: str  # what a checkpoint of these trainings belongs to
-    _baselines: dict[int, Baselines] = field(default_factory=dict, repr=False)
+    _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
 
-    def baselines(self, fold: int) -> Baselines:
-        """Return what simple forecasts say in the test span of a fold (from 1 on); computed once for all its seeds."""
+    def baselines(self, fold: int) -> list[Baselines]:
+        """Return what simple forecasts say in the test span of a fold, by series; computed once for all its seeds."""
         if fold not in self._baselines:
-            data = self.folds[fold - 1]
-            self._baselines[fold] = scores_of(data.target).baselines(data.target, data.scored("test"))
+            self._baselines[fold] = [
+                scores_of(data.target).baselines(data.target, data.scored("test")) for data in self.folds[fold].series
+            ]
         return self._baselines[fold]
 
 
@@ -96,22 +110,29 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
 
 def read_source(piece: Piece, job: Job, data: JobData, *, code_sha256: str) -> Source:
     """Read and prepare the source of a piece, on the CPU. Raises DataError when its bars are not those of the plan."""
-    (symbol,) = piece.series
-    entry, settings = data.of(symbol), job.data
-    candles = read_parts(symbol, data.plan.timeframe, data.parts[symbol], bars=settings.bars, columns=settings.columns)
+    entries = tuple(data.of(symbol) for symbol in piece.series)
+    if len(entries) == 1:
+        candles = data.read(piece.series[0], job)
+        plans = plans_of(candles, job, entries[0])
+        folds = {fold: alone(one) for fold, one in enumerate(prepare_folds(candles, job, plans), 1)}
+    else:
+        parts = (_fold_of(data.read(entry.symbol, job), job, entry, piece.fold) for entry in entries)
+        # A chunk that begins in a series ends within as many rows after it.
+        padding = job.model.bars_out if job.model.reads == CHUNKS else 0
+        folds = {piece.fold: lay(parts, bars=[entry.bars for entry in entries], padding=padding)}
+    read = {name for entry in entries for name in entry.files}
     return Source(
         name=piece.source,
-        folds=prepare_folds(candles, job, plans_of(candles, job, entry)),
-        data={
-            "files": [{"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in entry.files],
-            "bars": entry.bars,
-            "first": entry.first,
-            "last": entry.last,
-            "holes": entry.num_holes,
-            "synthetic": data.plan.synthetic,
-        },
+        folds=folds,
+        files=[{"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in read],
+        entries=entries,
+        synthetic=data.plan.synthetic,
         mark=mark_of(piece, job, data, code_sha256=code_sha256),
     )
+
+
+def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int) -> SymbolData:
+    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1])
 
 
 def mark_of(piece: Piece, job: Job, data: JobData, *, code_sha256: str) -> str:
@@ -126,21 +147,18 @@ def on_device(source: Source, device: str) -> Source:
     """Return the source with its tensors on a device, those that folds share once; the same one where they lie there."""
     if device == "cpu":
         return source
-    moved: dict[int, torch.Tensor] = {}
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with the tensor, whose id is its own while it lives
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if id(value) not in moved:
-                moved[id(value)] = value.to(device)
-            return moved[id(value)]
+                moved[id(value)] = (value, value.to(device))
+            return moved[id(value)][1]
         if isinstance(value, dict):
             return {name: move(part) for name, part in value.items()}
         return value
 
-    folds = tuple(
-        replace(data, **{item.name: move(getattr(data, item.name)) for item in fields(data)}) for data in source.folds
-    )
-    return replace(source, folds=folds)
+    return replace(source, folds={fold: data.moved(move) for fold, data in source.folds.items()})
 
 
 class Sources:

@@ -47,14 +47,14 @@ def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_th
     keys = {"model": model, "target": "direction", "dropout": 0.0, "horizon": 1, "epochs": 4, "learning_rate": 1e-2, **settings}
     trained = train(tmp_path, tmp_path / "out", **keys, columns="hint", features="none")
     card = read_card(trained.file)
-    assert (card.features, card.columns, len(card.scaler["mean"])) == (["hint"], ["hint"], 1)
+    assert (card.features, card.columns, len(card.of().scaler["mean"])) == (["hint"], ["hint"], 1)
     assert card.metrics["test"]["auc"] > 0.95
     predictions = predict_file(trained.file, file)
     candles = read_candles(file)["SIG-USD"]
     rows = {
         str(bar): row for row, bar in enumerate(np.datetime_as_string(candles.timestamp.astype("datetime64[ns]"), unit="s"))
     }
-    first, last = (rows[card.splits["test"][end].rstrip("Z")] for end in ("first", "last"))
+    first, last = (rows[card.of().splits["test"][end].rstrip("Z")] for end in ("first", "last"))
     scored = [(rows[one.bar.rstrip("Z")], one.values["probability"]) for one in predictions]
     inside = [(row, chance) for row, chance in scored if first <= row < last and candles.close[row] != candles.close[row + 1]]
     labels = np.array([[float(candles.close[row + 1] > candles.close[row])] for row, _ in inside])

@@ -61,7 +61,7 @@ def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_f
         made.append(load(tmp_path / "out" / done["file"]))
     (alone, card), (last_fold, numbered) = made
     assert all(np.array_equal(alone[name], last_fold[name]) for name in alone)
-    assert card.metrics == numbered.metrics and card.splits == numbered.splits
+    assert card.metrics == numbered.metrics and card.of().splits == numbered.of().splits
     assert (card.fold, card.folds, card.seed) == (1, 1, 5) and (numbered.fold, numbered.folds, numbered.seed) == (2, 2, 5)
 
 
@@ -82,7 +82,7 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
         return sources.get(symbol, in_use, reading)
 
     first = get("SIG-USD")
-    assert get("SIG-USD") is first and first.folds[0].rows_TF is first.folds[1].rows_TF
+    assert get("SIG-USD") is first and first.folds[1].rows_TF is first.folds[2].rows_TF
     in_use.append(first)
     get("LOW-USD")
     assert get("SIG-USD") is first  # a model of it still trains
@@ -96,11 +96,11 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
     candles = read_candles(planted.data)["SIG-USD"]
     close = dict(zip(_texts(candles.timestamp), candles.close, strict=True))
     bars = list(close)
-    last = bars.index(card.splits["test"]["last"]) - card.horizon
-    test_bars = set(bars[bars.index(card.splits["test"]["first"]) : last + 1])
+    last = bars.index(card.of().splits["test"]["last"]) - card.of().horizon
+    test_bars = set(bars[bars.index(card.of().splits["test"]["first"]) : last + 1])
     chances, labels = [], []
     for found in predict_file(planted.file, planted.data):
-        later = bars.index(found.bar) + card.horizon
+        later = bars.index(found.bar) + card.of().horizon
         if found.bar in test_bars and close[bars[later]] != close[found.bar]:
             chances.append(found.values["probability"])
             labels.append(float(close[bars[later]] > close[found.bar]))
@@ -134,9 +134,10 @@ def test_a_prediction_says_when_it_could_have_been_made(planted):
 
 def test_the_card_says_what_the_model_was_trained_on(planted):
     card = read_card(planted.file)
-    assert (card.model, card.symbol, card.timeframe, card.horizon) == ("lstm-direction_SIG-USD_1m", "SIG-USD", "1m", 1)
+    assert (card.model, card.piece, card.kind, card.timeframe) == ("lstm-direction_SIG-USD_1m", "SIG-USD", "symbol", "1m")
+    assert (card.symbols, card.of().horizon) == (("SIG-USD",), 1)
     assert card.data["bars"] == 12000 and card.data["holes"] == 0 and not card.data["synthetic"]
-    assert len(card.scaler["mean"]) == len(card.features) >= 30
+    assert len(card.of().scaler["mean"]) == len(card.features) >= 30
     assert card.training["best_epoch"] <= card.training["epochs_run"] <= 4
     assert planted.file.with_suffix(".json").exists()
 

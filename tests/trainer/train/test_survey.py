@@ -38,8 +38,8 @@ def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, w
     assert piece.memory_gib == source_gib(bars=1000, rows=1000, folds=1)
     (tmp_path / "all_1m.parquet").unlink()
     source = source_of(piece, SMALL, data)
-    assert source.data["files"] == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
-    assert (source.name, source.data["bars"]) == ("A-USD", 1000)
+    assert source.files == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
+    assert (source.name, source.entries[0].bars) == ("A-USD", 1000)
 
 
 def test_the_formula_counts_what_it_says():

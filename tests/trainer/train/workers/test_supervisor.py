@@ -214,7 +214,7 @@ def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
     (ended,) = [event for event in events if event["event"] == "ended"]
     assert (ended["done"], ended["failed"], ended["retries"]) == (2, 0, 0)
     done = {event["piece"]: event for event in events if event["event"] == "model_done"}
-    assert {symbol: read_card(whole / event["file"]).symbol for symbol, event in done.items()} == {
+    assert {symbol: read_card(whole / event["file"]).of().symbol for symbol, event in done.items()} == {
         symbol: symbol for symbol in ("LONG-USD", "SHORT-USD")
     }
     assert all("time" in event for event in events)
