@@ -80,7 +80,6 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
 
 def _series(fields: Fields, inputs: int) -> dict[str, Any]:
     """Return the fields of one series that stood in the card itself once."""
-    most = MOST_CARD_NUMBER
     return {
         "symbol": fields.text("symbol"),
         "calendar": fields.text("calendar"),
