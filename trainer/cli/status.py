@@ -11,15 +11,14 @@ from trainer.cli.output import duration, money, say, say_json, table, warn
 from trainer.cli.receipt_view import receipt_lines, set_by
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
-from trainer.control.settle import Settled, settle_run
-from trainer.errors import TrainerError, UsageError
+from trainer.control.settle import Settled, settle_all, settle_run
+from trainer.errors import TrainerError
 from trainer.runs.record import from_iso, iso
-from trainer.runs.store import run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
-LAST_ENDED = 5  # how many ended runs are shown beside the open ones
+SHOWN_ENDED = 5  # how many runs that had ended are shown beside the open ones
 HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
 
 
@@ -30,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.run:
             shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]
         else:
-            shown = _all(cloud)
+            shown = runs_shown(cloud)
     if arguments.json:
         say_json({"runs": shown})
     elif arguments.run:
@@ -45,23 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _all(cloud: Cloud) -> list[dict[str, Any]]:
+def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
     """Return every open run, settled as far as it goes, and the last ended ones, oldest first."""
-    shown: list[dict[str, Any]] = []
-    ended = 0
-    for run_id in reversed(run_ids(cloud.objects)):
+    settling = settle_all(cloud)
+    shown = [_shown(settled, cloud.now()) for settled in settling.settled]
+    shown += [_of_problem(run_id, error) for run_id, error in settling.problems.items()]
+    for run_id in settling.ended[-SHOWN_ENDED:]:
         try:
             receipt = read_receipt(cloud.objects, run_id)
-            if receipt is None:
-                shown.append(_shown(settle_run(cloud, run_id), cloud.now()))
-            elif ended < LAST_ENDED:
-                shown.append(_of_receipt(receipt))
-                ended += 1
-        except UsageError:
-            continue  # a folder without a record: a launch that ended before it began
+            shown += [_of_receipt(receipt)] if receipt is not None else []
         except TrainerError as error:
             shown.append(_of_problem(run_id, error))
-    return shown[::-1]
+    return sorted(shown, key=lambda item: str(item["run_id"]))
 
 
 def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from trainer.runs.actions import (
     kill_schedule,
     sweep_schedule,
 )
+from trainer.runs.index import take_out
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt
 from trainer.runs.reconcile import reconcile
@@ -253,7 +254,7 @@ def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) ->
 
 
 def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> None:
-    """Write the receipt, once, keep the node's tuning, then close the record.
+    """Write the receipt, once, keep the node's tuning, close the record, then take the run out of the index of open ones.
 
     A receipt that exists already was written by another caller.
     """
@@ -266,6 +267,8 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     if observed.result is not None:
         learn(cloud.objects, observed.result.tuned)
     swap_record(cloud.objects, record, etag)
+    with suppress(TrainerError):  # whoever looks next takes it out
+        take_out(cloud.objects, closed=[record.run_id])
 
 
 def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerError) -> bool:

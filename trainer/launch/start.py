@@ -18,9 +18,10 @@ from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
 from trainer.pieces.piece import Piece
+from trainer.runs.index import begin_run
 from trainer.runs.pieces import RunPiece
 from trainer.runs.record import RunRecord, new_run_id
-from trainer.runs.store import Objects, create_record, plan_key
+from trainer.runs.store import Objects, plan_key
 from trainer.stack_outputs import StackOutputs
 
 
@@ -55,7 +56,7 @@ def _piece(piece: Piece) -> RunPiece:
 
 
 def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
-    """Write code, plan, manifest and record, in this order: everything that a readable record names exists."""
+    """Write code, plan, manifest, entry in the index and record, in this order: all that a readable record names exists."""
     upload_bundle(bundle, objects)
     plan, key = None, plan_key(record.run_id)
     if candles.plan:
@@ -78,4 +79,4 @@ def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles
         gpu_profiles=own_profiles(job, profiles),
     )
     write_manifest(manifest, objects)
-    create_record(objects, record)
+    begin_run(objects, record)

@@ -29,6 +29,7 @@ from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
 DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
+START_WITHIN = timedelta(hours=1)  # of its record: a launcher that slept longer may have been taken out of the index
 LAUNCHER_SILENT = timedelta(seconds=120)  # a run that starts stores an intent or a call more often than this
 AT_START = ("account", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
 
@@ -128,6 +129,8 @@ def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
     if not observed.may_start and now > last_sign + LAUNCHER_SILENT:
         return _interrupted("the launcher ended before an instance was started", "")
+    if launch is None and now > record.created_at + START_WITHIN:
+        return _interrupted("the launcher slept before an instance was started", "")
     return _expired(record) if now >= record.effective_deadline.at else None
 
 

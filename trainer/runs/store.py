@@ -1,4 +1,4 @@
-"""A run in S3: its keys, its receipt, and its record by compare-and-swap.
+"""A run in S3: its keys, and its record by compare-and-swap.
 
 Owns the names under `runs/` and the few object calls that the control plane needs (`Objects`, which S3 implements here and
 the tests in memory). Does not own the contents of a record (`record`) nor the decisions about it (`reconcile`).
@@ -18,11 +18,16 @@ from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, Trai
 from trainer.reading import Unsound
 from trainer.runs.record import RunRecord, record_from_json, to_json
 
+LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
 PART_BYTES = 1 << 20  # of a log or metrics part, at most
 
 
 class Conflict(Exception):
     """Another writer was first: read again and decide again. Never reaches a user."""
+
+
+class RecordMissing(ConnectionFailed):
+    """A record that was there, or that is about to be, and that S3 does not find now."""
 
 
 class UnreadableRecord(ConfigError):
@@ -97,7 +102,8 @@ class S3Objects:
             if condition and error_code(error) in LOST_RACE:
                 raise Conflict(key) from error
             if if_match and error_code(error) in NO_OBJECT:
-                raise _lagging(f"s3://{self._bucket}/{key}") from error
+                what = f"s3://{self._bucket}/{key} was there and is not found now"
+                raise ConnectionFailed(what, why=LAGS, do="Look again in a few minutes.") from error
             raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
         version_of(response, f"s3://{self._bucket}/{key}")
         return str(response["ETag"])
@@ -193,11 +199,11 @@ def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
 def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[RunRecord, str]:
     """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord.
 
-    Nobody deletes a record: where one that was `seen` is not found, S3 lags, and ConnectionFailed is raised.
+    Nobody deletes a record: where one that was `seen` is not found, S3 lags, and RecordMissing is raised.
     """
     stored = objects.get(key=record_key(run_id))
     if stored is None and seen:
-        raise _lagging(f"the record of run {run_id}")
+        raise RecordMissing(f"the record of run {run_id} is not found now", why=LAGS, do="Look again in a few minutes.")
     if stored is None:
         runs = run_ids(objects)
         hint = nearest(run_id, runs) or (f"The latest run is {runs[-1]}." if runs else "There is no run yet.")
@@ -215,12 +221,6 @@ def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[R
 def run_ids(objects: Objects) -> tuple[str, ...]:
     """Return the ids of every run, oldest first (ids begin with their time)."""
     return tuple(sorted(objects.folders(prefix="runs/")))
-
-
-def _lagging(what: str) -> ConnectionFailed:
-    """Return the error for something that was there and is not found, as S3 answers after versioning was first enabled."""
-    why = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
-    return ConnectionFailed(f"{what} was there and is not found now", why=why, do="Look again in a few minutes.")
 
 
 def _stored(key: str, response: Any, body: bytes = b"") -> Stored:

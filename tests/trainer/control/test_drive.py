@@ -42,7 +42,8 @@ def test_the_receipt_is_written_after_the_end_and_before_the_record_closes(make_
     cloud, record = make_cloud()
     drive(cloud, record)
     run = f"put runs/{record.run_id}"
-    assert cloud.done()[-4:] == ["delete_schedule", "delete_schedule", f"{run}/receipt.json", f"{run}/run.json"]
+    closing = [f"{run}/receipt.json", f"{run}/run.json", "put runs/index.json"]
+    assert cloud.done()[-5:] == ["delete_schedule", "delete_schedule", *closing]
 
 
 def test_no_capacity_falls_to_the_next_rung(make_cloud):

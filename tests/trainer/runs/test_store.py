@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.errors import ConnectionFailed, NotVersioned, PermissionDenied, UsageError
-from trainer.runs.store import Conflict, create_record, open_objects, read_record, run_ids, swap_record
+from trainer.runs.store import Conflict, RecordMissing, create_record, open_objects, read_record, run_ids, swap_record
 
 BUCKET = "mayfly-store"
 
@@ -42,7 +42,7 @@ def test_of_two_writers_who_read_the_same_record_one_loses(objects, make_record)
 def test_an_object_that_was_read_and_is_not_found_is_no_conflict(objects, make_record):
     with pytest.raises(ConnectionFailed, match="was there and is not found now"):
         swap_record(objects, make_record(), '"an-etag-of-before"')
-    with pytest.raises(ConnectionFailed, match="was there and is not found now"):
+    with pytest.raises(RecordMissing, match="is not found now"):
         read_record(objects, make_record().run_id, seen=True)
 
 
