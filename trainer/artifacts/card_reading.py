@@ -10,6 +10,7 @@ from typing import Any
 from trainer.artifacts.metrics import check_metrics
 from trainer.errors import DataError
 from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
+from trainer.symbols import flaw
 
 FORMAT = 1
 MOST_CARD_BYTES = 8 * 1024 * 1024  # ours take about 10 KB, and the user's own files, of which each may have 1 MB
@@ -42,6 +43,8 @@ def _values(fields: Fields) -> dict[str, Any]:
     columns = _names(fields, "columns") if "columns" in fields.values else []
     if columns != features[len(features) - len(columns) :]:
         raise Unsound("the card.columns are not those at the end of its features")
+    if why := flaw(fields.text("symbol")):
+        raise Unsound(f"the card.symbol is none: {why}")
     folds = fields.whole("folds", 1, least=1, most=MOST_FOLDS)
     return dict(
         **{name: fields.text(name) for name in _TEXTS},

@@ -15,18 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from trainer.data.candles import Candles, candles_of, check_order
-from trainer.data.sources import (
-    FIELDS,
-    CandleHeader,
-    Held,
-    Series,
-    candle_files,
-    held_of,
-    only_symbol,
-    open_source,
-    read_series,
-    stream_series,
-)
+from trainer.data.headers import FIELDS, CandleHeader, candle_files, open_source
+from trainer.data.sources import Held, Series, held_of, read_series, stream_series
+from trainer.data.symbol_columns import only_symbol
 from trainer.data.timeframes import canonical, commonest_step, parse_name
 from trainer.errors import DataError, nearest
 
@@ -202,7 +193,11 @@ def _series_of(symbol: str, parts: Sequence[Part], columns: Sequence[str]) -> li
             timestamp, values = rows["timestamp"].copy(), np.ascontiguousarray(rows["values"].T)
             series.append(Series(file=part.file, symbol=symbol, timestamp=timestamp, values=values))
         else:
-            (whole,) = read_series(open_source(part.path), columns)
+            source = open_source(part.path)
+            whole, *others = read_series(source, columns)
+            if others or source.has_symbol_column and whole.symbol != symbol:
+                what = f"{part.file} holds other symbols than its statistics say"
+                raise DataError(what, why=f"{whole.symbol} beside {symbol}", do="Write the file again.")
             series.append(replace(whole, symbol=symbol))
         check_order(series[-1])
     return series

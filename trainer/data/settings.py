@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.errors import UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
+from trainer.symbols import RULE, brief, flaw
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
 # Exchanges that exchange_calendars 4.13 knows, by market identifier code. Left out are CME's futures, whose daily hour without
@@ -44,6 +45,9 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_values("data", self)
+        for symbol in self.symbols:
+            if why := flaw(symbol):
+                raise UsageError(f"job key 'data.symbols' has {brief(symbol)}", why=why, do=f"Mind the rule: {RULE}.")
         if self.calendar not in (*CALENDARS, *EXCHANGES):
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."

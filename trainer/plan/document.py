@@ -21,6 +21,7 @@ from trainer.job import Job
 from trainer.own_file import OwnFile
 from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.settings import TargetSettings
+from trainer.symbols import flaw
 
 FORMAT = 1
 LARGEST_BYTES = 1 << 28
@@ -229,6 +230,8 @@ def _plan(fields: Fields) -> DataPlan:
     refused = {name: _refused(name, item) for name, item in parts["refused"].fields().entries().items()}
     if symbols.keys() & refused.keys():
         raise Unsound(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
+    if wrong := [name for name in (*symbols, *refused) if flaw(name)]:
+        raise Unsound(f"{wrong[0][:80]!r} is no symbol: {flaw(wrong[0])}")
     unknown = {name for entry in symbols.values() for name in entry.files} - {file.file for file in files}
     if unknown:
         raise Unsound(f"{sorted(unknown)[0]!r} is none of its files")

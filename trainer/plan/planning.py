@@ -14,8 +14,8 @@ import numpy as np
 
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles, time_text
+from trainer.data.headers import FIELDS
 from trainer.data.reading import CandleFolder, FileRead
-from trainer.data.sources import FIELDS
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.plan.document import DataPlan, FoldPlan, PlannedFile, RefusedSymbol, SymbolPlan, settings_of, target_values
