@@ -27,7 +27,7 @@ class Survey:
 def survey(job: Job, plan: DataPlan) -> Survey:
     """Return the models of a planned job."""
     tasks: list[Task] = []
-    for symbol in job.data.symbols or sorted((*plan.symbols, *plan.refused)):
+    for symbol in job.data.chosen((*plan.symbols, *plan.refused)):
         entry = plan.symbols.get(symbol)
         if entry is None:
             tasks += _tasks(symbol, [0] * job.data.folds, job, timeframe=plan.timeframe, memory_gib=0.0)
