@@ -14,11 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.drawn import bodies, changed
+from tests.fuzz.drawn import bodies, changed, is_shown
 from trainer.artifacts.card import METADATA_KEY, Card, CardSeries, read_card
 from trainer.artifacts.metrics import headline, shown
 from trainer.artifacts.weights import save
-from trainer.cli.output import one_line
 from trainer.data.candles import Candles
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.writing import write_candles
@@ -95,10 +94,10 @@ def header_is_listed_or_refused(start: bytes) -> None:
     try:
         card = read_card(start)
     except DataError as error:
-        assert one_line(str(error)).isprintable()
+        assert is_shown(str(error))
         return
     for line in (headline(card.metrics), *shown(card.metrics), card.piece, *card.symbols, card.family):
-        assert one_line(line).isprintable()
+        assert is_shown(line)
 
 
 @cache
@@ -139,7 +138,7 @@ def model_predicts_or_is_refused(data: st.DataObject, family: str) -> None:
     try:
         rows = predict_file(folder / "m.safetensors", folder / "A_1m.parquet", last=2)
     except (DataError, UsageError) as error:
-        assert one_line(str(error)).isprintable()
+        assert is_shown(str(error))
     else:
         assert all(isinstance(value, float) for row in rows for value in row.values.values())
     assert {path.name for path in folder.iterdir()} == {"m.safetensors", "A_1m.parquet"}

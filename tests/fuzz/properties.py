@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz import cards
-from tests.fuzz.drawn import bodies, changed
+from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from trainer.cli import receipts as receipts_table
 from trainer.cli import status
-from trainer.cli.output import one_line, table
+from trainer.cli.output import table
 from trainer.cli.receipt_view import receipt_lines
 from trainer.control.progress import Step, progress_of
 from trainer.errors import DataError, UsageError
@@ -203,7 +203,7 @@ def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
         try:
             read(tables)
         except UsageError as error:
-            assert "\n" not in one_line(str(error))
+            assert is_shown(str(error))
 
 
 PLAN: dict[str, Any] = {
@@ -250,7 +250,7 @@ def plan_is_read_or_refused(body: bytes) -> None:
     try:
         plan = read_plan(body)
     except DataError as error:
-        assert one_line(str(error)).isprintable()
+        assert is_shown(str(error))
         return
     assert read_plan(plan.to_bytes()) == plan
     plan.summary()
@@ -259,7 +259,7 @@ def plan_is_read_or_refused(body: bytes) -> None:
 
 
 def _printable(lines: list[str]) -> None:
-    assert all(one_line(line).isprintable() for line in lines)
+    assert all(is_shown(line) for line in lines)
 
 
 PROPERTIES: tuple[Callable[[], None], ...] = (

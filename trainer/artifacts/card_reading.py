@@ -10,6 +10,7 @@ from typing import Any
 from trainer.artifacts.metrics import check_metrics
 from trainer.errors import DataError
 from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
+from trainer.symbols import flaw
 
 FORMAT = 2  # 1, before pieces: one series, whose fields are the card's
 READABLE_FORMATS = (1, 2)
@@ -47,6 +48,8 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
     columns = _names(fields, "columns") if "columns" in fields.values else []
     if columns != features[len(features) - len(columns) :]:
         raise Unsound("the card.columns are not those at the end of its features")
+    if why := flaw(fields.text("symbol")):
+        raise Unsound(f"the card.symbol is none: {why}")
     folds = fields.whole("folds", 1, least=1, most=MOST_FOLDS)
     data = _data(fields.value("data").fields())
     if is_first:

@@ -43,6 +43,7 @@ class DataCheck:
         job_file = Path(self._folder.name) / "job.json"
         job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
         command = [sys.executable, "-m", "trainer.plan.check", "--job", str(job_file), "--data", job.data.path]
+        command += ["--scratch", self._folder.name]  # cleaned up by `close`, or by the child where this process is killed
         theirs, self._ours = os.pipe()  # its other end closes when this process ends, whatever ends it: then the child does
         self._child = subprocess.Popen(
             [*command, "--parent", str(theirs)],
@@ -88,7 +89,9 @@ class DataCheck:
             files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
         bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
         plan, synthetic = report["plan"].encode(), bool(report["synthetic"])
-        return ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=synthetic, plan=plan), files
+        refused = tuple(str(DataError(entry["what"], why=entry["why"], do=entry["do"])) for entry in report["refused"])
+        chosen = ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=synthetic, plan=plan, refused=refused)
+        return chosen, files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,17 +108,18 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
     """Find what to train on: what `--data` names, else what raw/ holds, else, in a rehearsal, the demo's candles."""
     if check is not None:
         candles, files = check.result()
-        return Found(job=job, candles=candles, files=files)
+        return Found(job=job, candles=candles, files=files, notes=_left_out(candles))
     if inputs := list_inputs(objects):
         candles = choose(
             inputs,
             symbols=job.data.symbols,
             timeframe=job.data.timeframe,
             columns=job.data.columns,
+            exclude=job.data.exclude,
             fewest_bars=job.model.bars_seen + job.target.bars_ahead,
         )
         notes = [f"left out: {key} (no launch put it there; name it with --data once)" for key in candles.left_out]
-        return Found(job=job, candles=candles, notes=notes)
+        return Found(job=job, candles=candles, notes=[*notes, *_left_out(candles)])
     if not rehearsal:
         return Found(job=job, candles=None)
     from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
@@ -126,6 +130,10 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
     candles, files = DataCheck(demo).result()
     note = f"no --data and an empty raw/, so this is the demo's job: {sentence}"
     return Found(job=demo, candles=candles, files=files, notes=[note])
+
+
+def _left_out(candles: ChosenCandles) -> list[str]:
+    return [f"left out: {reason}" for reason in candles.refused]
 
 
 def upload_candles(candles: ChosenCandles, files: Sequence[LocalFile], access: Access, *, bucket: str) -> ChosenCandles:

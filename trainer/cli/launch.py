@@ -139,7 +139,7 @@ def _preflight(
     if found.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)
-    job = with_settings(portable(found.job), symbols=tuple(found.candles.bars), timeframe=found.candles.timeframe)
+    job = with_settings(portable(found.job), symbols=list(found.candles.bars), exclude=[], timeframe=found.candles.timeframe)
     plan = make_plan(
         job,
         workload(job, found.candles.bars),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,11 +42,17 @@ class ChosenCandles:
     synthetic: bool
     inputs: tuple[Input, ...] = ()
     left_out: tuple[str, ...] = ()  # keys of raw/ without an index entry
+    refused: tuple[str, ...] = ()  # why some symbols can't be trained on and are left out
     plan: bytes = b""  # plan.json, where a desk has read the bars; else the node makes it
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data section of a plan."""
-        return {"timeframe": self.timeframe, "bars": dict(self.bars), "synthetic": self.synthetic}
+        return {
+            "timeframe": self.timeframe,
+            "bars": dict(self.bars),
+            "synthetic": self.synthetic,
+            "left_out": list(self.refused),
+        }
 
 
 def list_inputs(objects: Objects) -> tuple[Input, ...]:
@@ -57,9 +63,18 @@ def list_inputs(objects: Objects) -> tuple[Input, ...]:
 
 
 def choose(
-    inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int, columns: Sequence[str] = ()
+    inputs: Sequence[Input],
+    *,
+    symbols: Sequence[str],
+    timeframe: str,
+    fewest_bars: int,
+    columns: Sequence[str] = (),
+    exclude: Collection[str] = (),
 ) -> ChosenCandles:
-    """Choose the inputs of a run. Raises DataError for too few bars, an open choice, an unknown symbol, timeframe or column."""
+    """Choose the inputs of a run; a symbol with too few bars is left out.
+
+    Raises DataError where no symbol is left, for an open choice, an unknown symbol, timeframe or column.
+    """
     known = [item for item in inputs if item.sha256 and item.summary]
     if not known:
         names = ", ".join(item.key for item in inputs[:3])
@@ -72,15 +87,22 @@ def choose(
     if timeframe not in frames:
         raise DataError(f"raw/ holds no {timeframe} bars", why=f"it has {', '.join(frames)}", do="Choose with --timeframe.")
     spans = _spans([item for item in known if item.summary["timeframe"] == timeframe])
-    for symbol in symbols:
+    for symbol in (*symbols, *exclude):
         if symbol not in spans:
             do = nearest(symbol, spans) or "Choose with --symbols."
             raise DataError(f"unknown symbol '{symbol}'", why=f"raw/ has {', '.join(spans)} at {timeframe}", do=do)
-    bars = {symbol: sum(spans[symbol].values()) for symbol in (symbols or sorted(spans))}
-    for symbol, count in bars.items():
-        if count < fewest_bars:
-            why = f"one window and its label take {fewest_bars}"
-            raise DataError(f"{symbol} has {count} bars", why=why, do="Bring more bars, or set a smaller lookback.")
+    there = {symbol: sum(spans[symbol].values()) for symbol in (symbols or sorted(spans)) if symbol not in exclude}
+    bars = {symbol: count for symbol, count in there.items() if count >= fewest_bars}
+    why, do = f"one window and its label take {fewest_bars}", "Bring more bars, or set a smaller lookback."
+    short = [DataError(f"{symbol} has {count} bars", why=why, do=do) for symbol, count in there.items() if symbol not in bars]
+    if not bars:
+        raise (
+            short[0]
+            if short
+            else DataError(
+                "no symbol is left to train", why="data.exclude names all that raw/ has", do="Leave one out of data.exclude."
+            )
+        )
     used = [item for item in known if item.summary["timeframe"] == timeframe and _symbols(item) & bars.keys()]
     for item in used:
         _refuse_missing_column(item, columns)
@@ -90,6 +112,7 @@ def choose(
         synthetic=any(item.summary.get("synthetic", False) for item in used),
         inputs=tuple(used),
         left_out=tuple(item.key for item in inputs if item not in known),
+        refused=tuple(map(str, short)),
     )
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles, time_text
+from trainer.data.headers import FIELDS
 from trainer.data.reading import CandleFolder, FileRead
-from trainer.data.sources import FIELDS
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.pieces import kind_of
@@ -28,17 +28,24 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
     """Return the job's candles at `path`, see `CandleFolder`. Raises DataError where nothing, or nothing clear, is meant."""
     data = job.data
     return CandleFolder(
-        path, scratch, symbols=data.symbols, timeframe=data.timeframe, bars=data.bars, columns=data.columns, files=files
+        path,
+        scratch,
+        symbols=data.chosen(()),
+        exclude=data.exclude,
+        timeframe=data.timeframe,
+        bars=data.bars,
+        columns=data.columns,
+        files=files,
     )
 
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
-    """Plan every symbol of the job. Raises DataError where a file can't be used, and where no symbol can be trained on."""
+    """Plan every symbol of the job. Raises DataError where no symbol can be trained on."""
     planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
     symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
     refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}
     if not symbols:
-        raise next(iter(refused.values())).error
+        raise _nothing_left([entry.error for entry in refused.values()])
     return DataPlan(
         made_for=settings_of(job),
         timeframe=folder.timeframe,
@@ -107,12 +114,22 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
 
 def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]) -> SymbolPlan | RefusedSymbol:
     """Plan one symbol. Its candles live no longer than this call."""
-    candles = folder.read(symbol)
+    bars = 0
     try:
+        candles = folder.read(symbol)
+        bars = len(candles)
         plans = plan(candles)
     except DataError as error:
-        return RefusedSymbol(symbol=symbol, bars=len(candles), what=error.what, why=error.why, do=error.do)
+        return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
     return _symbol(candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol))
+
+
+def _nothing_left(errors: Sequence[DataError]) -> DataError:
+    """Return the error for a job none of whose symbols can be trained on: that of its one symbol, or of its first ones."""
+    if len(errors) == 1:
+        return errors[0]
+    why = "; ".join(f"{error.what}: {error.why}" for error in errors[:3]) + ("; ..." if len(errors) > 3 else "")
+    return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
 
 
 def _symbol(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:

@@ -89,7 +89,10 @@ def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
     """Return the instants at which all series of a job are split, by the bars that a model can see. One is read at a time."""
     timeline = Timeline()
     for symbol in folder.symbols:
-        candles = folder.read(symbol)
+        try:
+            candles = folder.read(symbol)
+        except DataError:  # whoever plans this symbol says so
+            continue
         timeline.add(candles.timestamp[warmup_of(candles, job) :])
     return timeline.cuts(job)
 

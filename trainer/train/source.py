@@ -62,7 +62,7 @@ def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None)
         made = read_plan(plan)
         made.check_fits(job)
         files = {file.file for file in made.files}
-        symbols = job.data.symbols or (*made.symbols, *made.refused)
+        symbols = job.data.chosen((*made.symbols, *made.refused))
         chosen = with_settings(job, symbols=symbols, timeframe=made.timeframe)
         folder = folder_of(chosen, path, scratch=scratch, files=files)
     return JobData(plan=made, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})

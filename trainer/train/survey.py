@@ -26,7 +26,7 @@ class Survey:
 
 def survey(job: Job, plan: DataPlan) -> Survey:
     """Return the pieces of a planned job."""
-    symbols = job.data.symbols or sorted((*plan.symbols, *plan.refused))
+    symbols = job.data.chosen((*plan.symbols, *plan.refused))
     series = [_series(symbol, job, plan) for symbol in symbols]
     return Survey(pieces=pieces_of(job, series, timeframe=plan.timeframe), data=plan.summary())
 

@@ -23,6 +23,7 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"family": ["lstm"]},
         {"symbol": {"deep": 1}},
         {"symbol": "x" * 300},
+        {"symbol": "../../x"},
         {"architecture": []},
         {"features": "ab"},
         {"features": ["a", 1]},

@@ -49,6 +49,20 @@ def test_fewer_bars_than_one_window_are_refused():
         chosen(ETH, fewest=1000)
 
 
+def test_a_symbol_with_too_few_bars_is_left_out_beside_others_and_so_is_an_excluded_one():
+    candles = chosen(BTC_2021, ETH, fewest=950)
+    assert candles.bars == {"BTC-USD": 1000} and [entry.key for entry in candles.inputs] == ["raw/btc21"]
+    assert candles.refused == (
+        "ETH-USD has 900 bars (one window and its label take 950). Bring more bars, or set a smaller lookback.",
+    )
+    taken = {"symbols": (), "timeframe": "1m", "fewest_bars": 65}
+    assert list(choose([BTC_2021, ETH], **taken, exclude=["BTC-USD"]).bars) == ["ETH-USD"]
+    with pytest.raises(DataError, match="no symbol is left to train"):
+        choose([ETH], **taken, exclude=["ETH-USD"])
+    with pytest.raises(DataError, match="unknown symbol 'ETH'"):
+        choose([ETH], **taken, exclude=["ETH"])
+
+
 def test_a_file_that_nobody_checked_is_left_out_and_named():
     stranger = Input(key="raw/x.parquet", version_id="v", sha256="", bytes=1)
     assert chosen(ETH, stranger).left_out == ("raw/x.parquet",)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainer.data.reading import read_parts
+from trainer.data.candles import Candles
+from trainer.data.reading import CandleFolder, read_parts
 from trainer.data.writing import write_candles
 from trainer.errors import DataError
 from trainer.job import Job, job_of, with_settings
@@ -90,3 +91,23 @@ def test_a_batch_may_be_larger_than_one_series_and_not_larger_than_all(tmp_path,
     assert len(planned(job, tmp_path)[0].symbols) == 2
     with pytest.raises(DataError, match="batch 1900 is larger than the .* training windows of all series"):
         planned(with_settings(job, batch=1900), tmp_path)
+
+
+@pytest.mark.parametrize("unread", [["BAD"], ["AAA", "BAD"]])
+def test_a_series_that_can_not_be_read_is_refused_and_the_others_are_planned(tmp_path, make_candles, monkeypatch, unread):
+    for number, symbol in enumerate(("AAA", "BAD")):
+        write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(3000, symbol=symbol, seed=number)])
+    folder, read = folder_of(JOBS["windows"], tmp_path, scratch=tmp_path), CandleFolder.read
+
+    def failing(self: CandleFolder, symbol: str) -> Candles:
+        if symbol in unread:
+            raise DataError(f"{symbol} has bars that go backwards", why="", do="")
+        return read(self, symbol)
+
+    monkeypatch.setattr(CandleFolder, "read", failing)
+    if len(unread) == 2:
+        with pytest.raises(DataError, match="none of the 2 symbols"):
+            plan_data(JOBS["windows"], folder)
+        return
+    plan = plan_data(JOBS["windows"], folder)
+    assert list(plan.symbols) == ["AAA"] and plan.refused["BAD"].what == "BAD has bars that go backwards"
