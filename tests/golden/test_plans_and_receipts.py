@@ -38,6 +38,7 @@ JOBS = {
         symbols=("BTC-USD", "ETH-USD"), columns="funding_rate", instance=("g6.xlarge",), market="spot", max_duration="2h"
     ),
     "rehearsal": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
+    "pooled": job_of(symbols=("BTC-USD", "ETH-USD"), pooled=True, instance=("g6.12xlarge",), folds=2),
     "tcn": job_of(symbols=("BTC-USD", "ETH-USD"), model="tcn", instance=("g6.12xlarge",)),
 }
 

@@ -96,6 +96,7 @@ class LaunchPlan:
         return {
             "rehearsal": self.rehearsal,
             "region": self.region,
+            "pieces": [piece.description for piece in self.pieces],
             "candidates": [_candidate_dict(candidate) for candidate in self.candidates],
             "rungs": [f"{rung.instance_type} {rung.market} {rung.availability_zone}" for rung in self.ladder],
             "max_duration_seconds": self.run_limit.duration.total_seconds(),

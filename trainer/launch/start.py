@@ -7,6 +7,7 @@ nothing reads.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from datetime import datetime
 
 from trainer.cost.instances import instance_type
@@ -38,7 +39,7 @@ def new_record(
         bucket=outputs.bucket,
         instance_role_id=outputs.instance_role_id,
         job=job.to_dict(),
-        pieces=tuple(_piece(piece) for piece in plan.pieces),
+        pieces=recorded(plan.pieces),
         ladder=plan.ladder,
         bundle_key=bundle.key,
         bundle_sha256=bundle.sha256,
@@ -51,8 +52,12 @@ def new_record(
     )
 
 
-def _piece(piece: Piece) -> RunPiece:
-    return RunPiece(model=piece.name, piece=piece.title, kind=piece.kind, series=piece.series, fold=piece.fold, seed=piece.seed)
+def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
+    """Return pieces as a record keeps them: by name, kind and series."""
+    return tuple(
+        RunPiece(model=piece.name, piece=piece.title, kind=piece.kind, series=piece.series, fold=piece.fold, seed=piece.seed)
+        for piece in pieces
+    )
 
 
 def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:

@@ -37,6 +37,7 @@ class Piece:
     fold: int = 1  # of the job's, oldest first
     seed: int = 0
     draws: str = ""  # the name that all its random numbers follow from, with the seed; empty: its own
+    runner: str = ""  # package.module:function that trains it (`train.runner`); empty: the training loop
     threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
 
     @property
@@ -57,6 +58,7 @@ class Kind:
     name: str
     takes: Callable[[Job], bool]
     pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]  # of the job, its series, their timeframe
+    each: str = "symbols"  # what it makes a model of, for people
     one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
 
 

@@ -25,4 +25,4 @@ def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Pie
     return tuple(made)
 
 
-POOLED = Kind(name="pooled", takes=lambda job: job.data.pooled, pieces=_pieces, one_split=True)
+POOLED = Kind(name="pooled", takes=lambda job: job.data.pooled, pieces=_pieces, each="pool of all symbols", one_split=True)

@@ -102,7 +102,7 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
     name = card.target or default_of(card.family)
     if not is_known(card.family) or name not in (*TARGETS, OWN.name):
         raise DataError(
-            f"{model_path} is a {card.family} model of {name}",
+            f"{model_path} is a {card.family} model{f' of {name}' if card.target else ''}",
             why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
             do="Predict with the Mayfly that made it.",
         )

@@ -6,6 +6,7 @@ moved to the device when its model joins: what is in it depends neither on the d
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from trainer.code_files import training_sha256
 from trainer.data.candles import Candles
 from trainer.data.reading import Part, read_parts
 from trainer.data.settings import DataSettings
@@ -69,6 +71,17 @@ def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The bars that a model is made from, as its plan has them."""
+
+    entries: tuple[SymbolPlan, ...]  # of the series, in their order
+    files: tuple[Mapping[str, str], ...]
+    timeframe: str
+    synthetic: bool
+    mark: str  # what the model, and a checkpoint of its training, belong to
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """What all pieces of one source are made from: what each fold's model trains on, and what their cards say of it.
 
@@ -78,10 +91,7 @@ class Source:
 
     name: str  # `Piece.source`
     folds: Mapping[int, PieceData]  # from 1 on
-    files: Sequence[Mapping[str, str]]
-    entries: tuple[SymbolPlan, ...]  # of the series, in their order
-    synthetic: bool
-    mark: str  # what a checkpoint of these trainings belongs to
+    origin: Origin
     _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
 
     def baselines(self, fold: int) -> list[Baselines]:
@@ -108,7 +118,7 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
     return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
 
 
-def read_source(piece: Piece, job: Job, data: JobData, *, code_sha256: str) -> Source:
+def read_source(piece: Piece, job: Job, data: JobData) -> Source:
     """Read and prepare the source of a piece, on the CPU. Raises DataError when its bars are not those of the plan."""
     entries = tuple(data.of(symbol) for symbol in piece.series)
     if len(entries) == 1:
@@ -120,14 +130,19 @@ def read_source(piece: Piece, job: Job, data: JobData, *, code_sha256: str) -> S
         # A chunk that begins in a series ends within as many rows after it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
         folds = {piece.fold: lay(parts, bars=[entry.bars for entry in entries], padding=padding)}
+    return Source(name=piece.source, folds=folds, origin=origin_of(piece, job, data))
+
+
+def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
+    """Return what a piece is made from. Raises the DataError with which planning refused one of its series."""
+    entries = tuple(data.of(symbol) for symbol in piece.series)
     read = {name for entry in entries for name in entry.files}
-    return Source(
-        name=piece.source,
-        folds=folds,
-        files=[{"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in read],
+    return Origin(
         entries=entries,
+        files=tuple({"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in read),
+        timeframe=data.plan.timeframe,
         synthetic=data.plan.synthetic,
-        mark=mark_of(piece, job, data, code_sha256=code_sha256),
+        mark=mark_of(piece, job, data),
     )
 
 
@@ -135,12 +150,29 @@ def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int) -> Symbol
     return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1])
 
 
-def mark_of(piece: Piece, job: Job, data: JobData, *, code_sha256: str) -> str:
+def mark_of(piece: Piece, job: Job, data: JobData) -> str:
     """Return what a piece's model, and its checkpoints, belong to. It takes no bars: the plan has their hash.
 
     Raises the DataError with which planning refused one of its series.
     """
-    return fingerprint(job, data={symbol: data.of(symbol).mark for symbol in piece.series}, code_sha256=code_sha256)
+    marks = {symbol: data.of(symbol).mark for symbol in piece.series}
+    if piece.runner:
+        marks[piece.runner] = _code_of(piece.runner)
+    return fingerprint(job, data=marks, code_sha256=code_sha256(job))
+
+
+def code_sha256(job: Job) -> str:
+    """Return the hash of the code that makes the job's models."""
+    return training_sha256((type(job.model).__module__, type(job.target).__module__))
+
+
+def _code_of(runner: str) -> bytes:
+    """Return the file of a runner's module; nothing of one that is not there, which is said when it is to run."""
+    try:
+        found = importlib.util.find_spec(runner.partition(":")[0])
+    except ImportError:
+        found = None
+    return Path(found.origin).read_bytes() if found is not None and found.origin else b""
 
 
 def on_device(source: Source, device: str) -> Source:

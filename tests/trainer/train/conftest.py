@@ -26,8 +26,8 @@ from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import Opened, close_piece, open_piece, source_of
-from trainer.train.source import JobData, open_data
+from trainer.train.piece import Opened, close_piece, open_piece
+from trainer.train.source import JobData, open_data, read_source
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
@@ -103,7 +103,7 @@ class OnePiece:
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         if self._opened is not None:
             return []
-        source = source_of(self._piece, self._job, planned(self._job, self._data))
+        source = read_source(self._piece, self._job, planned(self._job, self._data))
         self._opened = open_piece(self._piece, self._job, source)
         return [self._opened.run]
 

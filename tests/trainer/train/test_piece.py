@@ -15,9 +15,8 @@ from trainer.errors import TrainingFailed
 from trainer.job import job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
-from trainer.train.piece import code_sha256, source_of
 from trainer.train.predict import predict_file
-from trainer.train.source import Source, Sources, open_data
+from trainer.train.source import Source, Sources, code_sha256, open_data, read_source
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -77,7 +76,7 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
     def get(symbol: str) -> Source:
         def reading() -> Source:
             read.append(symbol)
-            return source_of(piece_of(job, symbol), job, data)
+            return read_source(piece_of(job, symbol), job, data)
 
         return sources.get(symbol, in_use, reading)
 

@@ -19,11 +19,11 @@ from trainer.job import Job, job_of
 from trainer.targets import scores_of
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import run_of, source_of
+from trainer.train.piece import run_of
 from trainer.train.predict import predict_file, target_of
 from trainer.train.readers import gather, gather_chunks
 from trainer.train.series import PieceData, lay
-from trainer.train.source import on_device, open_data
+from trainer.train.source import on_device, open_data, read_source
 
 JOBS = {
     "windows": job_of(lookback=20, hidden=4, batch=64, epochs=1),
@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
 
 def _series(job: Job, folder: Path, *symbols: str) -> list[PieceData]:
     data = open_data(job, folder, scratch=folder)
-    return [source_of(piece_of(job, symbol), job, data).folds[1] for symbol in symbols]
+    return [read_source(piece_of(job, symbol), job, data).folds[1] for symbol in symbols]
 
 
 class OneRun:
@@ -103,7 +103,7 @@ def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, dat
 
 def test_series_stay_views_of_the_rows_that_they_share_on_another_device(data):
     job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
-    source = source_of(piece_of(job, "SIG-USD", "LOW-USD"), job, open_data(job, data, scratch=data))
+    source = read_source(piece_of(job, "SIG-USD", "LOW-USD"), job, open_data(job, data, scratch=data))
     moved = on_device(source, "meta").folds[1]
     assert moved.rows_TF.device.type == "meta"
     assert [one.rows_TF.shape[0] for one in moved.series] == [1500, 1350]

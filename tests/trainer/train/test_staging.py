@@ -13,8 +13,7 @@ from tests.pieces import piece_of
 from trainer.errors import DataError
 from trainer.job import job_of
 from trainer.pieces.piece import Piece
-from trainer.train.piece import source_of
-from trainer.train.source import Source, open_data
+from trainer.train.source import Source, open_data, read_source
 from trainer.train.staging import Staging, stages
 
 JOB = job_of(batch=64, lookback=20, folds=2)
@@ -43,7 +42,7 @@ class Reader:
         self.begun.set()
         self.go.wait()
         self.read.append(piece.source)
-        return source_of(piece, JOB, self._data)
+        return read_source(piece, JOB, self._data)
 
 
 @pytest.fixture
@@ -89,8 +88,8 @@ def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
 def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
     staging = Staging(reader)
     staging.stage(_piece("A-USD"))
-    staged, plain = _taken(staging, "A-USD"), source_of(_piece("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path))
-    assert staged.mark == plain.mark
+    staged, plain = _taken(staging, "A-USD"), read_source(_piece("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path))
+    assert staged.origin.mark == plain.origin.mark
     assert staged.folds.keys() == plain.folds.keys() == {1, 2}
     for fold in staged.folds:
         (one,), (other,) = staged.folds[fold].series, plain.folds[fold].series

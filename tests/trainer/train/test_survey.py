@@ -8,8 +8,7 @@ import pytest
 
 from trainer.data.settings import DataSettings
 from trainer.job import job_of
-from trainer.train.piece import source_of
-from trainer.train.source import open_data, source_gib
+from trainer.train.source import open_data, read_source, source_gib
 from trainer.train.survey import survey
 
 SMALL = job_of(batch=64, lookback=20)
@@ -22,7 +21,7 @@ def test_a_worker_opens_the_files_of_its_symbol_and_no_other(tmp_path, write_can
     first, second = survey(SMALL, data.plan).pieces
     assert [part.file for part in data.parts[second.series[0]]] == ["B-USD_1m_2024-2024.parquet"]
     (tmp_path / "B-USD_1m_2024-2024.parquet").write_bytes(b"spoilt meanwhile")
-    assert source_of(first, SMALL, data).name == "A-USD"
+    assert read_source(first, SMALL, data).name == "A-USD"
 
 
 def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, write_candles):
@@ -37,9 +36,9 @@ def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, w
     piece = survey(SMALL, data.plan).pieces[0]
     assert piece.memory_gib == source_gib(bars=1000, rows=1000, folds=1)
     (tmp_path / "all_1m.parquet").unlink()
-    source = source_of(piece, SMALL, data)
-    assert source.files == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
-    assert (source.name, source.entries[0].bars) == ("A-USD", 1000)
+    source = read_source(piece, SMALL, data)
+    assert list(source.origin.files) == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
+    assert (source.name, source.origin.entries[0].bars) == ("A-USD", 1000)
 
 
 def test_the_formula_counts_what_it_says():

@@ -54,7 +54,7 @@ def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
 
     The estimate goes by the rate measured for the job's shape on this machine, else by the profile's.
     """
-    profile, pieces = site.profile.profile, [piece for piece in found.pieces if piece.bars]
+    profile, pieces = site.profile.profile, [piece for piece in found.pieces if piece.bars and not piece.runner]
     limit = 0
     if job.model.reads == WINDOWS:
         limit = batch_limit(
@@ -62,13 +62,13 @@ def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
             job,
             memory_gib=site.profile.memory_gib,
             features=len(job.data.inputs),
-            bars=max(piece.bars for piece in pieces),
-            windows=min(piece.windows for piece in pieces),
+            bars=max((piece.bars for piece in pieces), default=0),
+            windows=min((piece.windows for piece in pieces), default=0),
             timeframe=found.data["timeframe"],
         )
     rate = rate_of(profile, job, known_here(profile.key, job, torch=torch.__version__), torch=torch.__version__)
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
-    visits = sum(piece.estimate for piece in found.pieces)
+    visits = sum(piece.estimate for piece in pieces)
     return visits / rate.with_models(len(found.pieces) / devices) / devices, limit
 
 

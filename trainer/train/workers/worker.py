@@ -29,8 +29,9 @@ from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
-from trainer.train.piece import Opened, close_piece, kept, open_piece, source_of
-from trainer.train.source import JobData, Source, Sources, on_device
+from trainer.train.piece import Opened, close_piece, kept, open_piece
+from trainer.train.runner import run_piece
+from trainer.train.source import JobData, Source, Sources, on_device, read_source
 from trainer.train.staging import Staging
 from trainer.train.workers.parent import end_with_the_parent
 from trainer.train.workers.station import Station, settle
@@ -137,6 +138,9 @@ class _Desk:
                     forget(self._checkpoints, piece.name)
                     self.report({**done, "kept": True})
                     continue
+                if piece.runner:
+                    self.report(self._run(piece))
+                    continue
                 opened = open_piece(piece, self._settings.job, self._source(arrival))
             except TrainerError as error:
                 self._fail(piece, error)
@@ -148,7 +152,7 @@ class _Desk:
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """See `loop.Roster`."""
-        self._writer.submit(run, state, self._opened[run.member.name].source.mark, snapshot_seconds=snapshot_seconds)
+        self._writer.submit(run, state, self._opened[run.member.name].source.origin.mark, snapshot_seconds=snapshot_seconds)
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         """See `loop.Roster`."""
@@ -179,7 +183,7 @@ class _Desk:
     def _stage(self, piece: Piece | None) -> None:
         """Read a piece's source ahead, unless there is nothing to train."""
         with suppress(DataError):  # a symbol that planning refused: said when its piece begins
-            if piece is None or self._kept(piece) is None:
+            if piece is None or (not piece.runner and self._kept(piece) is None):
                 self._staging.stage(piece)
 
     def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
@@ -206,14 +210,18 @@ class _Desk:
         return self._sources.get(arrival.piece.source, in_use, read)
 
     def _read(self, piece: Piece) -> Source:
-        return source_of(piece, self._settings.job, self._settings.data)
+        return read_source(piece, self._settings.job, self._settings.data)
+
+    def _run(self, piece: Piece) -> dict[str, Any]:
+        settings = self._settings
+        return run_piece(piece, settings.job, settings.data, out=settings.out, device=self._device, choice=settings.choice)
 
     def _kept(self, piece: Piece) -> dict[str, Any] | None:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)
 
     def _resume(self, opened: Opened) -> None:
         """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""
-        found = newest(self._checkpoints, opened.piece.name, opened.source.mark)
+        found = newest(self._checkpoints, opened.piece.name, opened.source.origin.mark)
         if found is not None:
             found.put_into(opened.run)
             place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.model.reads}
