@@ -103,6 +103,7 @@ def _with_shared_loader(session: Any) -> Any:
     import boto3
 
     session.register_component("data_loader", _loader())
+    session.register_component("response_parser_factory", _parsers())
     return boto3.Session(botocore_session=session)
 
 
@@ -112,6 +113,29 @@ def _loader() -> Any:
     from botocore.loaders import create_loader
 
     return create_loader()
+
+
+@cache
+def _parsers() -> Any:
+    """Return botocore's readers of answers; one that was cut short is a connection that failed, and not a kind of its own."""
+    from botocore.exceptions import HTTPClientError
+    from botocore.parsers import ResponseParserError, ResponseParserFactory
+
+    class Parsers(ResponseParserFactory):  # type: ignore[misc]  # botocore has no types
+        def create_parser(self, protocol_name: str) -> Any:
+            parser = super().create_parser(protocol_name)
+            parse = parser.parse
+
+            def parse_whole(response: Any, shape: Any) -> Any:
+                try:
+                    return parse(response, shape)
+                except ResponseParserError as error:
+                    raise HTTPClientError(error=error) from error
+
+            parser.parse = parse_whole
+            return parser
+
+    return Parsers()
 
 
 def error_code(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
 from trainer.cost.instances import instance_type
 from trainer.errors import ConfigError, PermissionDenied
 from trainer.launch.preflight import look
@@ -50,7 +49,7 @@ def test_spot_prices_are_the_newest_of_each_zone_and_a_rehearsal_has_none(applie
     assert {name for name, _ in offers.spot_usd_per_hour} <= {"p3.8xlarge", "g6.xlarge"}
 
 
-def test_a_missing_permission_reads_as_one(applied, monkeypatch):
+def test_a_missing_permission_reads_as_one(applied):
     from botocore.exceptions import ClientError
 
     outputs = read_stack(applied, stack="dev")
@@ -58,12 +57,10 @@ def test_a_missing_permission_reads_as_one(applied, monkeypatch):
     def denied(**kwargs: Any) -> None:
         raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "DescribeImages")
 
-    def client(self: Access, service: str, **options: Any) -> Any:
-        made = connect(self, service, **options)
-        made.meta.events.register("before-call.ec2.DescribeImages", denied)
-        return made
-
-    connect = Access.client
-    monkeypatch.setattr(Access, "client", client)
-    with pytest.raises(PermissionDenied, match=r"cannot look up what the account offers \(UnauthorizedOperation: no\)"):
-        look(applied, outputs=outputs, machines=TYPES, spot=False)
+    events = applied.client("ec2").meta.events  # of the one client that all of this process share
+    events.register("before-call.ec2.DescribeImages", denied)
+    try:
+        with pytest.raises(PermissionDenied, match=r"cannot look up what the account offers \(UnauthorizedOperation: no\)"):
+            look(applied, outputs=outputs, machines=TYPES, spot=False)
+    finally:
+        events.unregister("before-call.ec2.DescribeImages", denied)
