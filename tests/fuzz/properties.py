@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import cards
+from tests.fuzz import cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from trainer.cli import receipts as receipts_table
@@ -271,4 +271,5 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     job_is_read_or_refused,
     plan_is_read_or_refused,
     *cards.PROPERTIES,
+    *data_files.PROPERTIES,
 )
