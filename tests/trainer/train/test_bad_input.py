@@ -46,8 +46,8 @@ def run(python: list[str], data: Path, folder: Path, *arguments: str) -> Outcome
     return Outcome(
         exit_code=process.returncode,
         stderr=process.stderr,
-        done={event["symbol"]: event for event in events if event["event"] == "model_done"},
-        reasons={event["symbol"]: event["reason"] for event in events if event["event"] == "model_failed"},
+        done={event["piece"]: event for event in events if event["event"] == "model_done"},
+        reasons={event["piece"]: event["reason"] for event in events if event["event"] == "model_failed"},
         events=events,
         out=folder / "out",
     )
