@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import json
 
 import pytest
 
-from trainer.access import Access
 from trainer.cost.instances import instance_type
 from trainer.errors import ConfigError, PermissionDenied
 from trainer.launch.preflight import look
@@ -50,20 +49,23 @@ def test_spot_prices_are_the_newest_of_each_zone_and_a_rehearsal_has_none(applie
     assert {name for name, _ in offers.spot_usd_per_hour} <= {"p3.8xlarge", "g6.xlarge"}
 
 
-def test_a_missing_permission_reads_as_one(applied, monkeypatch):
-    from botocore.exceptions import ClientError
+def test_a_missing_permission_reads_as_one(applied):
+    outputs, iam = read_stack(applied, stack="dev"), applied.client("iam")
+    allowed = ["ssm:GetParameter", "ec2:DescribeInstanceTypeOfferings"]
+    policy = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": allowed, "Resource": "*"}}
+    iam.create_user(UserName="without-images")
+    iam.put_user_policy(UserName="without-images", PolicyName="own", PolicyDocument=json.dumps(policy))
+    key = iam.create_access_key(UserName="without-images")["AccessKey"]
+    user = dataclasses.replace(applied, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
+    with pytest.raises(PermissionDenied, match=r"cannot look up .* \(UnauthorizedOperation: .*ec2:DescribeImages on resource"):
+        look(user, outputs=outputs, machines=TYPES, spot=False)
 
-    outputs = read_stack(applied, stack="dev")
 
-    def denied(**kwargs: Any) -> None:
-        raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "DescribeImages")
-
-    def client(self: Access, service: str, **options: Any) -> Any:
-        made = connect(self, service, **options)
-        made.meta.events.register("before-call.ec2.DescribeImages", denied)
-        return made
-
-    connect = Access.client
-    monkeypatch.setattr(Access, "client", client)
-    with pytest.raises(PermissionDenied, match=r"cannot look up what the account offers \(UnauthorizedOperation: no\)"):
-        look(applied, outputs=outputs, machines=TYPES, spot=False)
+def test_a_volume_smaller_than_the_images_snapshot_is_refused(applied):
+    outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
+    (line,) = outputs.launch_templates
+    small = {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 10}}]}
+    template = ec2.create_launch_template(LaunchTemplateName="small-disk", LaunchTemplateData=small)["LaunchTemplate"]
+    other = dataclasses.replace(outputs, launch_templates={line: template["LaunchTemplateId"]})
+    with pytest.raises(ConfigError, match=r"volume of 10 GiB is too small for ami-\w+ .its snapshot takes 15 GiB"):
+        look(applied, outputs=other, machines=TYPES, spot=False)
