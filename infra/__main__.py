@@ -119,6 +119,7 @@ launcher = LauncherPolicy(
         stack=settings.stack,
         bucket=bucket_name,
         schedule_group=schedule_group,
+        sweeper_name=sweeper_name,
         instance_role=roles.instance_role,
         scheduler_role=roles.scheduler_role,
         image_parameters=tuple(line.parameter for line in lines),

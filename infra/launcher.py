@@ -16,6 +16,7 @@ import pulumi_aws as aws
 from infra.policies import Document, document, end_own_instances
 
 WRITES = ("raw/*", "raw-index/*", "code/*", "runs/*", "memory/*")
+SPOT_ROLE, _SPOT_PATH = "AWSServiceRoleForEC2Spot", "aws-service-role/spot.amazonaws.com/"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -27,6 +28,7 @@ class LauncherPolicyArgs:
     stack: str
     bucket: str
     schedule_group: str
+    sweeper_name: str
     instance_role: str
     scheduler_role: str
     image_parameters: tuple[str, ...]
@@ -89,7 +91,7 @@ def launcher(args: LauncherPolicyArgs, *, launch_templates: list[str], subnets: 
 
 
 def _looks(args: LauncherPolicyArgs, where: str) -> list[Document]:
-    """Return what preflight asks of the account."""
+    """Return what preflight asks of the account, and the sweep for which it asks the sweeper."""
     return [
         {
             "Sid": "LookUpHasNoResource",
@@ -103,6 +105,25 @@ def _looks(args: LauncherPolicyArgs, where: str) -> list[Document]:
                 "pricing:GetProducts",
             ],
             "Resource": "*",
+        },
+        {
+            "Sid": "ReadQuotas",
+            "Effect": "Allow",
+            "Action": "servicequotas:GetServiceQuota",
+            "Resource": f"arn:aws:servicequotas:{where}:ec2/*",
+        },
+        {
+            "Sid": "SeeSpotRole",
+            "Effect": "Allow",
+            "Action": "iam:GetRole",
+            # IAM knows the path of a role that exists; one that doesn't is asked for without.
+            "Resource": [f"arn:aws:iam::{args.account}:role/{path}{SPOT_ROLE}" for path in (_SPOT_PATH, "")],
+        },
+        {
+            "Sid": "AskSweeper",
+            "Effect": "Allow",
+            "Action": "lambda:InvokeFunction",
+            "Resource": f"arn:aws:lambda:{where}:function:{args.sweeper_name}",
         },
         {
             "Sid": "ReadStackAndImages",
@@ -123,7 +144,12 @@ def _objects(bucket: str) -> list[Document]:
     Listing is allowed outright: who may list by prefix only gets a 403 in place of a 404.
     """
     return [
-        {"Sid": "ListBucket", "Effect": "Allow", "Action": "s3:ListBucket", "Resource": f"arn:aws:s3:::{bucket}"},
+        {
+            "Sid": "LookAtBucket",
+            "Effect": "Allow",
+            "Action": ["s3:ListBucket", "s3:GetBucketVersioning"],
+            "Resource": f"arn:aws:s3:::{bucket}",
+        },
         {
             "Sid": "ReadObjects",
             "Effect": "Allow",

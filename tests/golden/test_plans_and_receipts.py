@@ -70,9 +70,10 @@ def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]
     made = plan(name)
     lines = plan_lines(made, JOBS[name], CANDLES)
     ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], candles=CANDLES, plan=made)
-    launch_verb._print_plan(argparse.Namespace(json=False), ready, lines)
+    print(*lines, sep="\n")
+    launch_verb._print_notes(argparse.Namespace(json=False), ready, [])
     golden(f"dry-run-{name}", capsys.readouterr().out)
-    launch_verb._print_plan(argparse.Namespace(json=True), ready, lines)
+    launch_verb._print_notes(argparse.Namespace(json=True), ready, ["a note"])
     golden(f"dry-run-{name}-json", capsys.readouterr().out)
 
 

@@ -26,6 +26,7 @@ def widest(*, zones: int, lines: int) -> dict[str, Any]:
         stack="s" * 16,
         bucket=f"{prefix}-123456789012-ap-southeast-2",
         schedule_group=prefix,
+        sweeper_name=f"{prefix}-sweeper",
         instance_role=f"{prefix}-ap-southeast-2-instance",
         scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
         image_parameters=(line,) * lines,

@@ -17,6 +17,7 @@ from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import check_fits
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
+from trainer.launch.images import is_supported
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
 from trainer.pieces.piece import Piece
@@ -249,6 +250,8 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
+    elif not rehearsal and not is_supported(machine):
+        note = "its image is not known to support it"
     idle = machine.num_workers - len(work.pieces)
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"

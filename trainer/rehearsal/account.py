@@ -88,6 +88,8 @@ class EmbeddedAccount:
     principals: dict[str, Principal] = field(default_factory=dict)  # by access key: who has one
     identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
     decisions: deque[tuple[Principal, Authorization, Decision]] = field(default_factory=lambda: deque(maxlen=10_000))
+    quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
+    has_spot_role: bool = True  # as an account that has launched on spot before
     bucket_policies: dict[str, str] = field(default_factory=dict)
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)

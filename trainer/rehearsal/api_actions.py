@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.iam_policies import Authorization, Values
+from trainer.rehearsal.identities import SPOT_ROLE
 from trainer.rehearsal.launches import find_image, merged_request, own_request, template_data
 from trainer.rehearsal.wire import Call
 
@@ -197,6 +198,21 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action="lambda:InvokeFunction", resource=resource)]
 
 
+def quota(cloud: EmbeddedAccount, call: Call) -> Asked:
+    name = f"{call.params['ServiceCode']}/{call.params['QuotaCode']}"
+    resource = f"arn:aws:servicequotas:{call.region}:{cloud.account}:{name}"
+    return [Authorization(action="servicequotas:GetServiceQuota", resource=resource)]
+
+
+def role(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """A role that is not there has no path."""
+    name = call.params["RoleName"]
+    resource = f"arn:aws:iam::{cloud.account}:role/{name}"
+    if name == SPOT_ROLE and cloud.has_spot_role:
+        resource = f"arn:aws:iam::{cloud.account}:role/aws-service-role/spot.amazonaws.com/{name}"
+    return [Authorization(action="iam:GetRole", resource=resource)]
+
+
 def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Parameters that AWS publishes belong to no account."""
     names = call.params["Names"] if "Names" in call.params else [call.params["Name"]]
@@ -226,6 +242,8 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
+        ("service-quotas", quota, "GetServiceQuota"),
+        ("iam", role, "GetRole"),
         ("ssm", parameters, "GetParameter GetParameters"),
     ):
         for operation in operations.split():

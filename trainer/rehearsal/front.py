@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from email.utils import format_datetime
 from http.client import responses
 
-from trainer.rehearsal import compute, identities, lambdas, scheduling, signatures, storage, wire
+from trainer.rehearsal import compute, identities, lambdas, quotas, scheduling, signatures, storage, wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.authorization import authorize
 from trainer.rehearsal.home import FULL
@@ -24,7 +24,7 @@ from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
-RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES, **identities.RULES}
+RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES, **identities.RULES, **quotas.RULES}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
 _MOTOS_OWN = ("moto-api", "favicon.ico", "latest")  # first parts of paths that moto answers itself, whoever asks
@@ -126,8 +126,9 @@ class Front:
     def _carry_out(self, cloud: EmbeddedAccount, call: Call, start_response: StartResponse) -> Iterable[bytes]:
         with cloud.lock:
             cloud.calls.append((call.service, call.operation))
-            before = cloud.world.take_fault(call.operation, after=False)
-            after = None if before else cloud.world.take_fault(call.operation, after=True)
+            asked = not call.params.get("DryRun")  # faults are for calls that do something
+            before = cloud.world.take_fault(call.operation, after=False) if asked else None
+            after = cloud.world.take_fault(call.operation, after=True) if asked and not before else None
         rule = RULES.get((call.service, call.operation))
         if rule is None and not before and not after:
             return wire.to_moto(call.environ, call.account, start_response)

@@ -14,7 +14,9 @@ from trainer.rehearsal.account import CallerIdentity, EmbeddedAccount, Principal
 from trainer.rehearsal.iam_policies import IamPolicy, read_policy
 from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
 from trainer.rehearsal.world import AwsError
+from trainer.runs.record import utc_now
 
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _CHECKED = ("NODE", "USER")
 # What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
 _UNKNOWN_KEY = {
@@ -111,6 +113,22 @@ def get_caller_identity(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | 
     return {"UserId": identity.user_id, "Account": cloud.account, "Arn": identity.arn}
 
 
+def get_role(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
+    """Describe a role; the one by which EC2 buys spot instances belongs to AWS."""
+    if call.params["RoleName"] != SPOT_ROLE or not cloud.has_spot_role:
+        return collect(call.environ, call.account)
+    path = "/aws-service-role/spot.amazonaws.com/"
+    return {
+        "Role": {
+            "Path": path,
+            "RoleName": SPOT_ROLE,
+            "RoleId": "AROASPOT",
+            "Arn": f"arn:aws:iam::{cloud.account}:role{path}{SPOT_ROLE}",
+            "CreateDate": utc_now(),
+        }
+    }
+
+
 def create_access_key(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Give an IAM user a key of this server."""
     name = call.params.get("UserName", "")
@@ -124,6 +142,7 @@ def create_access_key(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 RULES: Rules = {
     ("sts", "GetCallerIdentity"): get_caller_identity,
+    ("iam", "GetRole"): get_role,
     ("iam", "CreateAccessKey"): create_access_key,
     ("iam", "DeleteAccessKey"): refuse("take access keys back"),
     ("iam", "UpdateAccessKey"): refuse("take access keys back"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.catalogue import image_parameters, is_known, retired_offerings
+from trainer.rehearsal.quotas import check_quota
 from trainer.rehearsal.wire import get_model
 from trainer.rehearsal.world import AwsError, Instance, Pool
 
@@ -125,8 +126,12 @@ def launch(
         market=market,
     )
     _check_pool(cloud, region, pool)
+    check_quota(cloud, pool, count)
     _check_profile(cloud, request)
     behavior = request.get("InstanceInitiatedShutdownBehavior", "stop")
+    if market == "spot" and not cloud.has_spot_role:
+        message = "The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances."
+        raise AwsError("AuthFailure.ServiceLinkedRoleCreationNotPermitted", message, 403)
     if market == "spot" and request.get("InstanceInitiatedShutdownBehavior") == "stop":
         raise AwsError("InvalidParameterCombination", "A shutdown behavior of stop is not supported for spot instances.")
     _add_root_device(request, image["RootDeviceName"])

@@ -188,15 +188,38 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("answer", ["", "n", "no", "perhaps"])
-def test_anything_but_yes_is_a_no_and_nothing_is_written(as_aws, candles, monkeypatch, answer):
+@pytest.mark.parametrize(
+    ("answer", "instance", "question"),
+    [
+        ("", "g6.xlarge", "Launch? [y/N] "),
+        ("perhaps", "g7e.2xlarge", "Launch on g7e.2xlarge, which the image is not known to support? [y/N] "),
+    ],
+)
+def test_anything_but_yes_is_a_no_and_nothing_is_written(as_aws, candles, monkeypatch, answer, instance, question):
     screen = Terminal()
     monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
     monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("trainer.launch.checks.sweeper", lambda access, outputs: "swept once")
     before = objects_in(as_aws)
-    assert launch("--instance", "g6.xlarge", "--data", candles) == 130
-    assert "Launch? [y/N] " in screen.getvalue()
+    assert launch("--instance", instance, "--data", candles) == 130
+    assert question in screen.getvalue()
+    assert "note: swept once" in screen.getvalue()
+    assert ("its image is not known to support it" in screen.getvalue()) is (instance == "g7e.2xlarge")
     assert "error: not launched." in screen.getvalue()
+    assert objects_in(as_aws) == before
+
+
+def test_a_quota_that_allows_no_type_ends_a_launch_before_anything_is_written(as_aws, aws_server, candles, capsys, monkeypatch):
+    monkeypatch.setattr("trainer.launch.checks.sweeper", lambda access, outputs: "")
+    quotas, before = aws_server.cloud(as_aws).quotas, objects_in(as_aws)
+    quotas["L-DB2E81BA"] = 0.0
+    try:
+        line = refused(capsys, 102, "--data", candles, "-y")
+        assert launch("--instance", "g6.xlarge", "--data", candles, "--dry-run") == 102
+    finally:
+        del quotas["L-DB2E81BA"]
+    assert "is 0 vCPUs" in line and "/L-DB2E81BA" in line
+    assert "hard stop" in capsys.readouterr().out  # a dry run shows the plan all the same
     assert objects_in(as_aws) == before
 
 

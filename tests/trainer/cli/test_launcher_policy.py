@@ -20,6 +20,8 @@ from trainer.access import Access
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.cost.instances import instance_type
+from trainer.errors import ConfigError
+from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
 from trainer.rehearsal.nodes import role_credentials
@@ -141,6 +143,11 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
     types = [instance_type("g6.xlarge")]
     look(as_aws, outputs=account.outputs, machines=types, spot=True)
     list_prices(as_aws, types, region="eu-west-1", today=utc_now().date())
+    embedded = account.aws.cloud(account.admin)
+    embedded.has_spot_role = False
+    with pytest.raises(ConfigError, match="create-service-linked-role --aws-service-name spot.amazonaws.com"):
+        spot_role(account.user)
+    embedded.has_spot_role = True
     cloud = AwsCloud(account.user, account.outputs)
     for _ in range(2):
         cloud.arm_sweep(name=f"mayfly-{first}-sweep", run_id=first, at=from_iso("2099-01-01T00:00:00Z"))
