@@ -150,7 +150,7 @@ def pip(python: Path, *arguments: str) -> None:
 def compile_bytecode(python: Path) -> None:
     """Compile what is installed, on all cores: 40 s of CPU, where pip takes 62 for all of it on one core (2026-11-22).
 
-    Leaving it to the first import would cost 11 s at every one where PYTHONDONTWRITEBYTECODE is set. Some packages carry files of
+    Leaving it to the first import would cost 11 s at each where PYTHONDONTWRITEBYTECODE is set. Some packages carry files of
     another Python: those stay as they are.
     """
     command = [str(python), "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")]
