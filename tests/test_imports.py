@@ -35,7 +35,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"errors", "reading", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "access", "stack_outputs", "artifacts", "runs"},
-    "launch": {"errors", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles", "runs", "cost", "pieces"},
+    "launch": {
+        *("errors", "reading", "symbols", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles"),
+        *("runs", "cost", "pieces"),
+    },
     "control": {"errors", "reading", "aws_errors", "access", "stack_outputs", "gpu_profiles", "artifacts", "runs", "registry"},
     "data": {"errors", "settings", "symbols"},
     "plan": {"errors", "reading", "symbols", "settings", "own_file", "job", "targets", "data", "pieces"},

@@ -145,7 +145,9 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md, or FILE.py:CLASS")
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: every one found)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
-    job.add_argument("--data", metavar="PATH", help="file or folder of candles, uploaded to raw/ (default: what raw/ holds)")
+    job.add_argument(
+        "--data", metavar="PATH", help="file or folder of candles, uploaded to the data set (default: what is there)"
+    )
     job.add_argument("--epochs", metavar="N", help="passes over the data, at most (default: 15)")
     job.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: by the instance's GPU)")
     market = job.add_mutually_exclusive_group()

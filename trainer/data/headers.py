@@ -14,13 +14,13 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.data.bounds import UNREADABLE, check_footer, first_line, text_stream
+from trainer.data.settings import SUFFIXES
 from trainer.data.timeframes import parse_name
 from trainer.errors import DataError, nearest
+from trainer.symbols import file_flaw
 
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")
 FIELDS = ("open", "high", "low", "close", "volume")
 SYNTHETIC_KEY = b"mayfly_synthetic"  # schema metadata of generated candles
-MOST_FILE_NAME = 200  # bytes: a file system takes 255, and what is being written has a longer name
 _NAMES = {  # in order of preference; compared in lower case with blanks and dashes as underscores
     "timestamp": (
         "timestamp",
@@ -145,8 +145,7 @@ def open_source(path: Path) -> CandleHeader:
 
 def _named(path: Path) -> Path:
     """Return a file whose name can be that of an object. Raises DataError for another."""
-    if not path.name.isprintable() or len(path.name.encode(errors="replace")) > MOST_FILE_NAME:
-        why = f"names are UTF-8, printable, and have at most {MOST_FILE_NAME} bytes"
+    if why := file_flaw(path.name):
         raise DataError(f"the candle file {ascii(path.name)} has a name that can't be used", why=why, do="Rename it.")
     return path
 

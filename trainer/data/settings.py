@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,14 +22,17 @@ EXCHANGES = (
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
 OURS = ("all", "none")
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")  # of candle files
+_SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """The candles to train on, and the spans of training, validation and test."""
 
-    path: str = setting("", "Folder or file of candles, uploaded to the bucket's raw/; empty: what raw/ holds.")
+    path: str = setting("", "Folder or file of candles, uploaded to the set; empty: what the set holds.")
     symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
+    set: str = setting("main", "Data set: the folder of the bucket's raw/ that the candles are in.")
     exclude: tuple[str, ...] = setting((), "Symbols to leave out.")
     timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
@@ -48,6 +52,8 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_values("data", self)
+        if not _SET.fullmatch(self.set):
+            raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
         for key in ("symbols", "exclude"):
             for symbol in getattr(self, key):
                 if why := flaw(symbol):

@@ -68,7 +68,7 @@ def check_units(numbers: np.ndarray) -> None:
         raise ValueError("a time is not a number")
     sizes = np.abs(numbers.astype(np.float64))
     smaller, larger = np.minimum(sizes[1:], sizes[:-1]), np.maximum(sizes[1:], sizes[:-1])
-    jumps = (smaller >= _JUMPS_FROM) & (larger >= _JUMP * smaller)
+    jumps = (smaller >= _JUMPS_FROM) & (larger / _JUMP >= smaller)
     if jumps.any():
         row = int(jumps.argmax())
         raise ValueError(f"it mixes units: {numbers[row]} stands before {numbers[row + 1]}")

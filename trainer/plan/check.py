@@ -2,6 +2,7 @@
 pyarrow:
 
     python -m trainer.plan.check --job JOB.json --data PATH
+    python -m trainer.plan.check --describe --data FOLDER       what each file holds, for the index of a data set
 
 One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, those that can't be trained on
 and why, and plan.json as text. Data or a job that no run could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads
@@ -21,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.candles import time_text
-from trainer.data.reading import FileRead
+from trainer.data.headers import candle_files
+from trainer.data.reading import CandleFolder, FileRead
 from trainer.errors import TrainerError, UsageError
 from trainer.job import Job, job_from_json
 from trainer.plan.document import PlannedFile
-from trainer.plan.planning import folder_of, plan_data
+from trainer.plan.planning import folder_of, plan_data, planned_file
 
 _TRIES = 100  # to remove a folder in which files appear
 
@@ -51,6 +53,22 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
     }
 
 
+def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
+    """Describe each candle file of a folder by itself, as JSON values: {"files": [...], "errors": {file: error}}."""
+    files, errors = [], {}
+    for file in candle_files(path):
+        try:
+            with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
+                folder = CandleFolder(file, Path(copies))
+                for symbol in folder.symbols:
+                    folder.read(symbol)
+                (read,) = folder.files()
+                files.append(_file(read, planned_file(read)))
+        except TrainerError as error:
+            errors[file.name] = error.as_dict()
+    return {"files": files, "errors": errors}
+
+
 def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
     """Describe a file: what the run takes from it; all that it holds, and its further columns, whatever the job takes."""
     return {
@@ -73,6 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.plan.check", description="Check a job's candles without training.")
     parser.add_argument("--job", type=Path, help="the job as JSON; without it, a job's defaults")
     parser.add_argument("--data", type=Path, required=True, help="folder or file of candles")
+    parser.add_argument("--describe", action="store_true", help="describe each file of the folder, without a job")
     parser.add_argument("--parent", type=int, help="a pipe of whoever started this; when its other end closes, this ends")
     parser.add_argument("--scratch", type=Path, help="a folder for copies of bars; it is removed when --parent's end closes")
     options = parser.parse_args(arguments)
@@ -80,7 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
         watched = (options.parent, options.scratch)
         threading.Thread(target=_end_with, args=watched, name="parent-watch", daemon=True).start()
     try:
-        report = check_data(options.data, _job(options.job), scratch=options.scratch)
+        if options.describe:
+            report = describe(options.data, scratch=options.scratch)
+        else:
+            report = check_data(options.data, _job(options.job), scratch=options.scratch)
     except TrainerError as error:
         json.dump({"error": error.as_dict()}, sys.stdout)
         print()

@@ -196,7 +196,7 @@ class DataPlan:
             raise DataError("the plan is of another job", why=why, do="Plan again: leave --plan out.")
 
 
-_NOT_PLANNED_BY = ("path", "symbols", "exclude", "timeframe")
+_NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe")
 
 
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:

@@ -51,7 +51,7 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
         timeframe=folder.timeframe,
         inputs=job.data.inputs,
         synthetic=folder.synthetic,
-        files=tuple(_file(read) for read in folder.files()),
+        files=tuple(planned_file(read) for read in folder.files()),
         symbols=symbols,
         refused=refused,
     )
@@ -160,7 +160,8 @@ def _fold(plan: Plan) -> FoldPlan:
     )
 
 
-def _file(read: FileRead) -> PlannedFile:
+def planned_file(read: FileRead) -> PlannedFile:
+    """Return a file that was read, with its size and hash."""
     with read.path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return PlannedFile(

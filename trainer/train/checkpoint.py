@@ -34,7 +34,7 @@ KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
 # others of these.
 _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
-    *("data.path", "data.symbols", "data.exclude"),
+    *("data.path", "data.set", "data.symbols", "data.exclude"),
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
     *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib"),
 }

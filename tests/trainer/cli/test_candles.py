@@ -30,11 +30,11 @@ def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copi
 def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
     check = DataCheck(job_of(data=str(tmp_path)))
     try:
-        child = check._child
+        child = check.child.process
         child.send_signal(signal.SIGSTOP)  # as it is, while it is looked at
         given = int(child.args[-1])
-        assert Path(child.args[child.args.index("--scratch") + 1]) == Path(check._folder.name)
-        assert Path(f"/proc/{child.pid}/fd/{given}").readlink() == Path(f"/proc/self/fd/{check._ours}").readlink()
-        assert not os.get_inheritable(check._ours)
+        assert Path(child.args[child.args.index("--scratch") + 1]) == Path(check.child.folder.name)
+        assert Path(f"/proc/{child.pid}/fd/{given}").readlink() == Path(f"/proc/self/fd/{check.child.pipe}").readlink()
+        assert not os.get_inheritable(check.child.pipe)
     finally:
         check.close()

@@ -236,7 +236,7 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     schedules = access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]
     assert {f"mayfly-{left['run_id']}-sweep", f"mayfly-{left['run_id']}-kill-1"} <= {entry["Name"] for entry in schedules}
     keys = objects_in(access)
-    assert {"raw/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
+    assert {"raw/main/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
 
 
 # --- the example -----------------------------------------------------------------------------------------------------
