@@ -261,6 +261,7 @@ def _check_sums(record: RunRecord) -> None:
         ),
         "a launch on a rung that its ladder has not": any(launch.rung >= len(record.ladder) for launch in launches),
         "two launches of one token": len({launch.token for launch in launches}) < len(launches),
+        "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
         "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
         "no instance, and it is running": record.state == "running"
         and (record.last_launch is None or record.last_launch.outcome != "created"),

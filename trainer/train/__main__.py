@@ -120,7 +120,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": found.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
-    places = places_of(job, kind)
+    # A runner takes its worker for itself: what waited behind it could be with another.
+    places = 1 if any(piece.runner for piece in found.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
         from trainer.train.observing.gpu_watch import GpuWatch

@@ -14,7 +14,7 @@ from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
 from trainer.data.candles import time_text
 from trainer.data.reading import read_candles
-from trainer.errors import UsageError
+from trainer.errors import DataError, UsageError
 from trainer.job import Job, job_of
 from trainer.targets import scores_of
 from trainer.train.loop import train as train_pack
@@ -24,6 +24,7 @@ from trainer.train.predict import predict_file, target_of
 from trainer.train.readers import gather, gather_chunks
 from trainer.train.series import PieceData, lay
 from trainer.train.source import on_device, open_data, read_source
+from trainer.train.survey import survey
 
 JOBS = {
     "windows": job_of(lookback=20, hidden=4, batch=64, epochs=1),
@@ -58,6 +59,7 @@ class OneRun:
         self.weights, self.history = run.best_weights, run.history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name, data):
     job = JOBS[name]
@@ -110,6 +112,17 @@ def test_series_stay_views_of_the_rows_that_they_share_on_another_device(data):
     assert all(one.rows_TF._base is moved.rows_TF for one in moved.series)
 
 
+def test_a_symbol_that_planning_refused_is_the_whole_pieces_failure(data, tmp_path, write_candles):
+    write_candles(tmp_path, "SIG-USD", bars=1500)
+    write_candles(tmp_path, "NEW-USD", bars=1500, first=1400)
+    job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
+    (piece,) = survey(job, (found := open_data(job, tmp_path, scratch=tmp_path)).plan).pieces
+    assert piece.series == ("NEW-USD", "SIG-USD") and piece.bars == 1500
+    with pytest.raises(DataError, match="NEW-USD has 100 bars"):
+        read_source(piece, job, found)
+
+
+@pytest.mark.slow
 def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it_was_scored_by(data, tmp_path, train_piece):
     job = job_of(name="mix", lookback=20, hidden=8, batch=64, epochs=2, learning_rate=1e-2, horizon=1, pooled=True)
     piece = piece_of(job, "SIG-USD", "LOW-USD")
