@@ -11,6 +11,7 @@ import pulumi_aws as aws
 from infra.control import Sweeper, SweeperArgs
 from infra.identity import Identity, IdentityArgs
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
+from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
 from infra.schedule import Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
@@ -37,50 +38,18 @@ store = ModelStore(
     ),
 )
 
-network = Network(
-    "network",
-    NetworkArgs(
-        prefix=settings.prefix,
-        region=account.region,
-        vpc_cidr=settings.vpc_cidr,
-        availability_zones=account.availability_zones,
-        tags=settings.tags,
-    ),
+roles = IdentityArgs(
+    account=account.id,
+    region=account.region,
+    project=settings.project,
+    stack=settings.stack,
+    bucket=bucket_name,
+    sweeper_name=sweeper_name,
+    sweeper_log_group=sweeper_log_group,
+    schedule_group=schedule_group,
+    tags=settings.tags,
 )
-
-identity = Identity(
-    "identity",
-    IdentityArgs(
-        account=account.id,
-        region=account.region,
-        project=settings.project,
-        stack=settings.stack,
-        bucket=bucket_name,
-        sweeper_name=sweeper_name,
-        sweeper_log_group=sweeper_log_group,
-        schedule_group=schedule_group,
-        tags=settings.tags,
-    ),
-)
-
-templates = LaunchTemplates(
-    "templates",
-    LaunchTemplatesArgs(
-        prefix=settings.prefix,
-        image_lines=lines,
-        user_data=render_user_data(
-            bootstrap_template(),
-            bucket=bucket_name,
-            region=account.region,
-            project=settings.project,
-            cap_minutes=settings.max_lifetime_minutes,
-        ),
-        instance_profile_arn=identity.instance_profile_arn,
-        security_group_id=network.security_group_id,
-        volume_gib=settings.volume_gib,
-        tags=settings.tags,
-    ),
-)
+identity = Identity("identity", roles)
 
 sweeper = Sweeper(
     "sweeper",
@@ -104,6 +73,59 @@ schedule = Schedule(
         sweep_minutes=settings.sweep_minutes,
         sweeper_arn=sweeper.arn,
         scheduler_role_arn=identity.scheduler_role_arn,
+        tags=settings.tags,
+    ),
+)
+
+# Without these nothing can be launched. Pulumi deletes them before the safety net, on which they depend for that alone.
+network = Network(
+    "network",
+    NetworkArgs(
+        prefix=settings.prefix,
+        region=account.region,
+        vpc_cidr=settings.vpc_cidr,
+        availability_zones=account.availability_zones,
+        tags=settings.tags,
+    ),
+    opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
+)
+
+templates = LaunchTemplates(
+    "templates",
+    LaunchTemplatesArgs(
+        prefix=settings.prefix,
+        image_lines=lines,
+        user_data=render_user_data(
+            bootstrap_template(),
+            bucket=bucket_name,
+            region=account.region,
+            project=settings.project,
+            cap_minutes=settings.max_lifetime_minutes,
+        ),
+        instance_profile_arn=identity.instance_profile_arn,
+        security_group_id=network.security_group_id,
+        volume_gib=settings.volume_gib,
+        tags=settings.tags,
+    ),
+    opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
+)
+
+launcher = LauncherPolicy(
+    "launcher",
+    LauncherPolicyArgs(
+        account=account.id,
+        region=account.region,
+        project=settings.project,
+        stack=settings.stack,
+        bucket=bucket_name,
+        schedule_group=schedule_group,
+        sweeper_name=sweeper_name,
+        instance_role=roles.instance_role,
+        scheduler_role=roles.scheduler_role,
+        image_parameters=tuple(line.parameter for line in lines),
+        launch_templates=list(templates.template_ids.values()),
+        subnets=list(network.subnet_ids.values()),
+        security_group=network.security_group_id,
         tags=settings.tags,
     ),
 )
@@ -137,3 +159,4 @@ aws.ssm.Parameter(
 )
 for name, value in outputs.items():
     pulumi.export(name, value)
+pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch

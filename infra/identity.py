@@ -58,9 +58,29 @@ class IdentityArgs:
     schedule_group: str
     tags: dict[str, str]
 
+    # Names carry the region, since IAM is global and a stack is not.
+    @property
+    def instance_role(self) -> str:
+        """Return the instance role's name, which is its profile's too."""
+        return f"{self._prefix}-instance"
+
+    @property
+    def sweeper_role(self) -> str:
+        """Return the sweeper's role's name."""
+        return f"{self._prefix}-sweeper"
+
+    @property
+    def scheduler_role(self) -> str:
+        """Return the schedules' role's name."""
+        return f"{self._prefix}-scheduler"
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.project}-{self.stack}-{self.region}"
+
 
 class Identity(pulumi.ComponentResource):
-    """The three roles of the stack. Names carry the region, since IAM is global and a stack is not."""
+    """The three roles of the stack."""
 
     instance_profile_arn: pulumi.Output[str]
     instance_role_id: pulumi.Output[str]
@@ -70,12 +90,11 @@ class Identity(pulumi.ComponentResource):
     def __init__(self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:identity:Identity", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        prefix = f"{args.project}-{args.stack}-{args.region}"
 
         instance = ServiceRole(
             "instance",
             ServiceRoleArgs(
-                role_name=f"{prefix}-instance",
+                role_name=args.instance_role,
                 description="Training instances: read inputs, add results.",
                 trust=policies.trust("ec2.amazonaws.com"),
                 policy=policies.instance(bucket=args.bucket),
@@ -84,12 +103,12 @@ class Identity(pulumi.ComponentResource):
             opts=child,
         )
         profile = aws.iam.InstanceProfile(
-            "instance", name=f"{prefix}-instance", role=instance.role_name, tags=args.tags, opts=child
+            "instance", name=args.instance_role, role=instance.role_name, tags=args.tags, opts=child
         )
         sweeper = ServiceRole(
             "sweeper",
             ServiceRoleArgs(
-                role_name=f"{prefix}-sweeper",
+                role_name=args.sweeper_role,
                 description="The sweeper: see instances, end those of this stack.",
                 trust=policies.trust("lambda.amazonaws.com"),
                 policy=policies.sweeper(
@@ -108,7 +127,7 @@ class Identity(pulumi.ComponentResource):
         scheduler = ServiceRole(
             "scheduler",
             ServiceRoleArgs(
-                role_name=f"{prefix}-scheduler",
+                role_name=args.scheduler_role,
                 description="Schedules: call the sweeper, end instances of this stack.",
                 trust=policies.trust_scheduler(account=args.account, region=args.region, schedule_group=args.schedule_group),
                 policy=policies.scheduler(

@@ -48,9 +48,9 @@ class LaunchTemplates(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:launch_templates:LaunchTemplates", name, None, opts)
-        self.template_ids = {
-            line.name: _template(line, args, pulumi.ResourceOptions(parent=self)).id for line in args.image_lines
-        }
+        # Children don't inherit what their component depends on.
+        child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
+        self.template_ids = {line.name: _template(line, args, child).id for line in args.image_lines}
         self.register_outputs({"template_ids": self.template_ids})
 
 

@@ -32,7 +32,8 @@ class Network(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:network:Network", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        # Children don't inherit what their component depends on.
+        child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
 
         vpc = aws.ec2.Vpc(
             "vpc",
@@ -63,11 +64,11 @@ class Network(pulumi.ComponentResource):
         )
 
         self.subnet_ids = {}
-        for zone, cidr in zip(args.availability_zones, subnet_ranges(args.vpc_cidr), strict=False):
+        for zone in args.availability_zones:
             subnet = aws.ec2.Subnet(
                 f"public-{zone}",
                 vpc_id=vpc.id,
-                cidr_block=cidr,
+                cidr_block=subnet_range(args.vpc_cidr, zone),
                 availability_zone=zone,
                 # The launch template asks for the public address, so nothing else that lands here gets one.
                 map_public_ip_on_launch=False,
@@ -100,7 +101,13 @@ class Network(pulumi.ComponentResource):
         self.register_outputs({"subnet_ids": self.subnet_ids, "security_group_id": self.security_group_id})
 
 
-def subnet_ranges(vpc_cidr: str) -> list[str]:
-    """Cut a VPC's range into sixteen equal subnets."""
+def subnet_range(vpc_cidr: str, zone: str) -> str:
+    """Return a zone's sixteenth of a VPC's range, by the zone's letter: whichever other zones there are, it stays the same.
+
+    Raises pulumi.RunError for a zone whose letter is beyond p.
+    """
+    index = ord(zone[-1]) - ord("a")
+    if not 0 <= index < SUBNETS_PER_VPC:
+        raise pulumi.RunError(f"Zone {zone} has no subnet: a VPC is cut in {SUBNETS_PER_VPC}, for the zones a to p.")
     bits = (SUBNETS_PER_VPC - 1).bit_length()
-    return [str(subnet) for subnet in ipaddress.IPv4Network(vpc_cidr).subnets(prefixlen_diff=bits)]
+    return str(list(ipaddress.IPv4Network(vpc_cidr).subnets(prefixlen_diff=bits))[index])

@@ -41,7 +41,8 @@ def trust_scheduler(*, account: str, region: str, schedule_group: str) -> Docume
 def instance(*, bucket: str) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
-    Without the right to list a prefix, S3 answers 403 and not 404 for a key that isn't there; the node asks for such keys.
+    S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no. A
+    permission by prefix does not help it, since a read has no prefix.
 
     Inputs are read by VersionId, which is an action of its own. The role stands in the launch template and can't know the
     run, but `${aws:userid}` is the instance's: no instance can write where another does.
@@ -80,7 +81,7 @@ def sweeper(
             "Action": "ec2:DescribeInstances",
             "Resource": "*",
         },
-        _terminate_own(account=account, region=region, project=project, stack=stack),
+        end_own_instances(account=account, region=region, project=project, stack=stack),
         {
             "Sid": "ReadHeartbeats",
             "Effect": "Allow",
@@ -124,7 +125,7 @@ def scheduler(*, account: str, region: str, project: str, stack: str, sweeper_na
             "Action": "lambda:InvokeFunction",
             "Resource": f"arn:aws:lambda:{region}:{account}:function:{sweeper_name}",
         },
-        _terminate_own(account=account, region=region, project=project, stack=stack),
+        end_own_instances(account=account, region=region, project=project, stack=stack),
     )
 
 
@@ -142,12 +143,12 @@ def tls_only(bucket: str) -> Document:
     )
 
 
-def _terminate_own(*, account: str, region: str, project: str, stack: str) -> Document:
-    """Allow the end of instances that carry this stack's tags, and of no other."""
+def end_own_instances(*, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()) -> Document:
+    """Allow the end of instances that carry this stack's tags, and of no other; `also` names further actions on them."""
     return {
         "Sid": "EndOwnInstances",
         "Effect": "Allow",
-        "Action": "ec2:TerminateInstances",
+        "Action": ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
         "Resource": f"arn:aws:ec2:{region}:{account}:instance/*",
         "Condition": {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
     }

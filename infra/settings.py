@@ -80,9 +80,12 @@ def read_settings() -> Settings:
 
 
 def look_up_account(settings: Settings) -> Account:
-    """Ask AWS for the account, the region and its zones (real ones: no Local or Wavelength zone, which sell few GPUs)."""
+    """Ask AWS for the account, the region and its zones (real ones: no Local or Wavelength zone, which sell few GPUs).
+
+    Zones in every state: one that is impaired today must not cost the stack its subnet.
+    """
     zones = aws.get_availability_zones(
-        state="available", filters=[aws.GetAvailabilityZonesFilterArgs(name="zone-type", values=["availability-zone"])]
+        filters=[aws.GetAvailabilityZonesFilterArgs(name="zone-type", values=["availability-zone"])]
     )
     return Account(
         id=aws.get_caller_identity().account_id,

@@ -20,28 +20,36 @@ class ModelStoreArgs:
 
 
 class ModelStore(pulumi.ComponentResource):
-    """A versioned, encrypted, private bucket that `pulumi destroy` leaves in the account."""
+    """A versioned, encrypted, private bucket that `pulumi destroy` leaves in the account as it is.
+
+    Its settings are resources too, and stay with it: the provider would suspend versioning as it deletes that one, and open
+    the bucket with the others. They change one after another: S3 answers 409 to two changes of a bucket's access at once.
+    """
 
     bucket: pulumi.Output[str]
 
     def __init__(self, name: str, args: ModelStoreArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:storage:ModelStore", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+
+        def kept(after: pulumi.Resource | None = None) -> pulumi.ResourceOptions:
+            return pulumi.ResourceOptions(
+                parent=self, protect=True, retain_on_delete=True, depends_on=[after] if after is not None else None
+            )
 
         bucket = aws.s3.Bucket(
             "bucket",
             bucket=args.bucket_name,
             force_destroy=False,
             tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True),
+            opts=kept(),
         )
         versioning = aws.s3.BucketVersioning(
             "versioning",
             bucket=bucket.id,
             versioning_configuration=aws.s3.BucketVersioningVersioningConfigurationArgs(status="Enabled"),
-            opts=child,
+            opts=kept(),
         )
-        aws.s3.BucketServerSideEncryptionConfiguration(
+        encryption = aws.s3.BucketServerSideEncryptionConfiguration(
             "encryption",
             bucket=bucket.id,
             rules=[
@@ -51,7 +59,7 @@ class ModelStore(pulumi.ComponentResource):
                     )
                 )
             ],
-            opts=child,
+            opts=kept(after=versioning),
         )
         closed = aws.s3.BucketPublicAccessBlock(
             "private",
@@ -60,26 +68,25 @@ class ModelStore(pulumi.ComponentResource):
             block_public_policy=True,
             ignore_public_acls=True,
             restrict_public_buckets=True,
-            opts=child,
+            opts=kept(after=encryption),
         )
-        aws.s3.BucketOwnershipControls(
+        ownership = aws.s3.BucketOwnershipControls(
             "ownership",
             bucket=bucket.id,
             rule=aws.s3.BucketOwnershipControlsRuleArgs(object_ownership="BucketOwnerEnforced"),
-            opts=child,
+            opts=kept(after=closed),
         )
-        aws.s3.BucketPolicy(
+        policy = aws.s3.BucketPolicy(
             "tls-only",
             bucket=bucket.id,
             policy=json.dumps(policies.tls_only(args.bucket_name)),
-            # S3 answers 409 to two changes of a bucket's access at once.
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[closed]),
+            opts=kept(after=ownership),
         )
         aws.s3.BucketLifecycleConfiguration(
             "lifecycle",
             bucket=bucket.id,
             rules=lifecycle_rules(noncurrent_days=args.noncurrent_days, experiment_days=args.experiment_days),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[versioning]),  # noncurrent rules need versions
+            opts=kept(after=policy),
         )
         self.bucket = bucket.bucket
         self.register_outputs({"bucket": self.bucket})

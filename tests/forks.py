@@ -43,8 +43,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The beginning of a command line of Python whose process is a fork, and so is what multiprocessing starts below it."""
+def forking_python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python whose process is a fork, with the lock's libraries loaded."""
     from trainer.rehearsal.instance import FORK_CLIENT, FORKING_PYTHON
 
     environment = tmp_path_factory.mktemp("forking") / "venv"
@@ -58,4 +58,12 @@ def python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setenv("MAYFLY_REAL_PYTHON", sys.executable)
         patch.setenv("MAYFLY_FORK_SOCKET", str(fork_server))
         patch.setenv("MAYFLY_FORK_CLIENT", str(FORK_CLIENT))
-        yield [sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), str(forking)]
+        yield forking
+
+
+@pytest.fixture(scope="session")
+def python(fork_server: Path, forking_python: Path) -> list[str]:
+    """The beginning of a command line of Python whose process is a fork, and so is what multiprocessing starts below it."""
+    from trainer.rehearsal.instance import FORK_CLIENT
+
+    return [sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), str(forking_python)]

@@ -15,7 +15,7 @@ from trainer.aws_errors import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
 from trainer.errors import EmbeddedAwsGone, NotVersioned, TrainerError
 
 # What an embedded AWS makes (`rehearsal.keys`); it takes no other, and Amazon's have no 0, 1, 8 or 9.
-EMBEDDED_KEY = re.compile(r"AKIA(\d{12})DESK|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
+EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
 _LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, and where a proxy has no business
 
 

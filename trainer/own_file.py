@@ -24,9 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_type_hints
 
 from trainer.errors import UsageError, nearest
+from trainer.reading import Fields, Unsound, Value
 from trainer.settings import bad_value, keys_of, read_keys, setting
 
 NAME = "own"  # of a home whose class is the user's
@@ -66,8 +67,8 @@ class OwnFile:
         made |= {key: str(values[key]) for key in ("sha256", "shown") if values.get(key)}
         if isinstance(values.get("measured"), Mapping):
             try:
-                made["measured"] = cls.measured_as(**values["measured"])
-            except TypeError as error:
+                made["measured"] = _measured(cls.measured_as, Fields(values["measured"], "measured"))
+            except Unsound as error:
                 raise bad_value(f"{cls.part}.measured", "...", "what Mayfly wrote there: leave it out") from error
         return cls(**made)
 
@@ -233,6 +234,18 @@ def as_usage_error(what: str, do: str = "Mend the file.") -> Iterator[None]:
 def digest_of(*parts: object) -> str:
     """Return a short digest of JSON values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _measured(cls: type[Any], fields: Fields) -> Any:
+    """Return what a trial found, from the JSON values of it. Raises Unsound."""
+    hints = get_type_hints(cls)
+    read: dict[type[Any], Callable[[Value], Any]] = {
+        int: lambda item: item.whole(),
+        float: lambda item: item.number(least=0),
+        bool: lambda item: item.truth(),
+        str: lambda item: item.text(),
+    }
+    return cls(**{name: read[hints[name]](item) for name, item in fields.exactly(tuple(hints)).items()})
 
 
 def _line(error: object) -> str:

@@ -225,6 +225,22 @@ class ModelSettings(HomeSettings):
         """Return what `network.build` needs to build it again, as JSON values: what the card keeps."""
         return {"features": features, "outputs": outputs}
 
+    @classmethod
+    def check_architecture(cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int) -> None:
+        """Raise UsageError for a card's architecture that no settings have, or that sees other bars than the card says."""
+        known = cls.keys_of_architecture({**architecture, "lookback": bars_seen})
+        settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
+        made = settings.architecture(features=features, outputs=outputs)
+        # Cards of before there were targets do not name their one output.
+        if {"outputs": 1, **architecture} != made or settings.bars_seen != bars_seen:
+            why = f"its settings make {brief(made)}, which sees {settings.bars_seen} bars"
+            raise UsageError(f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}", why=why)
+
+    @classmethod
+    def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of an architecture, and of keys from which parts of it follow."""
+        return dict(architecture)
+
     def num_weights(self, *, features: int, outputs: int) -> int:
         """Return its number of weights."""
         return 0
@@ -263,6 +279,7 @@ class TargetSettings(HomeSettings):
     gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
     table: ClassVar[tuple[Column, ...]] = ()
     farther: ClassVar[str] = "horizon"  # the keys that change how far a label looks ahead, for messages
+    needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers fitted in training without which no output can be read
 
     def __post_init__(self) -> None:
         check_values("target", self)

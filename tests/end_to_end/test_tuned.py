@@ -1,28 +1,58 @@
 """A first run finds its way, the bucket remembers it, the second takes it unseen and is planned by its rate; and the user's
-profiles go along."""
+profiles go along. All of it by somebody who has the stack's launcher policy and no other right."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.desk import QUICK, Desk
 from trainer.artifacts.card import read_card
 from trainer.gpu_profiles.measurements import from_bytes
+from trainer.rehearsal.client import ACCOUNT, lease_server
 
 TUNED = ("--epochs", "1", "--symbols", "AAA", "--set", "tune=always", "--gpu-profile", "my_v100")
 PROFILES = "[cpu]\nmodels_per_gpu = 1\n\n[my_v100]\nmemory_gib = 15.5\n\n[workshop]\nmemory_gib = 48\n"
 
 
-def launched(desk: Any, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run a rehearsal to its end; return its receipt and how its model's card says that it was trained."""
-    run = desk.launch(*words)
-    out, err = run.communicate(timeout=500)
+@pytest.fixture
+def launcher(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """The desk of an IAM user of the embedded AWS whom an administrator gave the launcher policy alone."""
+    for name, value in desk.shared.items():
+        monkeypatch.setenv(name, value)
+    server = lease_server(desk.home)
+    server.apply_program(ACCOUNT)
+    iam = server.access(ACCOUNT).client("iam")
+    iam.create_user(UserName="launcher")
+    policy = f"arn:aws:iam::{ACCOUNT}:policy/mayfly-dev-us-east-1-launcher"
+    iam.attach_user_policy(UserName="launcher", PolicyArn=policy)
+    key = iam.create_access_key(UserName="launcher")["AccessKey"]
+    own = {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        "AWS_REGION": "us-east-1",
+    }
+    return replace(desk, shared=desk.shared | own)
+
+
+def launch(desk: Desk, *words: str) -> dict[str, Any]:
+    """Launch as AWS's own variables say, and return what is printed."""
+    out, err = (run := desk.start("launch", "--instance", "p3.8xlarge", "--json", *QUICK, *words)).communicate(timeout=500)
     assert run.returncode == 0, err
-    receipt = json.loads(out)
-    pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", receipt["run_id"])
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+def launched(desk: Desk, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a rehearsal to its end; return its receipt and how its model's card says that it was trained."""
+    receipt = launch(desk, *words)
+    assert receipt["state"] == "done" and receipt["rehearsal"]
+    pulled = desk.run("pull", receipt["run_id"], "--out", receipt["run_id"])
     assert pulled.returncode == 0, pulled.stderr
     (model,) = (desk.folder / receipt["run_id"]).rglob("*.safetensors")
     return receipt, read_card(model).training["choice"]
@@ -35,7 +65,8 @@ def stored(desk: Any, text: str) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(desk, candles):
+def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(launcher, candles):
+    desk = launcher
     mine = desk.folder / ".config" / "mayfly" / "gpu_profiles.toml"
     mine.parent.mkdir(parents=True)
     mine.write_text(PROFILES)
@@ -53,7 +84,6 @@ def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(desk,
     assert manifest["tuned"] == {"cpu": {event["shape"]: event["entry"]}}
     assert manifest["gpu_profiles"] == {"cpu": {"models_per_gpu": 1}, "my_v100": {"memory_gib": 15.5}}
 
-    planned, _ = desk.launch(*TUNED, "--dry-run").communicate(timeout=500)
-    rate = json.loads(planned)["candidates"][0]["rate"]
+    rate = launch(desk, *TUNED, "--dry-run")["candidates"][0]["rate"]
     assert rate["basis"] == f"measured on {event['entry']['date']}"
     assert rate["per_gpu_and_second"] == event["entry"]["windows_per_second"]

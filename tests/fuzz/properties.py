@@ -1,29 +1,33 @@
-"""What must hold for any node JSON, receipt, record and job file: it is read, or it is one error of ours. By hypothesis.
+"""What must hold for any node JSON, receipt, record, plan, card and job file: it is read, or it is one error. By hypothesis.
 
 `tests/fuzz/test_properties.py` runs each a little, `scripts/fuzz --minutes 60` for as long as asked.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzz import cards, data_files
+from tests.fuzz.drawn import bodies, changed, is_shown
+from tests.pieces import named
 from trainer.cli import receipts as receipts_table
 from trainer.cli import status
-from trainer.cli.output import one_line, table
+from trainer.cli.output import table
 from trainer.cli.receipt_view import receipt_lines
 from trainer.control.progress import Step, progress_of
-from trainer.errors import UsageError
+from trainer.errors import DataError, UsageError
 from trainer.job import job_from, job_from_json, parse_assignments, with_keys
+from trainer.plan.document import read_plan
+from trainer.reading import Unsound
 from trainer.runs.lease import read_lease, silent
 from trainer.runs.observation import Observation
-from trainer.runs.reading import Unsound
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunRecord, record_from_json, to_json
@@ -33,74 +37,6 @@ from trainer.runs.stored_receipt import receipt_from_json
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 RUN = "20261120-120000-crypto-k3v9"
 PREFIX = f"models/experiments/{RUN}/1/"
-NASTY = (
-    *(
-        "",
-        "..",
-        "/etc/passwd",
-        ".bashrc",
-        "\x1b[31m",
-        "a\x00b",
-        "\u202e",
-        "\ud800",
-        "x" * 5000,
-        "-1",
-        "NaN",
-        "1e999",
-        "\n",
-        "{}",
-    ),
-    *("9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "2026-11-20T12:00:00", "2026-13-45T99:99:99Z"),
-    *(0, -1, 1, 2**31, 2**63, -(2**63) - 1, 10**26, 10**4000, 0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf")),
-    *(None, True, False, [], {}, [[]], {"": {}}, {"about": {}}, {"about": {"headline": 1, "metrics": 2, "table": 3}}),
-)
-VALUES = st.one_of(
-    st.sampled_from(NASTY),
-    st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-        max_leaves=12,
-    ),
-)
-
-
-def changed(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Return documents that differ from a good one in a few places: another value, a key more, a key less."""
-    return st.lists(st.tuples(st.randoms(use_true_random=False), VALUES, st.sampled_from("=-+")), max_size=4).map(
-        lambda changes: _change(copy.deepcopy(document), changes)
-    )
-
-
-def _change(document: dict[str, Any], changes: list[Any]) -> dict[str, Any]:
-    for random, drawn, how in changes:
-        value = copy.deepcopy(drawn)
-        places = list(_places(document))
-        if not places:
-            break
-        parent, key = random.choice(places)
-        if how == "-" and isinstance(parent, dict):
-            del parent[key]
-        elif how == "+" and isinstance(parent, dict):
-            parent[str(value)[:40]] = value
-        else:
-            parent[key] = value
-    return document
-
-
-def _places(value: Any) -> Any:
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in list(pairs):
-        yield value, key
-        yield from _places(item)
-
-
-def bodies(document: dict[str, Any]) -> st.SearchStrategy[bytes]:
-    """Return what may lie in the place of a document: it, changed; any JSON; any bytes; brackets without end."""
-    written = (changed(document) | VALUES).map(lambda value: json.dumps(value).encode())
-    brackets = st.integers(1, 100_000).map(lambda count: b'{"a":' * count)
-    return st.one_of(written, written, st.binary(max_size=200), brackets)
-
-
 RUNG = Rung(
     instance_type="g6.xlarge",
     availability_zone="us-east-1a",
@@ -168,9 +104,7 @@ RESULT = {
     "error": {"code": 100, "what": "w", "why": "y", "do": "d"},
     "models": [
         {
-            "symbol": "A",
-            "fold": 1,
-            "seed": 0,
+            **named("A"),
             "family": "lstm",
             "target": "direction",
             "key": f"{PREFIX}lstm-direction_A_1m.safetensors",
@@ -179,7 +113,7 @@ RESULT = {
             "metrics": {"about": ABOUT, "test": {"auc": 0.5, "baselines": {"logistic": {"auc": 0.5}}}},
         }
     ],
-    "failed": [{"symbol": "B", "fold": 1, "seed": 0, "reason": "r"}],
+    "failed": [{**named("B"), "reason": "r"}],
     "retries": 1,
     "phases": {"boot": "2026-11-20T12:00:00Z", "end": "2026-11-20T12:10:00Z"},
     "data": {"files": [{"file": "a", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},
@@ -269,11 +203,63 @@ def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
         try:
             read(tables)
         except UsageError as error:
-            assert "\n" not in one_line(str(error))
+            assert is_shown(str(error))
+
+
+PLAN: dict[str, Any] = {
+    "format": 1,
+    "made_for": {
+        "data": {"bars": 0, "columns": []},
+        "model": {"reads": "windows"},
+        "target": {"name": "direction", "horizon": 5},
+    },
+    "timeframe": "1m",
+    "inputs": ["log_return"],
+    "synthetic": False,
+    "files": [{"file": "A_1m.parquet", "bytes": 9, "sha256": "ab" * 32, "bars": 100, "symbols": ["A"]}],
+    "symbols": {
+        "A": {
+            "files": ["A_1m.parquet"],
+            "rows": 100,
+            "bars": 100,
+            "first": "2026-11-20T12:00:00Z",
+            "last": "2026-11-20T13:39:00Z",
+            "sha256": "cd" * 32,
+            "calendar": "24x7",
+            "holes": [[5, 6], [9, 12]],
+            "target": {"horizon": 5},
+            "horizon_bars": 5,
+            "folds": [
+                {
+                    "train": [0, 60],
+                    "validation": [65, 80],
+                    "test": [85, 100],
+                    "bars": {"train": 40, "validation": 10, "test": 10},
+                    "ties": 0,
+                    "chunks": 0,
+                }
+            ],
+        }
+    },
+    "refused": {"B": {"bars": 3, "what": "w", "why": "y", "do": "d"}},
+}
+
+
+@given(bodies(PLAN))
+def plan_is_read_or_refused(body: bytes) -> None:
+    try:
+        plan = read_plan(body)
+    except DataError as error:
+        assert is_shown(str(error))
+        return
+    assert read_plan(plan.to_bytes()) == plan
+    plan.summary()
+    with suppress(DataError):
+        plan.check_fits(job_from(JOB))
 
 
 def _printable(lines: list[str]) -> None:
-    assert all(one_line(line).isprintable() for line in lines)
+    assert all(is_shown(line) for line in lines)
 
 
 PROPERTIES: tuple[Callable[[], None], ...] = (
@@ -283,4 +269,7 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     receipt_is_shown_or_refused,
     record_is_decided_on_or_refused,
     job_is_read_or_refused,
+    plan_is_read_or_refused,
+    *cards.PROPERTIES,
+    *data_files.PROPERTIES,
 )

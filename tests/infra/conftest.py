@@ -27,6 +27,8 @@ class Recorded:
 
     resources: list[MockResourceArgs] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
+    urns: dict[str, Any] = field(default_factory=dict)  # urn -> its request
+    zones_asked: list[dict[str, Any]] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self, resource_type: str, name: str = "") -> dict[str, Any]:
@@ -38,6 +40,16 @@ class Recorded:
     def all(self, resource_type: str) -> list[dict[str, Any]]:
         """Return the inputs of every resource of a type, by logical name: they are registered side by side, in any order."""
         return [item.inputs for item in sorted(self.resources, key=lambda item: item.name) if item.typ == resource_type]
+
+    def outlives(self, last: str, first: str) -> bool:
+        """Return whether Pulumi deletes all of the type `first` before `last`: whether each depends on one of that."""
+
+        def reaches(request: Any) -> bool:
+            depends_on = [self.urns[urn] for urn in request.dependencies]
+            return any(other.type == last or reaches(other) for other in depends_on)
+
+        found = [request for request in self.requests if request.type == first]
+        return bool(found) and all(map(reaches, found))
 
     def request(self, resource_type: str) -> Any:
         """Return the registration of the only resource of a type, which carries its options."""
@@ -63,6 +75,8 @@ class Recorder(Mocks):
             "aws:index/getRegion:getRegion": {"region": REGION, "id": REGION},
             "aws:index/getAvailabilityZones:getAvailabilityZones": {"names": ZONES, "zoneIds": [], "id": REGION},
         }
+        if args.token.endswith("AvailabilityZones"):
+            self.recorded.zones_asked.append(args.args)
         return answers[args.token], []
 
 
@@ -75,7 +89,9 @@ class RecordingMonitor(MockMonitor):
 
     def RegisterResource(self, request: Any) -> Any:
         self.recorded.requests.append(request)
-        return super().RegisterResource(request)
+        answer = super().RegisterResource(request)
+        self.recorded.urns[answer.urn] = request
+        return answer
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
-from infra.network import subnet_ranges
+import pulumi
+import pytest
+
+from infra.network import subnet_range
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recorded
@@ -31,6 +34,20 @@ def test_each_zone_has_a_subnet_of_its_own(program: Recorded) -> None:
     assert len(program.all("aws:ec2/routeTableAssociation:RouteTableAssociation")) == 3
 
 
+def test_a_zones_range_is_its_letters_whichever_other_zones_there_are() -> None:
+    assert subnet_range("10.86.0.0/16", "us-west-1c") == subnet_range("10.86.0.0/16", "eu-west-1c") == "10.86.32.0/20"
+    ranges = {subnet_range("10.86.0.0/16", f"us-east-1{letter}") for letter in "abcdefghijklmnop"}
+    assert len(ranges) == 16
+    with pytest.raises(pulumi.RunError, match="us-east-1q"):
+        subnet_range("10.86.0.0/16", "us-east-1q")
+
+
+def test_a_zone_keeps_its_subnet_while_it_is_impaired(program: Recorded) -> None:
+    (asked,) = program.zones_asked
+    assert "state" not in asked
+    assert asked["filters"] == [{"name": "zone-type", "values": ["availability-zone"]}]
+
+
 def test_only_instances_that_ask_get_a_public_address(program: Recorded) -> None:
     assert all(subnet["mapPublicIpOnLaunch"] is False for subnet in program.all("aws:ec2/subnet:Subnet"))
 
@@ -43,5 +60,5 @@ def test_s3_is_reached_by_a_gateway_on_the_subnets_route_table(program: Recorded
 
 
 def test_a_vpc_is_cut_in_sixteenths() -> None:
-    assert subnet_ranges("10.86.0.0/16")[:2] == ["10.86.0.0/20", "10.86.16.0/20"]
-    assert len(subnet_ranges("192.168.0.0/24")) == 16
+    assert [subnet_range("10.86.0.0/16", f"us-east-1{letter}") for letter in "ab"] == ["10.86.0.0/20", "10.86.16.0/20"]
+    assert subnet_range("192.168.0.0/24", "us-east-1p") == "192.168.0.240/28"

@@ -49,8 +49,8 @@ def test_the_parameter_has_room_for_six_zones_and_four_image_lines(program: Reco
     StackOutputs(**outputs).to_json()
 
 
-def test_every_stack_output_is_exported_and_nothing_else(program: Recorded) -> None:
-    assert set(program.outputs) == {field.name for field in fields(StackOutputs)}
+def test_every_stack_output_is_exported_and_besides_the_launcher_policy(program: Recorded) -> None:
+    assert set(program.outputs) == {*(field.name for field in fields(StackOutputs)), "launcher_policy_arn"}
 
 
 def test_everything_that_can_be_tagged_is_tagged(program: Recorded) -> None:
@@ -65,6 +65,14 @@ def test_what_is_not_tagged_could_not_be(program: Recorded) -> None:
         module, _, name = resource_type.removeprefix("aws:").replace("lambda", "lambda_").partition("/")
         resource_class = getattr(getattr(aws, module), name.partition(":")[2])
         assert not hasattr(resource_class, "tags"), resource_type
+
+
+def test_nothing_can_be_launched_any_more_when_the_safety_net_goes(program: Recorded) -> None:
+    net = ("aws:scheduler/schedule:Schedule", "aws:lambda/function:Function", "aws:scheduler/scheduleGroup:ScheduleGroup")
+    launching = ("aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/subnet:Subnet", "aws:ec2/vpc:Vpc")
+    for last in net:
+        for first in ("aws:ssm/parameter:Parameter", *launching, "aws:ec2/securityGroup:SecurityGroup"):
+            assert program.outlives(last, first), (last, first)
 
 
 def test_no_instance_and_no_fleet_is_part_of_the_stack(program: Recorded) -> None:

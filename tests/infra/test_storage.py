@@ -21,6 +21,31 @@ def test_bucket_survives_the_stack(program: Recorded) -> None:
     assert program.inputs("aws:s3/bucket:Bucket")["forceDestroy"] is False
 
 
+SETTINGS = (
+    "bucketVersioning:BucketVersioning",
+    "bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
+    "bucketPublicAccessBlock:BucketPublicAccessBlock",
+    "bucketOwnershipControls:BucketOwnershipControls",
+    "bucketPolicy:BucketPolicy",
+    "bucketLifecycleConfiguration:BucketLifecycleConfiguration",
+)
+
+
+def test_what_keeps_the_bucket_closed_and_versioned_survives_the_stack_with_it(program: Recorded) -> None:
+    held = {request.type.rpartition("/")[2] for request in program.requests if request.type.startswith("aws:s3/bucket")}
+    assert held == {"bucket:Bucket", *SETTINGS}
+    for request in program.requests:
+        if request.type.startswith("aws:s3/bucket"):
+            assert request.protect and request.retainOnDelete, request.type
+
+
+def test_no_two_settings_of_the_bucket_change_at_once(program: Recorded) -> None:
+    for index, later in enumerate(SETTINGS):
+        for earlier in SETTINGS[:index]:
+            one, other = (f"aws:s3/{name[0].lower()}{name[1:]}" for name in (earlier, later))
+            assert program.outlives(one, other) or program.outlives(other, one), (one, other)
+
+
 def test_bucket_keeps_versions(program: Recorded) -> None:
     assert program.inputs("aws:s3/bucketVersioning:BucketVersioning")["versioningConfiguration"] == {"status": "Enabled"}
 

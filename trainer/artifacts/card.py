@@ -1,6 +1,7 @@
 """The card of a model: what it is, what it was trained on, how well it does. It travels in the model's own metadata.
 
-Standard library only: the Lambdas read cards, and a card is read without loading a weight. `weights.py` writes files.
+Standard library only: the Lambdas read cards, and a card is read without loading a weight. `card_reading.py` checks every type
+and bound of one, `weights.py` writes files.
 
 A safetensors file is 8 bytes (little endian: the header's length), the header as JSON, then the tensors. Metadata is a
 dictionary of texts in the header; ours has one key, `mayfly_card`. https://huggingface.co/docs/safetensors (2026-11-20).
@@ -9,16 +10,32 @@ dictionary of texts in the header; ours has one key, `mayfly_card`. https://hugg
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DataError
+from trainer.artifacts.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, read_values
+from trainer.errors import DataError, UsageError, nearest
+from trainer.reading import Fields, Unsound, read_object
 
-FORMAT = 1
 METADATA_KEY = "mayfly_card"
+MOST_NAMED = 6  # symbols, in a message
+MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # a card is escaped once more in it, and tensors have their names there
 _LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000  # the limit that safetensors itself sets
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardSeries:
+    """One series that a model was trained on, and what belongs to it alone."""
+
+    symbol: str
+    calendar: str
+    horizon: int  # of the longest label, in bars
+    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
+    splits: dict[str, Any]
+    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
+    data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty where the card's are of it alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +43,16 @@ class Card:
     """Everything a reader needs to use a model, and to judge it."""
 
     model: str
+    piece: str  # what people call what it was made of
+    kind: str  # of piece: symbol, pooled, or another
     family: str
-    symbol: str
+    series: list[CardSeries]
     timeframe: str
     architecture: dict[str, Any]
     features: list[str]  # what the model reads of each bar, in order
     features_version: str
     lookback: int
-    horizon: int
-    calendar: str
-    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
-    splits: dict[str, Any]
-    metrics: dict[str, dict[str, Any]]  # by span; `about` describes them: `settings.TargetSettings.about`
+    metrics: dict[str, dict[str, Any]]  # by span, of all series together; `about`: `settings.TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str
@@ -46,12 +61,28 @@ class Card:
     mayfly: str
     target: str = ""  # empty in cards of before 2026-11-22: the model's default
     target_settings: dict[str, Any] = field(default_factory=dict)
-    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
     columns: list[str] = field(default_factory=list)  # those of `features`, at their end, that are columns of the candle files
     own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's: file, class, sha256, text by table
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     format: int = FORMAT
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Return the symbols of its series."""
+        return tuple(one.symbol for one in self.series)
+
+    def of(self, symbol: str = "") -> CardSeries:
+        """Return one of its series; without a symbol the only one. Raises UsageError where it has no such, or several."""
+        found = [one for one in self.series if symbol in ("", one.symbol)]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(self.symbols[:MOST_NAMED]) + (", ..." if len(self.series) > MOST_NAMED else "")
+        if symbol:
+            do = nearest(symbol, self.symbols) or "Choose one of these."
+            raise UsageError(f"model {self.model} does not know {symbol!r}", why=f"it was trained on {names}", do=do)
+        why = f"it was trained on {len(self.series)}: {names}"
+        raise UsageError(f"model {self.model} has no symbol of its own", why=why, do="Choose one with --symbol.")
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the card as JSON; floats keep every digit."""
@@ -59,37 +90,24 @@ class Card:
 
 
 def card_from_json(text: str) -> Card:
-    """Read a card. Raises DataError for a format that this version does not know, or for missing parts."""
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise DataError("the model's card is not JSON", why=str(error), do="Fetch the model again.") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else values
-        raise DataError(
-            f"the model's card has format {found!r}", why=f"this Mayfly reads {FORMAT}", do="Use the Mayfly that made it."
-        )
-    names = {item.name for item in fields(Card)}
-    missing = sorted(
-        item.name for item in fields(Card) if item.default is item.default_factory is MISSING and item.name not in values
-    )
-    if missing:
-        raise DataError("the model's card is incomplete", why="no " + ", ".join(missing), do="Fetch the model again.")
-    return Card(**{name: values[name] for name in names & values.keys()})
+    """Read a card. Raises DataError for a format that is not known here, and for what no training of ours writes."""
+    values = read_values(text)
+    return Card(**{**values, "series": [CardSeries(**one) for one in values["series"]]})
 
 
 def read_card(source: Path | bytes) -> Card:
-    """Read the card of a model file, or of the first bytes of one. Loads no tensor and runs no code. Raises DataError."""
+    """Read the card of a model file, or of the first bytes of one. Raises DataError."""
     if isinstance(source, bytes):
         return _card_of(_header_of(source, "the model"), "the model")
     try:
         with source.open("rb") as file:
             length = file.read(_LENGTH_BYTES)
-            start = length + file.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
+            start = length + file.read(min(int.from_bytes(length, "little"), MOST_HEADER_BYTES))
+            size = source.stat().st_size
     except OSError as error:
         raise DataError(f"cannot read model {source}", why=str(error.strerror), do="Check the path.") from error
     header = _header_of(start, str(source))
-    _check_size(header, source, len(start))
+    _check_size(header, source, len(start), size)
     return _card_of(header, str(source))
 
 
@@ -98,37 +116,39 @@ def header_bytes(start: bytes) -> int:
     return _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "little")
 
 
-def _header_of(start: bytes, name: str) -> dict[str, Any]:
+def _header_of(start: bytes, name: str) -> Fields:
     length = int.from_bytes(start[:_LENGTH_BYTES], "little")
-    if len(start) <= _LENGTH_BYTES or length > _MAX_HEADER_BYTES or len(start) < _LENGTH_BYTES + length:
+    if len(start) <= _LENGTH_BYTES or length > MOST_HEADER_BYTES or len(start) < _LENGTH_BYTES + length:
         raise _broken(name, "it has no safetensors header, or only a part of one")
+    body = start[_LENGTH_BYTES : _LENGTH_BYTES + length]
     try:
-        header = json.loads(start[_LENGTH_BYTES : _LENGTH_BYTES + length])
-    except ValueError as error:
-        raise _broken(name, "its header is not JSON") from error
-    if not isinstance(header, dict):
-        raise _broken(name, "its header is not an object")
-    return header
+        return read_object(body, most_bytes=MOST_HEADER_BYTES, most_number=MOST_CARD_NUMBER, name="its header")
+    except Unsound as error:
+        raise _broken(name, str(error)) from error
 
 
-def _check_size(header: dict[str, Any], path: Path, header_bytes: int) -> None:
+def _check_size(header: Fields, path: Path, header_bytes: int, size: int) -> None:
     """Compare the file's length with what its header promises: half an upload must not pass for a model."""
     try:
-        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-        promised = header_bytes + max(ends, default=0)
-    except (KeyError, IndexError, TypeError) as error:
-        raise _broken(str(path), "its header describes a tensor without its place") from error
-    if path.stat().st_size != promised:
-        raise _broken(str(path), f"it has {path.stat().st_size} bytes where its header promises {promised}")
+        tensors = [item.fields() for key, item in header.entries().items() if key != "__metadata__"]
+        ends = [tensor.value("data_offsets").items(least=2, most=2)[1].whole() for tensor in tensors]
+    except Unsound as error:
+        raise _broken(str(path), f"a tensor has no place in it: {error}") from error
+    promised = header_bytes + max(ends, default=0)
+    if size != promised:
+        raise _broken(str(path), f"it has {size} bytes where its header promises {promised}")
 
 
-def _card_of(header: dict[str, Any], name: str) -> Card:
-    metadata = header.get("__metadata__")
-    if not isinstance(metadata, dict) or METADATA_KEY not in metadata:
+def _card_of(header: Fields, name: str) -> Card:
+    try:
+        text = header.table("__metadata__").text(METADATA_KEY, "", most=MOST_HEADER_BYTES)
+    except Unsound as error:
+        raise _broken(name, str(error)) from error
+    if not text:
         raise DataError(
             f"{name} has no card", why="it was not made by Mayfly", do="Give a model that `mayfly models list` shows."
         )
-    return card_from_json(metadata[METADATA_KEY])
+    return card_from_json(text)
 
 
 def _broken(name: str, why: str) -> DataError:

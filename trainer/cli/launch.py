@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
 from trainer.cli.watch import Watch
 from trainer.control.drive import drive, start
+from trainer.control.dry_run import dry_run_note
 from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
@@ -32,6 +34,8 @@ from trainer.cost.planner import workload
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle
+from trainer.launch.checks import account_checks, ask_all, limit_seconds
+from trainer.launch.images import is_supported
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
 from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
@@ -86,10 +90,14 @@ def run(arguments: argparse.Namespace) -> int:
         ready = _preflight(arguments, settings, machines, check, access, console)
         lines = plan_lines(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
-            return _print_plan(arguments, ready, lines)
+            return _dry_run(arguments, ready, lines, access)
         for line in lines:
             console.line(line)
-        _ask(arguments, access)
+        _refuse_unasked(arguments, access)
+        console.update("asking the account whether it would launch this ...")
+        for note in _checked(ready, access, sweep=True):
+            console.line(f"note: {note}")
+        _ask(arguments, ready.plan, access)
         candles = _uploaded(ready, access, console)
         record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
         with StopSignal().installed() as stop:  # from here on Ctrl-C is stored in the run's record
@@ -128,7 +136,8 @@ def _preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, own_files=contents(job))
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
-        found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
+        dry_run = bool(arguments.dry_run)
+        found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal, dry_run=dry_run)
     for note in found.notes:
         console.line(note)
     _report_settled(settled, console)
@@ -138,8 +147,8 @@ def _preflight(
         )
     if found.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
-        raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)
-    job = with_settings(portable(found.job), symbols=tuple(found.candles.bars), timeframe=found.candles.timeframe)
+        raise UsageError("there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
+    job = with_settings(portable(found.job), symbols=list(found.candles.bars), exclude=[], timeframe=found.candles.timeframe)
     plan = make_plan(
         job,
         workload(job, found.candles.bars),
@@ -175,23 +184,47 @@ def _report_settled(settled: Future[Settling] | None, console: Console) -> None:
         console.line(f"warning: an earlier run could not be settled: {error}")
 
 
-def _print_plan(arguments: argparse.Namespace, ready: Ready, lines: list[str]) -> int:
+def _dry_run(arguments: argparse.Namespace, ready: Ready, lines: list[str], access: Access) -> int:
+    """Print the plan, then what the account says to it. It sweeps nothing: a dry run changes nothing."""
+    if not arguments.json:
+        say(*lines)
+    return _print_notes(arguments, ready, _checked(ready, access, sweep=False))
+
+
+def _print_notes(arguments: argparse.Namespace, ready: Ready, notes: list[str]) -> int:
     if arguments.json:
         known = {"stack": ready.outputs.stack, "job": ready.job.to_dict(), "data": ready.candles.to_dict()}
-        say_json({"dry_run": True, **known, **ready.plan.to_dict()})
+        say_json({"dry_run": True, **known, **ready.plan.to_dict(), "notes": notes})
     else:
-        say(*lines, "dry run: nothing was uploaded and nothing launched")
+        say(*(f"note: {note}" for note in notes), "dry run: nothing was uploaded and nothing launched")
     return 0
 
 
-def _ask(arguments: argparse.Namespace, access: Access) -> None:
-    """Ask before money is spent: never in a rehearsal. Raises UsageError where nobody can answer, Stopped for a no."""
+def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
+    """Return what the account has to say to the plan. Raises ours for what would fail."""
+    now, seconds = utc_now(), limit_seconds(access)
+    record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=now, now=now)
+    checks = account_checks(access, ready.outputs, ready.plan, sweep=sweep)
+    checks["the request"] = partial(dry_run_note, access, ready.outputs, record, seconds=seconds)
+    return ask_all(checks, seconds=seconds)
+
+
+def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
+    """Raise UsageError where money would be spent and nobody can be asked."""
     if access.rehearsal or arguments.yes:
         return
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "--json was given" if arguments.json else "there is no terminal to ask on"
         raise UsageError("this would spend money, and nobody said yes", why=why, do="Add -y to launch, or --dry-run to look.")
-    if ask("Launch? [y/N] ").lower() not in ("y", "yes"):
+
+
+def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
+    """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
+    if access.rehearsal or arguments.yes:
+        return
+    unknown = [one.machine.name for one in plan.candidates if not one.refused and not is_supported(one.machine)]
+    on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
+    if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
         raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
 
 
@@ -201,8 +234,9 @@ def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
     if not files:
         return ready.candles
     size = sum(file.bytes for file in files) / 1e6
-    console.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/ ...")
-    return upload_candles(ready.candles, files, access, bucket=bucket)
+    data_set = ready.job.data.set
+    console.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
+    return upload_candles(ready.candles, files, access, bucket=bucket, data_set=data_set)
 
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, console: Console) -> int:

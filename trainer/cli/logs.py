@@ -8,11 +8,13 @@ import time
 
 from trainer.cli.connect import connected
 from trainer.cli.output import say_json, say_text
-from trainer.control.cloud import AwsCloud
+from trainer.control.boot_log import boot_log
+from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
 from trainer.control.settle import settle_run
 from trainer.errors import UsageError
-from trainer.runs.store import PART_BYTES, Objects, given, read_record
+from trainer.runs.keys import NodeKeys
+from trainer.runs.store import PART_BYTES, given, read_record
 from trainer.stack import read_stack
 
 MOST_LOG_BYTES = 256 * 1024 * 1024  # of a log, in all its parts; what is beyond is not shown
@@ -26,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--follow and --json don't go together", why="--json prints one document", do="Leave one out.")
     with connected(rehearse=arguments.rehearse, program=False) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
-        reader = LogReader(cloud.objects, arguments.run)
+        reader = LogReader(cloud, arguments.run)
         text = _tail(reader.read_new(), arguments.tail)
         if arguments.json:
             say_json({"run_id": arguments.run, "lines": text.splitlines()})
@@ -42,17 +44,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class LogReader:
-    """Reads the log parts of one run, each once, in order; of each, and of all together, no more than a node of ours sends."""
+    """Reads the log parts of one run, each once, in order; of each, and of all together, no more than a node of ours sends.
 
-    def __init__(self, objects: Objects, run_id: str) -> None:
-        self._objects, self._run_id = objects, run_id
+    Of a node that has sent no part (its agent never spoke) it reads what the boot left: bootstrap.log, else the console.
+    """
+
+    def __init__(self, cloud: Cloud, run_id: str) -> None:
+        self._cloud, self._objects, self._run_id = cloud, cloud.objects, run_id
         self._last: dict[str, str] = {}  # prefix -> its last part that was read
+        self._booted: dict[str, str] = {}  # prefix -> the log of its boot, as far as it was read
         self._bytes = 0
 
     def read_new(self) -> str:
         """Return the text of the parts that came since the last call. Raises UsageError where there is no such run."""
         record, _ = read_record(self._objects, self._run_id)
-        return "".join(self._read(keys.log) for keys in record.nodes)
+        return "".join(self._read(keys.log) or self._read_boot(keys) for keys in record.nodes)
+
+    def _read_boot(self, keys: NodeKeys) -> str:
+        if keys.log in self._last:
+            return ""
+        before, text = self._booted.get(keys.log, ""), boot_log(self._cloud, keys)
+        if not text.startswith(before):  # S3 has what only the console had; or its beginning was cut off
+            return ""
+        self._booted[keys.log] = text
+        return text[len(before) :]
 
     def _read(self, prefix: str) -> str:
         text = ""

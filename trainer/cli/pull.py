@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         if settled.receipt is not None:
             files.append(folder / "receipt.json")
             write_whole(files[-1], json.dumps(settled.receipt, indent=2).encode())
-        log = LogReader(cloud.objects, arguments.run).read_new()
+        log = LogReader(cloud, arguments.run).read_new()
         if log:
             files.append(folder / "log.txt")
             write_whole(files[-1], log.encode())

@@ -43,6 +43,8 @@ class Cloud(Protocol):
 
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None: ...
 
+    def console_output(self, *, instance_id: str) -> str: ...
+
     def scheduled(self, *, name: str) -> datetime | None: ...
 
     def arm_sweep(self, *, name: str, run_id: str, at: datetime) -> None: ...
@@ -97,6 +99,15 @@ class AwsCloud:
                     failure = failure or aws_error(error, f"cannot terminate {instance_id}")
         if failure is not None:
             raise failure
+
+    def console_output(self, *, instance_id: str) -> str:
+        """Return what an instance printed on its console (EC2 keeps 64 KB, for an hour after its end); '' where it has none."""
+        try:
+            return str(self._ec2.get_console_output(InstanceId=instance_id).get("Output") or "")
+        except (BotoCoreError, ClientError) as error:
+            if error_code(error) in NO_INSTANCE:
+                return ""
+            raise aws_error(error, f"cannot read the console of {instance_id}") from error
 
     def scheduled(self, *, name: str) -> datetime | None:
         """Return the instant at which a one-time schedule fires, or None where there is none."""

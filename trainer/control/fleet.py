@@ -78,6 +78,7 @@ def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
         "role_id": record.instance_role_id,
         "bundle_key": record.bundle_key,
         "bundle_sha256": record.bundle_sha256,
+        "boot_seconds": str(record.ladder[launch.rung].boot_seconds),
     }
 
 

@@ -9,14 +9,15 @@ from datetime import datetime
 from typing import TypeVar
 
 from trainer.artifacts.names import is_model_file
+from trainer.control.boot_log import boot_log
 from trainer.control.cloud import Cloud
-from trainer.errors import ConnectionFailed, TrainingFailed
+from trainer.errors import ConnectionFailed, TrainerError, TrainingFailed
+from trainer.reading import Unsound
 from trainer.registry.cards import card_of
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
-from trainer.runs.reading import Unsound
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import (
     MOST_MODELS,
@@ -54,7 +55,17 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         ),
         may_start=may_start,
     )
+    if record.state in ("running", "ending") and not alive and seen.result is None:
+        seen = replace(seen, boot_log=_boot_log(cloud, record))
     return replace(seen, models=models_seen(objects, record, seen.result)) if _to_be_closed(record, seen, now) else seen
+
+
+def _boot_log(cloud: Cloud, record: RunRecord) -> str:
+    """Return what the run's last instance left of its boot; '' where AWS does not give it out: a run ends without it."""
+    try:
+        return boot_log(cloud, record.nodes[-1]) if record.nodes else ""
+    except TrainerError:
+        return ""
 
 
 def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:

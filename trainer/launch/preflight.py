@@ -57,9 +57,10 @@ def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceTy
 
 
 def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str) -> str:
-    """Resolve the image line to an id, and check that the template sizes the image's own root disk.
+    """Resolve the image line to an id, and check that the template sizes the image's own root disk, and large enough.
 
-    A wrong device name adds a second volume and leaves the root at its default size, without an error.
+    A wrong device name adds a second volume and leaves the root at its default size, without an error. A volume smaller than
+    the image's snapshot is refused at the launch.
     """
     parameter = outputs.images[line]
     image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
@@ -76,7 +77,17 @@ def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str) -> str
     if names and root not in names:
         why = f"the template sizes {', '.join(names)}"
         raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Set the image line's root device in Pulumi.")
+    needed, given = _root_gib(images[0], root), _root_gib({"BlockDeviceMappings": disks}, root)
+    if 0 < given < needed:
+        why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
+        raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
     return image_id
+
+
+def _root_gib(mapped: Any, root: str) -> int:
+    """Return the size of the root volume in a list of block devices, 0 where it names none."""
+    sizes = [disk.get("Ebs", {}).get("VolumeSize", 0) for disk in mapped["BlockDeviceMappings"] if disk["DeviceName"] == root]
+    return int(max(sizes, default=0))
 
 
 def _zones(ec2: Any, *, names: Sequence[str], subnets: dict[str, str]) -> dict[str, tuple[str, ...]]:

@@ -24,8 +24,12 @@ def chunk_models() -> list[str]:
 
 def network_of(name: str) -> Any:
     """Return the `network` module of a model's home: `build`, and `stacked` where the model has a stacked form. Loads torch."""
-    home = OWN if name == OWN.name else MODELS[name]
-    return import_module(f"{home.__module__}.network")
+    return import_module(f"{home_of(name).__module__}.network")
+
+
+def home_of(name: str) -> type[ModelSettings]:
+    """Return the settings of the model of this name, which `is_known`."""
+    return OWN if name == OWN.name else MODELS[name]
 
 
 def is_known(name: str) -> bool:

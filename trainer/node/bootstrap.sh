@@ -12,8 +12,7 @@ cap_minutes='@@CAP_MINUTES@@'
 
 root=${MAYFLY_ROOT:-}
 timer=mayfly-deadline
-agent=
-log_key=
+child= teller= signaled= log_key=
 declare -A tag=()
 
 refuse() {
@@ -38,12 +37,14 @@ check_where_we_are() {
     done
     systemctl=$root/bin/systemctl poweroff=$root/bin/poweroff
     python=${MAYFLY_DESK_PYTHON:?}
+    image_python=$python
   else
     # cloud-init runs user data from its own folder; a copy started by hand on somebody's EC2 desk lies elsewhere.
     [[ $EUID == 0 && $(readlink -f "$0") == /var/lib/cloud/instances/*/scripts/* ]] || refuse "not started by cloud-init"
     [[ $(cat /sys/class/dmi/id/sys_vendor) == "Amazon EC2" ]] || refuse "this machine is no EC2 instance"
     systemctl=$(type -P systemctl) poweroff=$(type -P poweroff)
-    python=/opt/pytorch/bin/python
+    python=/usr/bin/python3 # Ubuntu's own: the log gets out of an image that lacks all else
+    image_python=/opt/pytorch/bin/python
   fi
 }
 
@@ -86,14 +87,38 @@ power_off() {
   trap '' TERM INT
   set +e
   echo "bootstrap: powering off, exit code $code"
+  if [[ -n $teller ]]; then kill -KILL "$teller"; wait "$teller"; fi 2> /dev/null
   if [[ -n $log_key ]]; then
     timeout 20 "$python" -I -c "$s3" put "$log_key" "$root/var/log/cloud-init-output.log"
   fi
   "$systemctl" poweroff || "$poweroff" --force
 }
 
-on_signal() { # the operating system is shutting down: the agent reports, and power_off follows
-  if [[ -n $agent ]]; then kill -TERM "$agent" 2> /dev/null || true; else exit 143; fi
+on_signal() { # the operating system is shutting down: the agent reports, or the stage ends, and power_off follows
+  signaled=1
+  if [[ -n $child ]]; then kill -TERM "$child" 2> /dev/null || true; else exit 143; fi
+}
+
+await_child() { # return its exit code, however many signals come meanwhile: a trapped one ends `wait` early
+  local code=0
+  while :; do
+    wait "$child" && code=0 || code=$?
+    kill -0 "$child" 2> /dev/null || break
+  done
+  child=
+  return "$code"
+}
+
+# In the background, since bash answers a signal only between two commands; within what is left of the boot's time.
+stage() { # what, command ...
+  local left=$((boot_ends - $(date +%s))) code=0
+  echo "bootstrap: $1" >&2
+  timeout --kill-after=10 "$((left > 1 ? left : 1))" "${@:2}" &
+  child=$!
+  await_child || code=$?
+  [[ -z $signaled ]] || exit 143
+  ((code != 124)) || echo "bootstrap: the boot is not over after $boot_seconds s" >&2
+  ((code == 0)) || { echo "bootstrap: failed: $1 (exit code $code)" >&2; exit "$code"; }
 }
 
 # The standard library is all that is sure to be there before the first download.
@@ -149,6 +174,12 @@ def s3(method, key, body=None):  # AWS Signature Version 4
     return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method))
 
 
+def put_log(key, path):
+    with open(path, "rb") as source:
+        source.seek(max(0, os.path.getsize(path) - (1 << 18)))
+        s3("PUT", key, source.read())
+
+
 if sys.argv[1] == "tags":
     for name in sys.argv[2:]:
         print(f"{name}={metadata('instance-id' if name == 'instance_id' else f'tags/instance/{name}')}")
@@ -161,43 +192,73 @@ elif sys.argv[1] == "get":
     if digest.hexdigest() != sys.argv[4]:
         sys.exit(f"bootstrap: {sys.argv[2]} has sha256 {digest.hexdigest()}, the tag says {sys.argv[4]}")
 elif sys.argv[1] == "put":
-    with open(sys.argv[3], "rb") as source:
-        s3("PUT", sys.argv[2], source.read())
+    put_log(*sys.argv[2:])
+elif sys.argv[1] == "tell":  # the lease and the log, until the agent has a log of its own or the boot's time is over
+    instance_id, lease_key, log_key, path, agents_log, ends = sys.argv[2:]
+    renewed, sent = 0.0, 0
+    while time.time() < float(ends) and not os.path.exists(agents_log):
+        try:
+            if time.time() > renewed + 10:
+                renewed = time.time()
+                now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+                lease = {"instance_id": instance_id, "at": f"{now.isoformat()}Z",
+                         "lease_until": f"{(now + datetime.timedelta(seconds=90)).isoformat()}Z"}
+                s3("PUT", lease_key, json.dumps(lease).encode())
+            if os.path.getsize(path) != sent:
+                sent = os.path.getsize(path)
+                put_log(log_key, path)
+        except OSError as error:  # HTTP's too
+            print(f"bootstrap: {error}", file=sys.stderr)
+            time.sleep(10)
+        time.sleep(0.5)
 PYTHON
 )
 
 read_tags() {
   local name value
   while IFS='=' read -r name value; do tag[$name]=$value; done \
-    < <("$python" -I -c "$s3" tags project run_id attempt node deadline role_id instance_id bundle_key bundle_sha256)
+    < <("$python" -I -c "$s3" tags project run_id attempt node deadline role_id instance_id bundle_key bundle_sha256 boot_seconds)
   local -A shape=([project]='[a-z0-9-]+' [run_id]='[a-z0-9-]+' [attempt]='[0-9]+' [node]='[0-9]+'
-    [deadline]='[0-9T:Z-]+' [role_id]='[A-Z0-9]+' [instance_id]='i-[0-9a-z]+' [bundle_key]='[A-Za-z0-9/._-]+' [bundle_sha256]='[0-9a-f]{64}')
+    [deadline]='[0-9T:Z-]+' [role_id]='[A-Z0-9]+' [instance_id]='i-[0-9a-z]+' [bundle_key]='[A-Za-z0-9/._-]+' [bundle_sha256]='[0-9a-f]{64}'
+    [boot_seconds]='[1-9][0-9]{0,3}')
   for name in "${!shape[@]}"; do
     [[ ${tag[$name]:-} =~ ^${shape[$name]}$ ]] || { echo "bootstrap: tag $name is '${tag[$name]:-}'" >&2; exit 103; }
   done
   [[ ${tag[project]} == "$project" ]] || { echo "bootstrap: project is ${tag[project]}, not $project" >&2; exit 103; }
   # The keys that this instance's role lets it write begin with its own id.
-  log_key=attempts/${tag[role_id]}:${tag[instance_id]}/${tag[run_id]}/${tag[attempt]}/${tag[node]}/bootstrap.log
+  own=${tag[role_id]}:${tag[instance_id]}/${tag[run_id]}/${tag[attempt]}/${tag[node]}
+  log_key=attempts/$own/bootstrap.log
+}
+
+# From here on the instance is heard of: its lease and this log go to S3 while the slow stages run.
+tell() {
+  "$python" -I -c "$s3" tell "${tag[instance_id]}" "live/$own.json" "$log_key" "$root/var/log/cloud-init-output.log" \
+    "$home/agent.log" "$boot_ends" &
+  teller=$!
 }
 
 fetch_code() {
-  "$python" -I -c "$s3" get "${tag[bundle_key]}" "$home/bundle.zip" "${tag[bundle_sha256]}"
+  stage "fetch the code" "$python" -I -c "$s3" get "${tag[bundle_key]}" "$home/bundle.zip" "${tag[bundle_sha256]}"
   rm -rf "$home/code"
-  "$python" -I -m zipfile -e "$home/bundle.zip" "$home/code"
+  stage "unpack it" "$python" -I -m zipfile -e "$home/bundle.zip" "$home/code"
 }
 
 # A venv of our own beside the image's packages (or the desk's): ours come first, theirs by one .pth line a folder. Not
 # --system-site-packages: from a python that is itself in a venv, as /opt/pytorch is, that shows the system's packages
 # and not its own. Nested .pth files are not read, so an editable install of a checkout stays invisible.
 make_venv() {
-  "$python" -m venv --without-pip "$home/venv"
+  [[ -x $image_python ]] \
+    || { echo "bootstrap: the image has no $image_python: set image_line to a PyTorch Deep Learning AMI, and pulumi up" >&2; exit 103; }
+  stage "make the environment" "$image_python" -m venv --without-pip "$home/venv"
   if [[ -z $root ]]; then
     # --no-compile: 6 s of a core instead of 23 for 650 MB, most of which is never imported (2026-11-22).
-    "$python" -m pip --python "$home/venv/bin/python" install --quiet --disable-pip-version-check --no-cache-dir --no-compile \
+    stage "install packages" "$image_python" -m pip --python "$home/venv/bin/python" install --quiet \
+      --disable-pip-version-check --no-cache-dir --no-compile \
       --only-binary :all: --require-hashes --no-deps -r "$home/code/trainer/node/requirements.lock"
   fi
-  "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' \
-    > "$("$home/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+  stage "add the image's packages" "$image_python" -c 'import pathlib, site, sys, sysconfig
+folder = sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]})
+pathlib.Path(folder, "beside.pth").write_text("\n".join(site.getsitepackages()) + "\n")' "$home/venv"
 }
 
 scratch_folder() { # the image mounts local NVMe here, where the type has it
@@ -216,8 +277,8 @@ After=network-online.target systemd-resolved.service
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/true
-ExecStop=-/bin/kill -TERM $agent
-ExecStop=-/usr/bin/tail --pid=$agent -f /dev/null
+ExecStop=-/bin/kill -TERM $child
+ExecStop=-/usr/bin/tail --pid=$child -f /dev/null
 TimeoutStopSec=75
 UNIT
   "$systemctl" daemon-reload && "$systemctl" start mayfly-agent.service
@@ -238,23 +299,23 @@ main() {
   read_tags
   deadline=$(date -u -d "${tag[deadline]}" +%s)
   arm "$((deadline < cap ? deadline : cap))"
+  boot_seconds=${tag[boot_seconds]}
+  boot_ends=$((${booted_at%.*} + boot_seconds))
 
+  tell
   fetch_code
   make_venv
   MAYFLY_WORK=$(scratch_folder)
   mkdir -p "$MAYFLY_WORK"
   cd "$MAYFLY_WORK"
+  ln -sfn "$MAYFLY_WORK/node.log" "$home/agent.log" # once the agent writes it, the agent speaks for the machine
   export MAYFLY_WORK MAYFLY_BOOTED_AT=$booted_at PYTHONPATH=$home/code PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+  echo "bootstrap: start the agent" >&2
   "$home/venv/bin/python" -m trainer.node.agent &
-  agent=$!
+  child=$!
   # In a rehearsal every process of the node gets the signal by itself.
   [[ -n $root ]] || announce_shutdown || echo "bootstrap: a shutdown will not be announced to the agent" >&2
-  local code=0
-  while :; do
-    wait "$agent" && code=0 || code=$?
-    kill -0 "$agent" 2> /dev/null || break # a trapped signal ends `wait` early
-  done
-  exit "$code"
+  await_child
 }
 
 main

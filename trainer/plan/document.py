@@ -19,11 +19,13 @@ from trainer.data.splits import Span, Spans
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.own_file import OwnFile
-from trainer.plan.checked import Checked
+from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.settings import TargetSettings
+from trainer.symbols import flaw
 
 FORMAT = 1
 LARGEST_BYTES = 1 << 28
+MOST_COUNT = 1 << 53  # of bytes and rows
 SPANS = ("train", "validation", "test")
 
 
@@ -181,7 +183,7 @@ class DataPlan:
             for key in wanted[table].keys() | made_for.get(table, {}).keys()
             if wanted[table].get(key) != made_for.get(table, {}).get(key)
         )
-        missing = [symbol for symbol in job.data.symbols if symbol not in self.symbols and symbol not in self.refused]
+        missing = [symbol for symbol in job.data.chosen(()) if symbol not in self.symbols and symbol not in self.refused]
         folds = {len(entry.folds) for entry in self.symbols.values()} - {job.data.folds}
         if others or missing or folds:
             why = (
@@ -194,9 +196,12 @@ class DataPlan:
             raise DataError("the plan is of another job", why=why, do="Plan again: leave --plan out.")
 
 
+_NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe")
+
+
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:
     """Return the settings of a job that planning reads, as JSON values."""
-    data = {key: value for key, value in job.to_dict()["data"].items() if key not in ("path", "symbols", "timeframe")}
+    data = {key: value for key, value in job.to_dict()["data"].items() if key not in _NOT_PLANNED_BY}
     model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
     return {"data": data, "model": model, "target": {"name": job.target.name, **target_values(job.target)}}
 
@@ -214,56 +219,55 @@ def sha256_of_plan(content: bytes) -> str:
 def read_plan(content: bytes) -> DataPlan:
     """Read plan.json. Raises DataError for anything that no planning writes."""
     try:
-        if len(content) > LARGEST_BYTES:
-            raise ValueError(f"it has {len(content)} bytes, {LARGEST_BYTES} are the most")
-        return _plan(Checked(json.loads(content, parse_constant=_no_constant), "plan"))
-    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        return _plan(read_object(content, most_bytes=LARGEST_BYTES, name="the plan"))
+    except Unsound as error:
         raise DataError("the plan can't be used", why=str(error)[:300], do="Plan again: leave --plan out.") from error
 
 
-def _plan(value: Checked) -> DataPlan:
-    keys = ("format", "made_for", "timeframe", "inputs", "synthetic", "files", "symbols", "refused")
-    parts = value.table(keys)
-    if parts["format"].number() != FORMAT:
-        raise ValueError(f"its format is {parts['format'].number()}, this version reads {FORMAT}")
+def _plan(fields: Fields) -> DataPlan:
+    if (written := fields.whole("format")) != FORMAT:
+        raise Unsound(f"its format is {written}, this version reads {FORMAT}")
+    parts = fields.exactly(("format", "made_for", "timeframe", "inputs", "synthetic", "files", "symbols", "refused"))
     files = tuple(_file(item) for item in parts["files"].items())
-    symbols = {name: _symbol(name, item) for name, item in parts["symbols"].entries().items()}
-    refused = {name: _refused(name, item) for name, item in parts["refused"].entries().items()}
+    symbols = {name: _symbol(name, item) for name, item in parts["symbols"].fields().entries().items()}
+    refused = {name: _refused(name, item) for name, item in parts["refused"].fields().entries().items()}
     if symbols.keys() & refused.keys():
-        raise ValueError(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
+        raise Unsound(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
+    if wrong := [name for name in (*symbols, *refused) if flaw(name)]:
+        raise Unsound(f"{wrong[0][:80]!r} is no symbol: {flaw(wrong[0])}")
     unknown = {name for entry in symbols.values() for name in entry.files} - {file.file for file in files}
     if unknown:
-        raise ValueError(f"{sorted(unknown)[0]!r} is none of its files")
+        raise Unsound(f"{sorted(unknown)[0]!r} is none of its files")
     made_for = {
-        table: {key: item.plain() for key, item in settings.entries().items()}
-        for table, settings in parts["made_for"].table(("data", "model", "target")).items()
+        table: {key: item.plain() for key, item in settings.fields().entries().items()}
+        for table, settings in parts["made_for"].fields().exactly(("data", "model", "target")).items()
     }
     return DataPlan(
         made_for=made_for,
         timeframe=parts["timeframe"].text(),
-        inputs=tuple(item.text() for item in parts["inputs"].items(least=1)),
-        synthetic=parts["synthetic"].flag(),
+        inputs=tuple(item.text(most=MOST_TEXT) for item in parts["inputs"].items(least=1)),
+        synthetic=parts["synthetic"].truth(),
         files=files,
         symbols=symbols,
         refused=refused,
     )
 
 
-def _file(value: Checked) -> PlannedFile:
-    parts = value.table(("file", "bytes", "sha256", "bars", "symbols"))
+def _file(value: Value) -> PlannedFile:
+    parts = value.fields().exactly(("file", "bytes", "sha256", "bars", "symbols"))
     return PlannedFile(
         file=parts["file"].file_name(),
-        bytes=parts["bytes"].number(),
+        bytes=parts["bytes"].whole(most=MOST_COUNT),
         sha256=parts["sha256"].sha256(),
-        bars=parts["bars"].number(),
+        bars=parts["bars"].whole(most=MOST_COUNT),
         symbols=tuple(item.text() for item in parts["symbols"].items()),
     )
 
 
-def _refused(symbol: str, value: Checked) -> RefusedSymbol:
-    parts = value.table(("bars", "what", "why", "do"))
-    texts = {key: parts[key].text(longest=2000) for key in ("what", "why", "do")}
-    return RefusedSymbol(symbol=symbol, bars=parts["bars"].number(), **texts)
+def _refused(symbol: str, value: Value) -> RefusedSymbol:
+    parts = value.fields().exactly(("bars", "what", "why", "do"))
+    texts = {key: parts[key].text(most=MOST_TEXT) for key in ("what", "why", "do")}
+    return RefusedSymbol(symbol=symbol, bars=parts["bars"].whole(), **texts)
 
 
 def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
@@ -283,52 +287,48 @@ def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
 _SYMBOL_KEYS = ("files", "rows", "bars", "first", "last", "sha256", "calendar", "holes", "target", "horizon_bars", "folds")
 
 
-def _symbol(symbol: str, value: Checked) -> SymbolPlan:
-    parts = value.table(_SYMBOL_KEYS)
-    bars = parts["bars"].number(least=1)
+def _symbol(symbol: str, value: Value) -> SymbolPlan:
+    parts = value.fields().exactly(_SYMBOL_KEYS)
+    bars = parts["bars"].whole(least=1, most=MOST_COUNT)
     return SymbolPlan(
         symbol=symbol,
         files=tuple(item.file_name() for item in parts["files"].items()),
-        rows=parts["rows"].number(least=bars),
+        rows=parts["rows"].whole(least=bars, most=MOST_COUNT),
         bars=bars,
         first=parts["first"].text(),
         last=parts["last"].text(),
         sha256=parts["sha256"].sha256(),
         calendar=parts["calendar"].choice((*CALENDARS[1:], *EXCHANGES)),  # chosen: not auto
         holes=_holes(parts["holes"], bars),
-        target={key: item.plain() for key, item in parts["target"].entries().items()},
-        horizon_bars=parts["horizon_bars"].number(least=1, most=bars),
+        target={key: item.plain() for key, item in parts["target"].fields().entries().items()},
+        horizon_bars=parts["horizon_bars"].whole(least=1, most=bars),
         folds=tuple(_fold(item, bars) for item in parts["folds"].items(least=1)),
     )
 
 
-def _holes(value: Checked, bars: int) -> tuple[tuple[int, int], ...]:
+def _holes(value: Value, bars: int) -> tuple[tuple[int, int], ...]:
     ranges, end = [], 0
     for item in value.items():
-        start, stop = item.range(least=max(1, end), most=bars)  # no hole lies before the first bar
+        start, stop = item.span(least=max(1, end), most=bars)  # no hole lies before the first bar
         if start == stop:
-            raise ValueError(f"{item.name} is empty")
+            raise Unsound(f"{item.name} is empty")
         ranges.append((start, stop))
         end = stop + 1  # what touches the range before is part of it
     return tuple(ranges)
 
 
-def _fold(value: Checked, bars: int) -> FoldPlan:
-    parts = value.table((*SPANS, "bars", "ties", "chunks"))
+def _fold(value: Value, bars: int) -> FoldPlan:
+    parts = value.fields().exactly((*SPANS, "bars", "ties", "chunks"))
     spans = dict[str, Span]()
     end = 0
     for name in SPANS:
-        start, stop = parts[name].range(least=end, most=bars)
+        start, stop = parts[name].span(least=end, most=bars)
         spans[name], end = Span(start=start, stop=stop), stop
-    found = parts["bars"].table(SPANS)
-    counts = {name: found[name].number(least=1, most=len(spans[name])) for name in SPANS}
+    found = parts["bars"].fields().exactly(SPANS)
+    counts = {name: found[name].whole(least=1, most=len(spans[name])) for name in SPANS}
     return FoldPlan(
         spans=Spans(**spans),
         bars=counts,
-        ties=parts["ties"].number(most=bars),
-        chunks=parts["chunks"].number(most=counts["train"]),
+        ties=parts["ties"].whole(most=bars),
+        chunks=parts["chunks"].whole(most=counts["train"]),
     )
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from trainer.artifacts.card import Card, header_bytes, read_card
+from trainer.artifacts.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.errors import DataError
 from trainer.runs.store import Objects, given
 
 FIRST_BYTES = 256 * 1024  # cards of our models take about 10 KB; a longer header costs a second request
-MOST_BYTES = 16 * 1024 * 1024  # of a header that is fetched to list a model
 
 
 def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
@@ -16,7 +15,7 @@ def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
     if stored is None:
         return None
     needed = header_bytes(stored.body)
-    if FIRST_BYTES < needed <= MOST_BYTES:
+    if FIRST_BYTES < needed <= MOST_HEADER_BYTES:
         stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=needed)) or stored
     try:
         return read_card(stored.body)

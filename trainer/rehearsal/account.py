@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from trainer.rehearsal import wire
 from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.clock import Clock
+from trainer.rehearsal.iam_policies import Authorization, Decision, IamPolicy
 from trainer.rehearsal.keys import Credentials, Keyring, Kind
 from trainer.rehearsal.object_log import ObjectLog
 from trainer.rehearsal.wire import Answer, Call
@@ -34,6 +35,25 @@ class Delivery:
     at: datetime
     target_arn: str
     error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who was given an access key. An instance's has the name of its role; an IAM user's name is the user's."""
+
+    kind: Kind
+    name: str
+    role: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallerIdentity:
+    """A principal as IAM knows it: what STS says of it, its part of each request's context, and its policies."""
+
+    arn: str
+    user_id: str
+    context: Mapping[str, str]
+    policies: tuple[IamPolicy, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +85,11 @@ class EmbeddedAccount:
     lock: threading.RLock = field(default_factory=threading.RLock)
     storage_lock: threading.RLock = field(default_factory=threading.RLock)  # apart: a large object must not hold up EC2
     functions: dict[str, Function] = field(default_factory=dict)
+    principals: dict[str, Principal] = field(default_factory=dict)  # by access key: who has one
+    identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
+    decisions: deque[tuple[Principal, Authorization, Decision]] = field(default_factory=lambda: deque(maxlen=10_000))
+    quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
+    has_spot_role: bool = True  # as an account that has launched on spot before
     bucket_policies: dict[str, str] = field(default_factory=dict)
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
@@ -76,9 +101,11 @@ class EmbeddedAccount:
     def __post_init__(self) -> None:
         self.world = World(delays=self.delays)
 
-    def credentials(self, kind: Kind, name: str) -> Credentials:
-        """Return the credentials of one principal of this account."""
-        return self.keyring.credentials(self.account, kind, name)
+    def credentials(self, kind: Kind, name: str, *, role: str = "", mark: str = "") -> Credentials:
+        """Give one principal of this account its credentials; `mark` tells several keys of one apart."""
+        own = self.keyring.credentials(self.account, kind, f"{name}{mark}")
+        self.principals[own.access_key] = Principal(kind=kind, name=name, role=role)
+        return own
 
     def moto(self, service: str, operation: str, params: dict[str, Any], *, region: str = REGION) -> dict[str, Any]:
         """Call moto in this account. Raises AwsError with moto's code."""

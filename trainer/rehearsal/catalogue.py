@@ -58,6 +58,13 @@ def gpu_count(instance_type: str) -> int:
     return int(sum(gpu["Count"] for gpu in gpus))
 
 
+def vcpu_count(instance_type: str) -> int:
+    """Return how many vCPUs a type has; 0 for one nobody knows."""
+    if instance_type in _RETIRED:
+        return _RETIRED[instance_type][0]
+    return int(_moto_types().get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 0))
+
+
 def is_known(instance_type: str, catalogue: Catalogue) -> bool:
     """Say whether a type exists in a catalogue, offered or not."""
     return instance_type in _moto_types() or (catalogue == "historic" and instance_type in _RETIRED)

@@ -5,6 +5,7 @@ moto keeps the network, volumes and templates; an instance's life stands in `wor
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
@@ -12,6 +13,8 @@ from trainer.rehearsal.catalogue import retired_offerings, retired_types
 from trainer.rehearsal.launches import launch, launch_fleet, merged_request, template_data
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import STATE_CODES, AwsError, Instance
+
+CONSOLE_BYTES = 64 * 1024  # EC2 keeps so much
 
 
 def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -89,6 +92,15 @@ def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
                 for one, before in changes
             ]
         }
+
+
+def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Show what user data printed, as a system whose cloud-init writes to the console does; the last 64 KB."""
+    with cloud.lock:
+        instance = cloud.world.find(instance_ids=[call.params["InstanceId"]], filters=[], now=cloud.clock.now())[0]
+    log = cloud.root / "sandbox" / instance.id / "var/log/cloud-init-output.log"
+    said = log.read_bytes()[-CONSOLE_BYTES:] if log.is_file() else b""
+    return {"InstanceId": instance.id, "Timestamp": cloud.clock.now(), "Output": base64.b64encode(said).decode()}
 
 
 def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -180,6 +192,7 @@ RULES: Rules = {
     ("ec2", "DescribeInstances"): describe_instances,
     ("ec2", "DescribeInstanceStatus"): describe_instance_status,
     ("ec2", "TerminateInstances"): terminate_instances,
+    ("ec2", "GetConsoleOutput"): get_console_output,
     ("ec2", "DescribeInstanceTypes"): describe_instance_types,
     ("ec2", "DescribeInstanceTypeOfferings"): describe_instance_type_offerings,
     ("ec2", "CreateTags"): create_tags,
@@ -190,4 +203,5 @@ RULES: Rules = {
     ("ec2", "RequestSpotInstances"): refuse("know spot requests apart from fleets"),
     ("ec2", "DeleteFleets"): refuse("keep fleets after their launch"),
     ("ec2", "DescribeFleets"): refuse("keep fleets after their launch"),
+    ("pricing", "GetProducts"): refuse("have a price list"),
 }

@@ -4,8 +4,8 @@ Anybody on this machine can reach its port, and any web page in a browser there.
 Host, without an Origin, and with a signature by a key of this server. Paths of its own ask for a secret in their own way:
 /imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts both).
 
-Which account is meant stands in the access key. Rules are dict in, dict out, one table; see `storage`, `compute`,
-`scheduling` and `lambdas`.
+Which account is meant, and who calls, stands in the access key; `authorization` asks the caller's policies. Rules are dict in,
+dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas` and `identities`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,16 @@ from collections.abc import Callable, Iterable
 from email.utils import format_datetime
 from http.client import responses
 
-from trainer.rehearsal import compute, lambdas, scheduling, signatures, storage, wire
+from trainer.rehearsal import compute, identities, lambdas, quotas, scheduling, signatures, storage, wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules
+from trainer.rehearsal.authorization import authorize
 from trainer.rehearsal.home import FULL
 from trainer.rehearsal.keys import Keyring
 from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
-RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES}
-# What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
-_UNKNOWN_KEY = {
-    "ec2": ("AuthFailure", 401),
-    "s3": ("InvalidAccessKeyId", 403),
-    "iam": ("InvalidClientTokenId", 403),
-    "sts": ("InvalidClientTokenId", 403),
-}
+RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES, **identities.RULES, **quotas.RULES}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
 _MOTOS_OWN = ("moto-api", "favicon.ico", "latest")  # first parts of paths that moto answers itself, whoever asks
@@ -89,8 +83,7 @@ class Front:
         claim = signatures.claim_of(environ)
         account, _, service = wire.account_of(environ)
         if not account:
-            code, status = _UNKNOWN_KEY.get(service, ("UnrecognizedClientException", 403))
-            raise AwsError(code, "The security token included in the request is invalid.", status)
+            raise identities.unknown_key(service)
         signatures.check_time(claim, utc_now())
         secret_key = self._keyring.secret_key(claim.access_key)
         if not signatures.hashes_its_body(environ):
@@ -106,15 +99,36 @@ class Front:
         account, _, _ = wire.account_of(environ)
         call = wire.decode(environ, body)
         if call is None:
-            return wire.to_moto(environ, account, start_response)
-        return self._carry_out(call, start_response)
+            return self._pass_on(environ, account, start_response)
+        cloud = self.cloud(account)
+        try:
+            authorize(cloud, call, wire.access_key_of(environ))
+        except AwsError as error:
+            status, headers, told = wire.encode(call, error)
+            return _respond((status, headers, b"" if environ["REQUEST_METHOD"] == "HEAD" else told), start_response)
+        try:
+            return self._carry_out(cloud, call, start_response)
+        finally:
+            if call.service == "iam" and not call.operation.startswith(("Get", "List")):
+                cloud.identities.clear()
 
-    def _carry_out(self, call: Call, start_response: StartResponse) -> Iterable[bytes]:
-        cloud = self.cloud(call.account)
+    def _pass_on(self, environ: Environ, account: str, start_response: StartResponse) -> Iterable[bytes]:
+        """Let moto answer what no model of botocore has; who is held to policies is allowed nothing of it."""
+        try:
+            _, _, service = wire.account_of(environ)
+            held = identities.principal_of(self.cloud(account), wire.access_key_of(environ), service)
+        except AwsError as error:
+            return _respond(wire.refusal(environ, error), start_response)
+        if held:
+            return _respond(wire.refusal(environ, AwsError("AccessDenied", "Access Denied", 403)), start_response)
+        return wire.to_moto(environ, account, start_response)
+
+    def _carry_out(self, cloud: EmbeddedAccount, call: Call, start_response: StartResponse) -> Iterable[bytes]:
         with cloud.lock:
             cloud.calls.append((call.service, call.operation))
-            before = cloud.world.take_fault(call.operation, after=False)
-            after = None if before else cloud.world.take_fault(call.operation, after=True)
+            asked = not call.params.get("DryRun")  # faults are for calls that do something
+            before = cloud.world.take_fault(call.operation, after=False) if asked else None
+            after = cloud.world.take_fault(call.operation, after=True) if asked and not before else None
         rule = RULES.get((call.service, call.operation))
         if rule is None and not before and not after:
             return wire.to_moto(call.environ, call.account, start_response)

@@ -12,7 +12,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["DESK", "NODE", "FUNC", "TIME"]  # the caller's own, an instance's, a function's, a schedule's
+# The caller's own (an administrator), an instance's, a function's, a schedule's, an IAM user's.
+Kind = Literal["DESK", "NODE", "FUNC", "TIME", "USER"]
 FRESH_SECONDS = 900.0  # as AWS: how far a request's time may be from this machine's
 TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER = "X-Mayfly-Time", "X-Mayfly-Nonce", "X-Mayfly-Signature"
 
@@ -32,7 +33,7 @@ class Keyring:
         self.secret = secret or secrets.token_bytes(32)
 
     def credentials(self, account: str, kind: Kind = "DESK", name: str = "") -> Credentials:
-        """Return a principal's credentials in an account (12 digits); `name` tells nodes, functions and schedules apart."""
+        """Return a principal's credentials in an account (12 digits); `name` tells those of a kind apart."""
         key = access_key(account, kind, name)
         return Credentials(access_key=key, secret_key=self.secret_key(key))
 
@@ -58,5 +59,6 @@ class Keyring:
 
 def access_key(account: str, kind: Kind = "DESK", name: str = "") -> str:
     """Return the access key of a principal. It names its account; keys of Amazon's have no 0, 1, 8 or 9 in them."""
-    prefix, mark = ("AKIA", "") if kind == "DESK" else ("ASIA", hashlib.sha256(name.encode()).hexdigest()[:16].upper())
+    mark = "" if kind == "DESK" else hashlib.sha256(name.encode()).hexdigest()[:16].upper()
+    prefix = "AKIA" if kind in ("DESK", "USER") else "ASIA"  # AKIA: for long; ASIA: a role's, for a while
     return f"{prefix}{account}{kind}{mark}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.catalogue import image_parameters, is_known, retired_offerings
+from trainer.rehearsal.quotas import check_quota
 from trainer.rehearsal.wire import get_model
 from trainer.rehearsal.world import AwsError, Instance, Pool
 
@@ -34,11 +35,7 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
         try:
             if refusal := cloud.world.take_refusal():
                 raise refusal
-            own = {name: value for name, value in override.items() if name not in _FLEET_ONLY}
-            if market == "spot":
-                own["InstanceMarketOptions"] = {"MarketType": "spot"}
-            if override.get("AvailabilityZone"):
-                own["Placement"] = {"AvailabilityZone": override["AvailabilityZone"]}
+            own = own_request(override, spot=market == "spot")
             tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
             request = merged_request(template_data(cloud, region, specification), own, tags)
             instances = launch(cloud, region, request, missing, fleet_id=fleet_id)
@@ -59,6 +56,16 @@ def _candidates(params: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, 
         for override in config.get("Overrides") or [{}]
     ]
     return sorted(pairs, key=lambda pair: float(pair[1].get("Priority", float("inf"))))
+
+
+def own_request(override: dict[str, Any], *, spot: bool) -> dict[str, Any]:
+    """Return what an override of a fleet says about an instance, as parameters of RunInstances."""
+    own = {name: value for name, value in override.items() if name not in _FLEET_ONLY}
+    if spot:
+        own["InstanceMarketOptions"] = {"MarketType": "spot"}
+    if override.get("AvailabilityZone"):
+        own["Placement"] = {"AvailabilityZone": override["AvailabilityZone"]}
+    return own
 
 
 def template_data(cloud: EmbeddedAccount, region: str, specification: dict[str, Any] | None) -> dict[str, Any]:
@@ -107,7 +114,8 @@ def launch(
     marks = request.pop("_marks", [])
     for name in ("ClientToken", "LaunchTemplate", "DryRun"):
         request.pop(name, None)
-    image = _image(cloud, region, request)
+    image = find_image(cloud, region, request)
+    request["ImageId"] = image["ImageId"]
     user_data = base64.b64decode(request.get("UserData", ""))
     if len(user_data) > USER_DATA_LIMIT_BYTES:
         raise AwsError("InvalidUserData.Malformed", f"User data is limited to {USER_DATA_LIMIT_BYTES} bytes")
@@ -118,8 +126,12 @@ def launch(
         market=market,
     )
     _check_pool(cloud, region, pool)
+    check_quota(cloud, pool, count)
     _check_profile(cloud, request)
     behavior = request.get("InstanceInitiatedShutdownBehavior", "stop")
+    if market == "spot" and not cloud.has_spot_role:
+        message = "The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances."
+        raise AwsError("AuthFailure.ServiceLinkedRoleCreationNotPermitted", message, 403)
     if market == "spot" and request.get("InstanceInitiatedShutdownBehavior") == "stop":
         raise AwsError("InvalidParameterCombination", "A shutdown behavior of stop is not supported for spot instances.")
     _add_root_device(request, image["RootDeviceName"])
@@ -143,14 +155,14 @@ def launch(
     ]
 
 
-def _image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> dict[str, Any]:
+def find_image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> dict[str, Any]:
     """Find the image of a request, by id or by the parameter that names it."""
     image_id = str(request.get("ImageId", ""))
     if image_id.startswith("resolve:ssm:"):
         name = image_id.removeprefix("resolve:ssm:")
         if name not in image_parameters():
             raise AwsError("InvalidParameterValue", f"The SSM parameter {name} does not exist")
-        image_id = request["ImageId"] = image_parameters()[name]
+        image_id = image_parameters()[name]
     if not image_id:
         raise AwsError("MissingParameter", "The request must contain the parameter ImageId")
     found = cloud.moto("ec2", "DescribeImages", {"ImageIds": [image_id]}, region=region)["Images"]

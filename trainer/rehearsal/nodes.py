@@ -163,11 +163,11 @@ def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
         user_data=instance.user_data,
         tags=instance.tags,
         tags_enabled=description.get("MetadataOptions", {}).get("InstanceMetadataTags") == "enabled",
-        credentials=_credentials(cloud, instance),
+        credentials=role_credentials(cloud, instance),
     )
 
 
-def _credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials | None:
+def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials | None:
     """Return credentials of the role in the instance's profile, or None where it has none."""
     profile = instance.description.get("IamInstanceProfile", {}).get("Arn", "").rpartition("/")[2]
     if not profile:
@@ -178,9 +178,10 @@ def _credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials 
         return None
     if not roles:
         return None
-    own = cloud.credentials("NODE", instance.id)
+    role = roles[0]["RoleName"]
+    own = cloud.credentials("NODE", instance.id, role=role)
     return RoleCredentials(
-        role=roles[0]["RoleName"],
+        role=role,
         access_key=own.access_key,
         secret_key=own.secret_key,
         session_token="rehearsal",

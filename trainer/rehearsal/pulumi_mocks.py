@@ -45,8 +45,7 @@ class EmbeddedCloud(Mocks):
         if token == "aws:index/getRegion:getRegion":
             return {"region": self.resources.region, "name": self.resources.region, "id": self.resources.region}
         if token == "aws:index/getAvailabilityZones:getAvailabilityZones":
-            filters = [{"Name": "state", "Values": [given.get("state", "available")]}]
-            filters += [{"Name": item["name"], "Values": list(item["values"])} for item in given.get("filters", [])]
+            filters = [{"Name": item["name"], "Values": list(item["values"])} for item in given.get("filters", [])]
             zones = self.resources.client("ec2").describe_availability_zones(Filters=filters)["AvailabilityZones"]
             return {
                 "names": [zone["ZoneName"] for zone in zones],

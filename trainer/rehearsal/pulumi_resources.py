@@ -286,6 +286,14 @@ def _instance_profile(cloud: Resources, name: str, properties: Properties) -> Ma
     return profile_name, {"arn": profile["Arn"], "name": profile_name}
 
 
+@makes("aws:iam/policy:Policy")
+def _policy(cloud: Resources, name: str, properties: Properties) -> Made:
+    policy_name, document = _name(properties, name), properties.pop("policy")
+    given = {**properties.rest(), "policyName": policy_name, "policyDocument": document}
+    policy = cloud.send("iam", "CreatePolicy", given)["Policy"]
+    return policy["Arn"], {"arn": policy["Arn"], "name": policy_name}
+
+
 # --- what instances are made of
 
 

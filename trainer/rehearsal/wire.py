@@ -72,13 +72,20 @@ def account_of(environ: Environ) -> tuple[str, str, str]:
 
     Raises AwsError for a request without an Authorization header. Who may say so is `signatures`' to check.
     """
-    header = environ.get("HTTP_AUTHORIZATION", "")
-    scope = header.partition("Credential=")[2].partition(",")[0]
-    parts = scope.split("/")
+    parts = _scope_of(environ)
     match = EMBEDDED_KEY.fullmatch(parts[0])
     if len(parts) < 4:
         raise AwsError("MissingAuthenticationToken", "The embedded AWS answers signed requests only.", 403)
     return (match[1] or match[2]) if match else "", parts[2], _MODEL_NAMES.get(parts[3], parts[3])
+
+
+def access_key_of(environ: Environ) -> str:
+    """Return the access key that a request says it is signed with."""
+    return _scope_of(environ)[0]
+
+
+def _scope_of(environ: Environ) -> list[str]:
+    return environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition(",")[0].split("/")
 
 
 def read_body(environ: Environ) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from trainer.errors import ConnectionFailed, PermissionDenied
-from trainer.runs.reading import Fields, Unsound, read_object
+from trainer.reading import Fields, Unsound, read_object
 from trainer.runs.record import RunRecord, iso
 from trainer.runs.store import Conflict, Objects, Stored, create_record
 

@@ -45,6 +45,10 @@ class NodeKeys:
         return f"{self.folder}log/"
 
     @property
+    def bootstrap_log(self) -> str:
+        return f"{self.folder}bootstrap.log"
+
+    @property
     def models(self) -> str:
         """Return the prefix of its models."""
         return f"{EXPERIMENTS}{self._own}"

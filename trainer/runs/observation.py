@@ -55,6 +55,7 @@ class Observation:
     schedules: Mapping[str, datetime] = field(default_factory=dict)  # armed one-time schedules of the run: name -> instant
     heartbeat: Heartbeat | None = None
     result: NodeResult | None = None
+    boot_log: str = ""  # of an instance that ended without a result, where it left one
     stop_written: bool = False
     models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
     may_start: bool = True  # whether this caller may create instances; settling may not

@@ -20,6 +20,7 @@ from trainer.errors import (
     TrainerError,
     TrainingFailed,
 )
+from trainer.reading import MOST_NAME
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
 from trainer.runs.observation import ENDED, Observation
@@ -71,11 +72,14 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if now >= launch.deadline:
         return _expired(record)
     stop_at = record.stop_requested_at
-    if stop_at is not None and (observed.heartbeat is None or now >= stop_at + STOP_GRACE):
+    works = observed.heartbeat is not None and observed.heartbeat.phase  # without one, no agent is there yet to stop
+    if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
     lease_until = observed.heartbeat.lease_until if observed.heartbeat else None
-    return _silent(observed) if silent(launched_at=launched_at, lease_until=lease_until, now=now) else None
+    allowance = timedelta(seconds=record.ladder[launch.rung].boot_seconds)
+    hung = silent(launched_at=launched_at, lease_until=lease_until, now=now, boot_allowance=allowance)
+    return _silent(observed) if hung else None
 
 
 def correction(record: RunRecord, observed: Observation) -> Ending | None:
@@ -105,7 +109,7 @@ def _by_result(record: RunRecord, result: NodeResult) -> Ending:
         error = dict(result.error or {})
         code = next((code for code in (error.get("code"), result.exit_code) if code in FAILED_CODES), 100)
         if not error.get("what"):
-            names = ", ".join(sorted({str(item.get("symbol", "?")) for item in result.failed}))
+            names = ", ".join(sorted({str(item.get("piece") or item.get("symbol", "?")) for item in result.failed}))
             error = TrainingFailed(
                 f"training failed for {names}" if names else "training failed", do=f"mayfly logs {record.run_id} shows why."
             ).as_dict()
@@ -146,13 +150,21 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
         return _interrupted(f"the spot instance {seen.instance_id} was taken back", seen.reason)
     if seen.reason.startswith(("Server.", "Client.UserInitiated")):
         return _interrupted(f"instance {seen.instance_id} was ended from outside", seen.reason)
+    reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
     return _failed(
         TrainingFailed(
             f"instance {seen.instance_id} powered off without a result",
-            why=seen.reason or "no reason given",
+            why="; ".join(filter(None, reasons)),
             do=f"mayfly logs {record.run_id} shows its last lines.",
         )
     )
+
+
+def last_complaint(boot_log: str) -> str:
+    """Return the last line in which the bootstrap says why it ended, without its prefix; '' where there is none."""
+    said = [line.partition("bootstrap: ")[2].strip() for line in boot_log.splitlines() if "bootstrap: " in line]
+    said = [line for line in said if line and not line.startswith("powering off")]
+    return said[-1][:MOST_NAME] if said else ""
 
 
 def _expired(record: RunRecord) -> Ending:

@@ -7,7 +7,7 @@ module draws from torch's generators, or from some that it holds: each slice of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -38,9 +38,19 @@ def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[N
     """Seed torch's generators, and those that the module holds, and give torch's back as they were at the end."""
     gpus = [torch.cuda.current_device() if device.index is None else device.index] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
-        torch.manual_seed(seed)
+        seed_generators(seed, gpus=gpus)
         for name, part in module.named_modules():
             for key, value in vars(part).items():
                 if isinstance(value, torch.Generator):
                     value.manual_seed(derive(seed, name, key))
         yield
+
+
+def seed_generators(seed: int, *, gpus: Iterable[int] = ()) -> None:
+    """Seed torch's generators of the CPU and of these GPUs, as `torch.manual_seed` does.
+
+    Where CUDA is not in use, that function takes a stack trace for later, which costs 2 ms: more than a small model's step.
+    """
+    torch.default_generator.manual_seed(seed)
+    for gpu in gpus:
+        torch.cuda.default_generators[gpu].manual_seed(seed)

@@ -89,6 +89,7 @@ class MemoryCloud:
         self.calls: list[str] = []
         self.kill_at: int | None = None
         self.requests: dict[str, Mapping[str, Any]] = {}
+        self.consoles: dict[str, str] = {}  # what an instance printed
 
     def side_effect(self, name: str, *, before: bool) -> None:
         """Note a side effect, and kill the caller right before or right after the one that a test chose."""
@@ -106,6 +107,9 @@ class MemoryCloud:
     def sleep(self, seconds: float) -> None:
         self.clock += timedelta(seconds=max(seconds, 1.0))
         self.advance()
+
+    def console_output(self, *, instance_id: str) -> str:
+        return self.consoles.get(instance_id, "")
 
     def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer:
         self.side_effect("create_fleet", before=True)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from tests.pieces import named
 from trainer.control.drive import drive_to_instance, drive_to_receipt
 from trainer.control.fleet import FleetAnswer
 from trainer.control.progress import RunProgress
@@ -23,7 +24,7 @@ def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
     cloud, record = make_cloud()
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], receipt["error"]) == ("done", 0, None)
-    assert [model["symbol"] for model in receipt["models"]] == ["BTC-USD", "ETH-USD"]
+    assert [model["piece"] for model in receipt["models"]] == ["BTC-USD", "ETH-USD"]
     assert [(item["state"], item["proof"]) for item in receipt["instances"]] == [("terminated", "described terminated")]
     assert cloud.alive() == []
     assert cloud.schedules == {}
@@ -233,8 +234,8 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
 
     receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
     assert (receipt["state"], receipt["exit_code"]) == ("stopped", 130)
-    assert [model["symbol"] for model in receipt["models"]] == ["BTC-USD"]
-    assert receipt["failed"] == [{"symbol": "ETH-USD", "fold": 1, "seed": 0, "reason": "not finished, the run ended stopped"}]
+    assert [model["piece"] for model in receipt["models"]] == ["BTC-USD"]
+    assert receipt["failed"] == [{**named("ETH-USD"), "reason": "not finished, the run ended stopped"}]
     assert cloud.alive() == []
 
 
@@ -357,7 +358,7 @@ def test_progress_walks_through_the_phases_and_the_dollars_only_grow(make_cloud)
     assert phases == ["capacity", "boot", "train", "terminate"]
     spent = [progress.spent_usd for progress in told]
     assert spent == sorted(spent) and spent[-1] > 0
-    assert any(progress.symbols.get("BTC-USD", {}).get("epoch") == 1 for progress in told)
+    assert any(progress.pieces.get("BTC-USD", {}).get("epoch") == 1 for progress in told)
 
 
 def test_an_aws_error_is_told_and_tried_again(make_cloud):

@@ -80,6 +80,7 @@ TAGS = [
     {"Key": "role_id", "Value": "AROA1"},
     {"Key": "bundle_key", "Value": "code/abc.whl"},
     {"Key": "bundle_sha256", "Value": "abc"},
+    {"Key": "boot_seconds", "Value": "900"},
 ]
 
 

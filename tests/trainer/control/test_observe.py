@@ -11,7 +11,7 @@ import pytest
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive_to_receipt
 from trainer.control.observe import observe
-from trainer.errors import ConnectionFailed
+from trainer.errors import ConnectionFailed, PermissionDenied
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import read_record
 
@@ -62,6 +62,32 @@ def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
     receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert (receipt["state"], receipt["exit_code"], receipt["models"]) == ("failed", 100, [])
     assert "can't be read" in receipt["error"]["what"]
+
+
+@pytest.mark.parametrize("where", ["bootstrap.log", "console", "bootstrap.log before console"])
+def test_a_boot_that_failed_leaves_its_last_lines_in_the_receipt(run, where):
+    cloud, record = run
+    said = "".join(f"line {number}\n" for number in range(90)) + "bootstrap: the image has no python\nbootstrap: powering off\n"
+    if "bootstrap.log" in where:
+        cloud.objects.write(record.nodes[0].bootstrap_log, said.encode())
+    if "console" in where:
+        cloud.consoles[record.nodes[0].instance_id] = said if where == "console" else "a kernel\n"
+    cloud.end(record.nodes[0].instance_id, "Client.InstanceInitiatedShutdown")
+    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    assert receipt["error"]["why"] == "Client.InstanceInitiatedShutdown; the image has no python"
+    assert receipt["log_tail"].splitlines() == said.splitlines()[-20:]
+
+
+def test_a_console_that_may_not_be_read_leaves_the_run_its_receipt(run, monkeypatch):
+    cloud, record = run
+
+    def refuse(*, instance_id):
+        raise PermissionDenied(f"cannot read the console of {instance_id}", why="UnauthorizedOperation")
+
+    monkeypatch.setattr(cloud, "console_output", refuse)
+    cloud.end(record.nodes[0].instance_id, "Client.InstanceInitiatedShutdown")
+    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    assert (receipt["state"], receipt["log_tail"]) == ("failed", "")
 
 
 def test_each_model_is_asked_for_once_however_many_looks_a_run_takes_to_close(make_cloud, monkeypatch):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import json
 
 import pytest
 
@@ -50,17 +50,22 @@ def test_spot_prices_are_the_newest_of_each_zone_and_a_rehearsal_has_none(applie
 
 
 def test_a_missing_permission_reads_as_one(applied):
-    from botocore.exceptions import ClientError
+    outputs, iam = read_stack(applied, stack="dev"), applied.client("iam")
+    allowed = ["ssm:GetParameter", "ec2:DescribeInstanceTypeOfferings"]
+    policy = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": allowed, "Resource": "*"}}
+    iam.create_user(UserName="without-images")
+    iam.put_user_policy(UserName="without-images", PolicyName="own", PolicyDocument=json.dumps(policy))
+    key = iam.create_access_key(UserName="without-images")["AccessKey"]
+    user = dataclasses.replace(applied, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
+    with pytest.raises(PermissionDenied, match=r"cannot look up .* \(UnauthorizedOperation: .*ec2:DescribeImages on resource"):
+        look(user, outputs=outputs, machines=TYPES, spot=False)
 
-    outputs = read_stack(applied, stack="dev")
 
-    def denied(**kwargs: Any) -> None:
-        raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "DescribeImages")
-
-    events = applied.client("ec2").meta.events  # of the one client that all of this process share
-    events.register("before-call.ec2.DescribeImages", denied)
-    try:
-        with pytest.raises(PermissionDenied, match=r"cannot look up what the account offers \(UnauthorizedOperation: no\)"):
-            look(applied, outputs=outputs, machines=TYPES, spot=False)
-    finally:
-        events.unregister("before-call.ec2.DescribeImages", denied)
+def test_a_volume_smaller_than_the_images_snapshot_is_refused(applied):
+    outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
+    (line,) = outputs.launch_templates
+    small = {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 10}}]}
+    template = ec2.create_launch_template(LaunchTemplateName="small-disk", LaunchTemplateData=small)["LaunchTemplate"]
+    other = dataclasses.replace(outputs, launch_templates={line: template["LaunchTemplateId"]})
+    with pytest.raises(ConfigError, match=r"volume of 10 GiB is too small for ami-\w+ .its snapshot takes 15 GiB"):
+        look(applied, outputs=other, machines=TYPES, spot=False)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import trainer
+from infra import policies
+from tests.pieces import named
 from trainer.access import Access
 from trainer.code_files import code_files
 from trainer.job import job_of
@@ -49,7 +51,7 @@ import trainer; print("code:", trainer.__file__, flush=True)
 with (options.events / "events.jsonl").open("a") as events:
     for event in script["events"]:
         if event["event"] == "model_done":
-            content = ("weights of " + event["symbol"]).encode()
+            content = ("weights of " + event["piece"]).encode()
             (options.out / event["file"]).write_bytes(content)
             (options.out / event["file"]).with_suffix(".json").write_text("{}")
             event.setdefault("sha256", hashlib.sha256(content).hexdigest())
@@ -62,12 +64,12 @@ SMOKE = 'import sys\nprint("smoke", sys.argv[2])\n'
 
 def model_done(symbol: str, **more: Any) -> dict[str, Any]:
     model = f"lstm_{symbol}_1m"
-    done = {"event": "model_done", "model": model, "symbol": symbol, "family": "lstm", "file": f"{model}.safetensors"}
+    done = {"event": "model_done", "model": model, **named(symbol), "family": "lstm", "file": f"{model}.safetensors"}
     return {**done, "metrics": {"test": {"auc": 0.5}}, **more}
 
 
 def started(*symbols: str) -> dict[str, Any]:
-    models = [{"model": f"lstm_{symbol}_1m", "symbol": symbol} for symbol in symbols]
+    models = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in symbols]
     return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": {"bars": 7, "synthetic": True}}
 
 
@@ -81,7 +83,10 @@ class Machine:
     gpus: int = 4
     expected_gpus: int = 4
     cap_minutes: str = "60"
+    boot_seconds: str = "900"
+    image_python: str = ""  # in the place of the desk's
     smoke: str = SMOKE
+    smoke_seconds: float = 180
     trainer: str = STAND_IN
     bundle_sha256: str = ""
     deadline: datetime = field(
@@ -105,6 +110,8 @@ class Machine:
         values = {"BUCKET": self.bucket, "REGION": "us-east-1", "PROJECT": "mayfly", "CAP_MINUTES": self.cap_minutes}
         for name, value in values.items():
             text = text.replace(f"@@{name}@@", value)
+        if self.image_python:
+            text = text.replace("image_python=$python", f"image_python={self.image_python}")
         return text.encode()
 
     def start(self) -> NodeProcess:
@@ -118,12 +125,13 @@ class Machine:
         manifest = {
             "job": job_of(symbols=("A", "B")).to_dict(),
             "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
-            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus}},
+            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}},
             **self.known,
         }
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())
         tags = {"project": "mayfly", "run_id": RUN, "attempt": "1", "node": "0", "deadline": iso(self.deadline)}
         tags |= {"role_id": "AROA1", "bundle_key": f"code/{sha256}.whl", "bundle_sha256": self.bundle_sha256 or sha256}
+        tags["boot_seconds"] = self.boot_seconds
         self.server = serve_metadata(self._view(tags))
         environment = {
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}/imds/i-1",
@@ -239,7 +247,12 @@ def serve_metadata(view: MetadataView) -> ThreadingHTTPServer:
 
 @pytest.fixture
 def machine(aws_server: EmbeddedAws, access: Access, tmp_path: Path) -> Iterator[Machine]:
-    own = aws_server.cloud(access).credentials("NODE", "i-1")
+    # The stack's own policy; what the machine's tags call its role's id stands in the place of the true one.
+    policy = json.dumps(policies.instance(bucket=f"{BUCKET}-{(access.access_key or '')[4:16]}"))
+    iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
+    iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
+    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=policy.replace("${aws:userid}", "AROA1:i-1"))
+    own = aws_server.cloud(access).credentials("NODE", "i-1", role="node")
     machine = Machine(access=access, own=own, sandbox=tmp_path / "sandbox")
     machine.script = {"events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}], "exit": 0}
     yield machine

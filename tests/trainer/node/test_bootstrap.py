@@ -5,7 +5,9 @@ Nothing here can reach this machine's own systemctl or poweroff: every PATH is a
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from trainer.rehearsal.instance import TOOLS, parse_calendar, prepare_sandbox
+from trainer.runs.lease import read_lease
 
 BOOTSTRAP = Path(__file__).parents[3] / "trainer/node/bootstrap.sh"
 POWER = ("systemctl", "poweroff", "shutdown", "reboot", "halt", "nvidia-smi")
@@ -162,7 +165,6 @@ def test_code_with_another_sha256_is_never_run(machine: Any) -> None:
     assert machine.exit_code() == 1
     assert "the tag says 0000" in machine.log()
     assert not (machine.sandbox / "opt/mayfly/code").exists()
-    assert machine.keys("live/") == []
     # Its own log is all that such a machine can leave, and it does.
     log = machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
     assert "the tag says 0000" in log
@@ -180,8 +182,62 @@ def test_a_hung_trainer_ends_by_the_operating_systems_timer(machine: Any) -> Non
     assert node.poll() == "poweroff"
 
 
+@pytest.fixture
+def slow_image(tmp_path: Path) -> Path:
+    """An image's Python that never ends, and has one sign of life."""
+    python = tmp_path / "slow-python"
+    python.write_text(f"#!/bin/bash\ntouch {tmp_path}/asked\nexec sleep 600\n")
+    python.chmod(0o755)
+    return python
+
+
+def test_an_image_without_its_python_leaves_a_log_and_a_lease(machine: Any) -> None:
+    machine.image_python = "/nowhere/bin/python"
+    machine.start()
+    machine.wait_until_off()
+    assert machine.exit_code() == 103
+    log = machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
+    assert "the image has no /nowhere/bin/python: set image_line" in log
+    assert log.rstrip().endswith("powering off, exit code 103")
+
+
+def test_the_lease_and_the_log_come_before_the_slow_stages_end(machine: Any, slow_image: Path) -> None:
+    machine.image_python = str(slow_image)
+    machine.start()
+    lease = machine.wait_for(lambda: machine.keys("live/"))
+    assert lease == [f"live/AROA1:i-1/{RUN}/1/0.json"]
+    told = read_lease(machine.read(lease[0]), datetime.now(timezone.utc))
+    assert told.instance_id == "i-1"
+    key = f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log"
+    machine.wait_for(lambda: machine.keys(key) and b"make the environment" in machine.read(key))
+    assert machine.node.poll() == "running"
+
+
+def test_a_signal_ends_a_stage_at_once(machine: Any, slow_image: Path) -> None:
+    machine.image_python = str(slow_image)
+    node = machine.start()
+    machine.wait_for((slow_image.parent / "asked").exists)
+    os.kill(node.process_group, signal.SIGTERM)  # bash alone, as an operating system that shuts down does
+    machine.wait_until_off()
+    assert machine.exit_code() == 143
+
+
+def test_a_stage_that_outlasts_the_boots_time_ends_the_machine_and_says_so(machine: Any, slow_image: Path) -> None:
+    machine.image_python, machine.boot_seconds = str(slow_image), "3"
+    machine.start()
+    machine.wait_until_off()
+    assert machine.exit_code() == 124
+    assert "the boot is not over after 3 s" in machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
+
+
+def test_what_must_work_on_a_wrong_image_uses_the_systems_python() -> None:
+    script = BOOTSTRAP.read_text()
+    assert "python=/usr/bin/python3" in script
+    assert {line.split("$python")[1].split()[1] for line in script.splitlines() if '"$python"' in line} == {"-I"}
+
+
 def test_it_fits_into_user_data() -> None:
-    assert BOOTSTRAP.stat().st_size < 14_000  # EC2 takes 16 KB; the placeholders grow when they are filled in
+    assert BOOTSTRAP.stat().st_size < 15_500  # EC2 takes 16,384; the placeholders grow when they are filled in
 
 
 def armed(machine: Any) -> datetime:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ConnectTimeoutError
 
+from tests.pieces import named
 from trainer.access import Access
 from trainer.errors import TrainingFailed
 from trainer.node.identity import NodeIdentity
@@ -50,7 +51,7 @@ def node(uplink: Uplink, work: Path) -> Node:
 EVENT = {
     "event": "model_done",
     "model": "lstm_A_1m",
-    "symbol": "A",
+    **named("A"),
     "family": "lstm",
     "file": "lstm_A_1m.safetensors",
     "sha256": SHA256,
@@ -98,7 +99,7 @@ def test_a_model_waits_out_an_outage(uplink: Uplink, model: Path, tmp_path: Path
     uploads.send()
     assert one.status.models == []
     uploads.finish()
-    assert [entry["symbol"] for entry in one.status.models] == ["A"]
+    assert [entry["piece"] for entry in one.status.models] == ["A"]
     assert one.status.failed == []
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ClientError
 
 from trainer.access import Access
+from trainer.control.cloud import AwsCloud
 from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import Delays
@@ -282,3 +284,14 @@ def test_a_key_of_no_account_is_refused(aws_server: EmbeddedAws) -> None:
         with pytest.raises(ClientError) as failed:
             getattr(stranger.client(service), call)()
         assert code_of(failed) == code
+
+
+def test_the_console_has_what_user_data_printed(desk: Any, aws_server: EmbeddedAws) -> None:
+    (launched,) = desk.fleet(token="t1")["Instances"][0]["InstanceIds"]
+    cloud = AwsCloud(desk.access, cast(Any, SimpleNamespace(bucket="none")))
+    assert cloud.console_output(instance_id=launched) == ""
+    log = aws_server.cloud(desk.access).root / "sandbox" / launched / "var/log/cloud-init-output.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("bootstrap: fetch the code\n")
+    assert cloud.console_output(instance_id=launched) == "bootstrap: fetch the code\n"
+    assert cloud.console_output(instance_id="i-0000000000000dead") == ""

@@ -227,30 +227,40 @@ def remembered(root: Path) -> None:
         s3.put_object(Bucket="remembered", Key="key", Body=b"words")
 
 
+def read_in_this_process(root: Path) -> None:
+    """Read a root as a server does that starts; a process of its own takes a second for it."""
+    with EmbeddedAws(root, run_nodes=False) as aws:
+        aws.restore()
+
+
+VERSION, SETTING = "s3/000000000001/versions/000000001.json", "s3/000000000001/settings/9-x.json"
+INSTANCE = "instances/000000000001/i-0123456789abcdef0.json"
+FOREIGN = '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Bucket": "b"}}'
+
+
 @pytest.mark.parametrize(
-    ("file", "text"),
+    ("read", "file", "text"),
     [
-        ("s3/000000000001/versions/000000001.json", "{"),
-        ("s3/000000000001/versions/000000001.json", "{}"),
-        ("s3/000000000001/versions/000000001.json", "[]"),
-        ("s3/000000000001/settings/9-x.json", "5"),
-        (
-            "s3/000000000001/settings/9-x.json",
-            '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Bucket": "b"}}',
-        ),
-        ("instances/000000000001/i-0123456789abcdef0.json", "null"),
-        ("instances/000000000001/i-0123456789abcdef0.json", '{"id": "../../.."}'),
-        ("format.json", '{"format": 2}'),
-        ("format.json", "x"),
+        (lease_server, VERSION, "{"),
+        (read_in_this_process, VERSION, "{}"),
+        (read_in_this_process, VERSION, "[]"),
+        (read_in_this_process, SETTING, "5"),
+        (read_in_this_process, SETTING, FOREIGN),
+        (read_in_this_process, INSTANCE, "null"),
+        (read_in_this_process, INSTANCE, '{"id": "../../.."}'),
+        (lease_server, "format.json", '{"format": 2}'),
+        (lease_server, "format.json", "x"),
     ],
 )
-def test_memory_that_cannot_be_read_is_one_line_with_its_file_and_a_remedy(root: Path, file: str, text: str) -> None:
+def test_memory_that_cannot_be_read_is_one_line_with_its_file_and_a_remedy(
+    root: Path, read: Callable[[Path], object], file: str, text: str
+) -> None:
     root.mkdir(mode=0o700)
     remembered(root)
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_text(text)
     with pytest.raises(ConfigError) as failed:
-        lease_server(root)
+        read(root)
     assert str(root / file) in failed.value.why + failed.value.what
     assert "ove" in failed.value.do and "\n" not in str(failed.value)
 

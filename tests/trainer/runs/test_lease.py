@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from trainer.reading import Unsound
 from trainer.runs.keys import OWN_PREFIXES, NodeKeys
 from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, read_lease, silent
-from trainer.runs.reading import Unsound
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 

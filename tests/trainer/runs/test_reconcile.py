@@ -117,6 +117,12 @@ def test_a_stop_ends_a_node_that_never_spoke_at_once(running):
     assert reconcile(record, Observation(instances=(instance(),)), at(51))[0].instance_ids == ("i-1",)
 
 
+def test_a_stop_ends_a_node_that_still_boots_at_once(running):
+    booting = Observation(instances=(instance(),), heartbeat=replace(heartbeat(48), phase=""))  # the bootstrap's lease
+    record = settle(running(stop_requested_at=at(50), state="running"), booting, at(51))
+    assert (record.state, record.outcome) == ("ending", "stopped")
+
+
 @pytest.mark.parametrize(
     ("now", "observed", "outcome", "code"),
     [
@@ -154,6 +160,14 @@ def test_every_way_to_end_has_its_outcome(running, now, observed, outcome, code)
     record = settle(running(), observed, now)
     assert (record.state, record.outcome) == ("ending", outcome)
     assert (record.error or {}).get("code") == code
+
+
+def test_a_type_that_boots_slowly_has_its_own_allowance(running):
+    record = running()
+    record = replace(record, ladder=tuple(replace(rung, boot_seconds=1800) for rung in record.ladder))
+    booting = Observation(instances=(instance(),))
+    assert settle(record, booting, at(1800)).state == "running"
+    assert settle(record, booting, at(1811)).outcome == "failed"
 
 
 def test_a_silent_node_is_judged_by_its_lease_and_not_before(running):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trainer.runs.reading import Unsound
+from trainer.reading import Unsound
 from trainer.runs.reports import MOST_TEXT, read_result
 
 PREFIX = "models/experiments/r/1/"

@@ -33,9 +33,9 @@ class Killed(Exception):
 
 
 class Worker:
-    """A roster of two runs which writes a checkpoint of each after every step and dies after a number of them."""
+    """A roster of two runs. One that dies after a number of steps writes a checkpoint of each run after every step."""
 
-    def __init__(self, folder: Path, *, dies_after: int = 10**9, mark: str = MARK) -> None:
+    def __init__(self, folder: Path, *, dies_after: int | None = None, mark: str = MARK) -> None:
         self.folder, self.dies_after, self.mark = folder, dies_after, mark
         self.steps = 0
         self.done: dict[str, Run] = {}
@@ -51,6 +51,8 @@ class Worker:
         return joined
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        if self.dies_after is None:
+            return
         write(self.folder, run, state, self.mark)
         self.steps += 1
         if self.steps == self.dies_after:
@@ -73,7 +75,7 @@ def _run(number: int) -> Run:
         return float(loss_for(JOB)(torch.from_numpy(reader.outputs(model, bars.numpy())), labels_TK[bars].double()).mean())
 
     return Run(
-        member=member, symbol=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.train.learning_rate
+        member=member, title=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.train.learning_rate
     )
 
 

@@ -53,9 +53,9 @@ class Killed(Exception):
 
 
 class Worker:
-    """A roster of runs, which writes a checkpoint of each after every step and dies after a number of them."""
+    """A roster of runs. One that dies after a number of steps writes a checkpoint of each run after every step."""
 
-    def __init__(self, job: Job, folder: Path, *, runs: Sequence[int] = (0, 1), dies_after: int = 10**9) -> None:
+    def __init__(self, job: Job, folder: Path, *, runs: Sequence[int] = (0, 1), dies_after: int | None = None) -> None:
         self._job, self._folder, self._dies_after, self._steps = job, folder, dies_after, 0
         self._waiting = [run_of(number, job) for number in runs]
         self.done: dict[str, Run] = {}
@@ -70,6 +70,8 @@ class Worker:
         return joined
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        if self._dies_after is None:
+            return
         write(self._folder, run, state, MARK)
         self._steps += 1
         if self._steps == self._dies_after:
@@ -102,7 +104,7 @@ def run_of(number: int, job: Job) -> Run:
     def validate(model: nn.Module) -> float:
         return float(loss_for(job)(torch.from_numpy(reader.outputs(model, bars)), labels_TK[bars].double()).mean())
 
-    return Run(member=member, symbol=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
 
-from trainer.train.seeds import batch_order, derive, dropout_keys
+from trainer.train.seeds import batch_order, derive, drawing, dropout_keys
 
 
 def test_a_derived_seed_is_the_same_on_every_machine():
@@ -27,3 +29,13 @@ def test_batch_order_depends_on_seed_model_and_epoch_and_not_on_what_was_drawn_b
 def test_dropout_keys_differ_by_step_and_layer():
     keys = torch.cat([dropout_keys(seed=0, model="m", step=step, layers=3) for step in range(4)])
     assert keys.dtype == torch.int32 and len({tuple(key) for key in keys.tolist()}) == 12
+
+
+def test_seeding_on_a_cpu_asks_nothing_of_cuda_and_draws_what_torchs_own_seeding_draws(monkeypatch):
+    module = nn.Linear(2, 2)
+    torch.manual_seed(5)
+    expected, before = torch.rand(3), torch.get_rng_state()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("it makes a stack trace, which takes 2 ms"))
+    with drawing(module, seed=5, device=torch.device("cpu")):
+        assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.get_rng_state(), before)

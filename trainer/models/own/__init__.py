@@ -5,10 +5,13 @@ Settings, memory and cost, standard library only. `network` builds it. Docs: doc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.errors import UsageError
 from trainer.own_file import OwnFile, digest_of
+from trainer.reading import Fields, Unsound
 from trainer.settings import CHUNKS, FLOAT, WINDOWS, Activations, ModelSettings, Training, setting
 
 # Multiplications and additions of a window of the default model, forwards and backwards, as torch's counter has them:
@@ -124,6 +127,22 @@ class OwnModel(OwnFile, ModelSettings):
             "settings": self.given,
             "reads": self.reads,
         }
+
+    @classmethod
+    def check_architecture(cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int) -> None:
+        """Check the form: what the class makes of its settings shows when it is built."""
+        try:
+            fields = Fields(architecture, "architecture")
+            parts = fields.exactly(("file", "class", "sha256", "features", "outputs", "lookback", "settings", "reads"))
+            parts["sha256"].sha256()
+            parts["features"].whole(least=features, most=features)
+            parts["outputs"].whole(least=outputs, most=outputs)
+            reads, given = parts["reads"].choice((WINDOWS, CHUNKS)), parts["settings"].fields().values
+            if reads == WINDOWS:
+                parts["lookback"].whole(least=bars_seen, most=bars_seen)
+        except Unsound as error:
+            raise UsageError("the architecture is that of no class", why=str(error)) from error
+        cls.from_keys({**given, **{key: architecture[key] for key in ("file", "class", "sha256", "lookback")}})
 
     def num_weights(self, *, features: int, outputs: int) -> int:
         return self.trial.weights if self.trial else 0

@@ -7,10 +7,11 @@ Letters: B chunks of a slice, F features, C channels, X bars read, T bars of out
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.settings import CHUNKS, FLOAT, HALF, Activations, ModelSettings, Training, setting
+from trainer.settings import CHUNKS, FLOAT, HALF, Activations, ModelSettings, Training, bad_value, setting
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block
@@ -101,6 +102,13 @@ class TcnSettings(ModelSettings):
             "dropout": self.dropout,
             "outputs": outputs,
         }
+
+    @classmethod
+    def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
+        dilations = architecture.get("dilations")
+        if not isinstance(dilations, list) or not dilations or not all(type(item) is int for item in dilations):
+            raise bad_value("model.dilations", dilations, "a list of whole numbers")
+        return {**architecture, "blocks": len(dilations), "dilation_cap": max(dilations)}
 
     def num_weights(self, *, features: int, outputs: int) -> int:
         straight = self.width * (features + 1) if features != self.width else 0

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.dropout import keep_mask
@@ -76,6 +77,25 @@ class Tcn(nn.Module):
         return outputs_BOT.transpose(1, 2)
 
 
+def _normed(convolution: nn.Conv1d) -> nn.Module:
+    """Return the convolution under weight norm. On the meta device, which has shapes alone, no norm is computed."""
+    if not convolution.weight.is_meta:
+        normed: nn.Module = weight_norm(convolution)
+        return normed
+    register_parametrization(convolution, "weight", _ShapesOfNorm(), unsafe=True)
+    return convolution
+
+
+class _ShapesOfNorm(nn.Module):
+    """Weight norm's tensors by shape. torch's own loads sympy on the meta device for 5 s (torch 2.13, 2026-11-22)."""
+
+    def forward(self, length: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+        return direction
+
+    def right_inverse(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return weight.new_empty(weight.shape[0], *(1 for _ in weight.shape[1:])), weight
+
+
 class Block(nn.Module):
     """Two convolutions, and their input added to what they make of it."""
 
@@ -83,8 +103,8 @@ class Block(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.reach = CONVOLUTIONS * (KERNEL - 1) * dilation
-        self.first = weight_norm(nn.Conv1d(inputs, width, KERNEL, dilation=dilation))
-        self.second = weight_norm(nn.Conv1d(width, width, KERNEL, dilation=dilation))
+        self.first = _normed(nn.Conv1d(inputs, width, KERNEL, dilation=dilation))
+        self.second = _normed(nn.Conv1d(width, width, KERNEL, dilation=dilation))
         self.straight = nn.Conv1d(inputs, width, 1) if inputs != width else nn.Identity()
 
     def forward(self, x_BCX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:

@@ -29,6 +29,7 @@ class Volatility(TargetSettings):
         Column(title="QLIKE (HAR)", value=("qlike",), beside=("baselines", "har", "qlike")),
     )
     farther = "horizon_sessions"
+    needs_fitted = ("label_mean", "label_std")
 
     horizon_sessions: int = setting(
         0,

@@ -28,7 +28,7 @@ from trainer.targets import loss_of
 from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
 from trainer.train.readers import gather
-from trainer.train.seeds import derive, drawing, dropout_keys
+from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch
 EPSILON = 1e-8
@@ -294,7 +294,7 @@ def new_model(member: Member, job: Job) -> nn.Module:
     """Build a member's model with weights drawn from its seed and name, on the device and in the precision of its rows."""
     architecture = architecture_of(job, features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(member.seed, member.draws_as, "weights"))
+        seed_generators(derive(member.seed, member.draws_as, "weights"))
         how = {"recompute": job.train.activation_checkpointing, **job.model.place}
         model: nn.Module = network_of(job.model.name).build(architecture, **how)
     # A user's own keeps the types that it has.

@@ -17,6 +17,7 @@ from trainer.train.packs.stacked import Fused, Streams
 pytestmark = pytest.mark.slow
 
 STEPS = 60
+FEW_STEPS = 20  # where what is compared would differ at the first step already
 MODELS = 3
 JOB = job_of(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
 RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}
@@ -53,11 +54,11 @@ def _batches(members: Sequence[Member], step: int) -> list[torch.Tensor]:
     ]
 
 
-def _train(pack: Pack, members: Sequence[Member], *, stop: dict[int, int] | None = None) -> torch.Tensor:
-    """Take 60 steps, a model being active until its `stop`; return the losses (steps, M)."""
+def _train(pack: Pack, members: Sequence[Member], *, stop: dict[int, int] | None = None, steps: int = STEPS) -> torch.Tensor:
+    """Take these steps, a model being active until its `stop`; return the losses (steps, M)."""
     losses = []
-    for step in range(STEPS):
-        active = [step < (stop or {}).get(number, STEPS) for number in range(len(members))]
+    for step in range(steps):
+        active = [step < (stop or {}).get(number, steps) for number in range(len(members))]
         losses.append(pack.step(active, _batches(members, step)))
     return torch.stack(losses)
 
@@ -153,10 +154,10 @@ def test_the_module_of_a_member_has_its_present_weights(strategy: Strategy) -> N
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy) -> None:
     job, members = with_settings(JOB, precision="bf16"), _members()
-    alone = _train(Lanes(members, job), members)
-    together = _train(strategy(members, job), members)
+    alone = _train(Lanes(members, job), members, steps=FEW_STEPS)
+    together = _train(strategy(members, job), members, steps=FEW_STEPS)
     torch.testing.assert_close(together, alone, rtol=1e-2, atol=0)
-    full = _trained(Lanes, torch.float32)
+    full = _trained(Lanes, torch.float32)[:FEW_STEPS]
     assert not torch.equal(alone, full)
     torch.testing.assert_close(alone, full, rtol=2e-2, atol=0)
 
@@ -164,14 +165,16 @@ def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy)
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
 def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> None:
     members, again = _members(), with_settings(JOB, activation_checkpointing=True)
-    assert torch.equal(_train(strategy(members, again), members), _trained(strategy, torch.float32))
+    losses = _train(strategy(members, again), members, steps=FEW_STEPS)
+    assert torch.equal(losses, _trained(strategy, torch.float32)[:FEW_STEPS])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable[..., Pack], dtype: torch.dtype) -> None:
-    members, whole = _members(dtype), _trained(strategy, dtype)
-    torch.testing.assert_close(_train(strategy(members, JOB, micro_batch=9), members), whole, rtol=RELATIVE[dtype], atol=0)
+    members, whole = _members(dtype), _trained(strategy, dtype)[:FEW_STEPS]
+    sliced = _train(strategy(members, JOB, micro_batch=9), members, steps=FEW_STEPS)
+    torch.testing.assert_close(sliced, whole, rtol=RELATIVE[dtype], atol=0)
 
 
 @pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
@@ -206,8 +209,8 @@ def _row(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: torch.dtype) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(dtype)
-    expected = _averaged(Lanes(members, job), members, range(STEPS))
-    found = _averaged(strategy(members, job), members, range(STEPS))
+    expected = _averaged(Lanes(members, job), members, range(FEW_STEPS))
+    found = _averaged(strategy(members, job), members, range(FEW_STEPS))
     for ours, theirs in zip(found, expected, strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < RELATIVE[dtype]
 
@@ -217,7 +220,7 @@ def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(str
     members, decay = _members(torch.float64), 0.7
     plain, averaged = strategy(members, JOB), strategy(members, with_settings(JOB, ema=decay))
     expected = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
-    for step in range(STEPS):
+    for step in range(FEW_STEPS):
         told = [pack.step([True] * MODELS, _batches(members, step)) for pack in (plain, averaged)]
         assert torch.equal(*told)
         kept = min(decay, (1 + step + 1) / (10 + step + 1))
@@ -235,10 +238,10 @@ def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(str
 def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: Strategy, later: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     begun, continued = first(members, job), later(members, job)
-    _averaged(begun, members, range(30))
+    _averaged(begun, members, range(10))
     for number in range(MODELS):
         continued.restore(number, begun.snapshot(number))
-    whole, resumed = (_averaged(pack, members, range(30, STEPS)) for pack in (begun, continued))
+    whole, resumed = (_averaged(pack, members, range(10, FEW_STEPS)) for pack in (begun, continued))
     for ours, theirs in zip(resumed, whole, strict=True):
         assert torch.equal(ours, theirs) or (first is not later and float((ours - theirs).norm() / theirs.norm()) < 1e-9)
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trainer.runs.reading import MOST_DEPTH, Unsound, instant, read_object
+from trainer.reading import MOST_DEPTH, Unsound, instant, read_object
 
 
 def fields(**values: object):
@@ -19,7 +19,7 @@ def fields(**values: object):
         (b"{" + b" " * 10_000 + b"}", "more than 10,000 bytes"),
         (b"\xff\xfe{\x00}\x00", "not JSON"),
         (b"[" * 9_000, "not JSON"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not an object"),
         (b'{"a": NaN}', "NaN is no number"),
         (b'{"a": 1e999}', "the number inf"),
         (b'{"a": 1' + b"0" * 30 + b"}", "31 digits"),

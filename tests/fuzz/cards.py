@@ -1,0 +1,147 @@
+"""What must hold for any card and any header of a model's file: it is read, and predicts or is refused, with one error."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.drawn import bodies, changed, is_shown
+from trainer.artifacts.card import METADATA_KEY, Card, CardSeries, read_card
+from trainer.artifacts.metrics import headline, shown
+from trainer.artifacts.weights import save
+from trainer.data.candles import Candles
+from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.writing import write_candles
+from trainer.errors import DataError, UsageError
+from trainer.models import MODELS, network_of
+from trainer.targets.direction import Direction
+from trainer.train.packs.tensors import tensors_of
+from trainer.train.predict import predict_file
+
+BARS = 200
+SETTINGS: dict[str, dict[str, Any]] = {
+    "lstm": {"hidden": 4, "layers": 2, "lookback": 10},
+    "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
+}
+TARGETS: dict[str, dict[str, Any]] = {
+    "lstm": {"target": "direction", "target_settings": {"horizon": 5}},
+    "tcn": {"target": "volatility", "target_settings": {"horizon_sessions": 1}},
+}
+FITTED: dict[str, dict[str, float]] = {"lstm": {}, "tcn": {"label_mean": 0.0, "label_std": 1.0}}
+
+
+def card_of(family: str) -> Card:
+    """Return a good card."""
+    settings = MODELS[family](**SETTINGS[family])
+    return Card(
+        model=f"{family}-direction_A_1m",
+        family=family,
+        piece="A",
+        kind="symbol",
+        timeframe="1m",
+        architecture=settings.architecture(features=len(FEATURES), outputs=1),
+        features=list(FEATURES),
+        features_version=FEATURES_VERSION,
+        lookback=settings.bars_seen,
+        series=[
+            CardSeries(
+                symbol="A",
+                horizon=5,
+                calendar="24x7",
+                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+                splits={"train": {"bars": 10}},
+                fitted=FITTED[family],
+            )
+        ],
+        metrics={"about": Direction().about(), "test": {"accuracy": 0.5}},
+        training={"epochs": 1},
+        data={"bars": BARS, "synthetic": False},
+        code_sha256="",
+        seed=0,
+        created_at="2026-11-22T00:00:00+00:00",
+        mayfly="0",
+        own_files={},
+        **TARGETS[family],
+    )
+
+
+CARDS = {family: asdict(card_of(family)) for family in SETTINGS}
+
+
+def header_of(card: Any, tensors: dict[str, Any]) -> bytes:
+    """Return the first bytes of a model's file: length and header."""
+    header = json.dumps({**tensors, "__metadata__": {METADATA_KEY: json.dumps(card)}}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+@given(
+    st.one_of(
+        changed(CARDS["lstm"]).map(lambda card: header_of(card, {})),
+        bodies({"__metadata__": {METADATA_KEY: "{}"}}).map(lambda body: len(body).to_bytes(8, "little") + body),
+        st.binary(max_size=40),
+    )
+)
+def header_is_listed_or_refused(start: bytes) -> None:
+    try:
+        card = read_card(start)
+    except DataError as error:
+        assert is_shown(str(error))
+        return
+    for line in (headline(card.metrics), *shown(card.metrics), card.piece, *card.symbols, card.family):
+        assert is_shown(line)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="mayfly-fuzz-")  # kept by the cache, removed at the end of the process
+
+
+@cache
+def _place() -> tuple[Path, dict[str, bytes], dict[str, dict[str, Any]]]:
+    """Return a folder with candles, and by family the bytes of its tensors and their entries of a header."""
+    folder = Path(_folder().name)
+    random = np.random.default_rng(0)
+    close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(BARS)))
+    times = np.arange(BARS, dtype=np.int64) * 60_000_000_000 + 1_700_000_000_000_000_000
+    prices = {"open": close, "high": close * 1.001, "low": close * 0.999, "close": close, "volume": np.ones(BARS)}
+    write_candles(folder / "A_1m.parquet", [Candles(symbol="A", timeframe="1m", timestamp=times, **prices)])
+    contents, entries = {}, {}
+    for family in SETTINGS:
+        torch.manual_seed(0)
+        card = card_of(family)
+        save(folder / "good.safetensors", tensors_of(network_of(family).build(card.architecture)), card)
+        whole = (folder / "good.safetensors").read_bytes()
+        length = int.from_bytes(whole[:8], "little")
+        header = json.loads(whole[8 : 8 + length])
+        contents[family] = whole[8 + length :]
+        entries[family] = {key: value for key, value in header.items() if key != "__metadata__"}
+    for name in ("good.safetensors", "good.json"):
+        (folder / name).unlink()
+    return folder, contents, entries
+
+
+@given(st.data(), st.sampled_from(sorted(SETTINGS)))
+def model_predicts_or_is_refused(data: st.DataObject, family: str) -> None:
+    folder, contents, entries = _place()
+    card = data.draw(changed(CARDS[family]))
+    tensors = data.draw(st.one_of(st.just(entries[family]), changed(entries[family])))
+    (folder / "m.safetensors").write_bytes(header_of(card, tensors) + contents[family])
+    try:
+        rows = predict_file(folder / "m.safetensors", folder / "A_1m.parquet", last=2)
+    except (DataError, UsageError) as error:
+        assert is_shown(str(error))
+    else:
+        assert all(isinstance(value, float) for row in rows for value in row.values.values())
+    assert {path.name for path in folder.iterdir()} == {"m.safetensors", "A_1m.parquet"}
+
+
+PROPERTIES = (header_is_listed_or_refused, model_predicts_or_is_refused)

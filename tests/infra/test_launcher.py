@@ -1,0 +1,69 @@
+"""The launcher policy as a document. That it is enough and no more is shown by tests/trainer/cli/test_launcher_policy.py."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from infra.launcher import WRITES, LauncherPolicyArgs, launcher
+from infra.settings import SUBNETS_PER_VPC
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recorded
+
+# IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
+MOST_CHARACTERS = 6144
+
+
+def widest(*, zones: int, lines: int) -> dict[str, Any]:
+    """Return the policy of a stack with the longest names."""
+    line = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+    prefix = f"{'p' * 16}-{'s' * 16}"
+    args = LauncherPolicyArgs(
+        account="123456789012",
+        region="ap-southeast-2",
+        project="p" * 16,
+        stack="s" * 16,
+        bucket=f"{prefix}-123456789012-ap-southeast-2",
+        schedule_group=prefix,
+        sweeper_name=f"{prefix}-sweeper",
+        instance_role=f"{prefix}-ap-southeast-2-instance",
+        scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
+        image_parameters=(line,) * lines,
+        launch_templates=["lt-0123456789abcdef0"] * lines,
+        subnets=["subnet-0123456789abcdef0"] * zones,
+        security_group="sg-0123456789abcdef0",
+        tags={},
+    )
+    ids = {"launch_templates": ["lt-0123456789abcdef0"] * lines, "subnets": ["subnet-0123456789abcdef0"] * zones}
+    return launcher(args, **ids, security_group="sg-0123456789abcdef0")
+
+
+def test_it_fits_a_managed_policy_with_as_many_zones_as_a_stack_may_have() -> None:
+    assert len(json.dumps(widest(zones=SUBNETS_PER_VPC, lines=1), separators=(",", ":"))) < MOST_CHARACTERS
+
+
+def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_everything() -> None:
+    for statement in widest(zones=1, lines=1)["Statement"]:
+        actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        assert statement["Effect"] == "Allow" and not any("*" in action for action in actions)
+        if statement["Resource"] == "*":
+            assert statement["Sid"].endswith("HasNoResource")
+            assert all(action.split(":")[1].startswith(("Describe", "Get")) for action in actions)
+
+
+def test_it_writes_no_model_and_nothing_of_a_nodes() -> None:
+    assert not [prefix for prefix in WRITES if prefix.startswith(("models/", "live/", "attempts/", "checkpoints/"))]
+
+
+def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Recorded) -> None:
+    (policy,) = program.all("aws:iam/policy:Policy")
+    assert policy["name"] == "mayfly-dev-eu-west-1-launcher"
+    assert not [one.typ for one in program.resources if "ttachment" in one.typ]
+    statements = {one["Sid"]: one for one in json.loads(policy["policy"])["Statement"]}
+    where = "arn:aws:ec2:eu-west-1:123456789012"
+    resources = set(statements["LaunchFromTheStack"]["Resource"])
+    assert {one.rpartition(":")[2].partition("/")[0] for one in resources} == {"launch-template", "subnet", "security-group"}
+    assert all(one.startswith(where) and not one.endswith("*") for one in resources)
+    assert statements["PassInstanceRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-instance")
+    assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")

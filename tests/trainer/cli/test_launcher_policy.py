@@ -1,0 +1,289 @@
+"""The stack's launcher policy is enough for every verb and no more: an IAM user who has it alone launches, watches, stops and
+fetches, each of its permissions is used, and what lies outside is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.sessions import forget_sessions
+from tests.trainer.conftest import weights
+from trainer.access import Access
+from trainer.cli.main import main
+from trainer.control.cloud import AwsCloud
+from trainer.cost.instances import instance_type
+from trainer.errors import ConfigError
+from trainer.launch.checks import spot_role
+from trainer.launch.preflight import look
+from trainer.launch.prices import list_prices
+from trainer.rehearsal.nodes import role_credentials
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.record import from_iso, utc_now
+from trainer.runs.store import open_objects, read_record
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+
+pytestmark = pytest.mark.slow  # each begins with a stack in which runs have been
+TUNED = {
+    "strategy": "fused",
+    "pack": 8,
+    "micro_batch": 256,
+    "activation_checkpointing": False,
+    "batch": 0,
+    "windows_per_second": 9e5,
+    "memory_per_model_gib": 0.5,
+    "torch": "2.13",
+    "date": "2026-11-21",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """An account with a stack, its administrator, and a user who has the launcher policy and nothing else."""
+
+    aws: EmbeddedAws
+    admin: Access
+    user: Access
+    outputs: StackOutputs
+    policy: dict[str, Any]
+
+    def decisions(self) -> list[tuple[str, str, str, bool]]:
+        """Return (Sid, action, resource, allowed) of everything that was decided about the user."""
+        made = [one for one in self.aws.cloud(self.admin).decisions if one[0].kind == "USER"]
+        return [(by.by[1] if by.by else "", asked.action, asked.resource, by.allowed) for _, asked, by in made]
+
+    def finish(self, run_id: str) -> None:
+        """Do as a run's node: write a model and a result with its own key, and power off."""
+        cloud = self.aws.cloud(self.admin)
+        record, _ = read_record(open_objects(self.admin, self.outputs.bucket), run_id)
+        (keys,) = record.nodes
+        lent = role_credentials(cloud, cloud.world.instances[keys.instance_id])
+        assert lent is not None
+        node = replace(self.admin, access_key=lent.access_key, secret_key=lent.secret_key).client("s3")
+        model, sha256 = f"{keys.models}lstm_BTC-USD_1m.safetensors", hashlib.sha256(weights()).hexdigest()
+        put = node.put_object(Bucket=self.outputs.bucket, Key=model, Body=weights(), Metadata={"sha256": sha256})
+        entry = {"symbol": "BTC-USD", "family": "lstm", "key": model, "version_id": put["VersionId"], "sha256": sha256}
+        result = {"state": "done", "models": [entry], "tuned": {"cpu": {"model=lstm hidden=64": TUNED}}}
+        node.put_object(Bucket=self.outputs.bucket, Key=keys.result, Body=json.dumps(result).encode())
+        node.put_object(Bucket=self.outputs.bucket, Key=f"{keys.log}000001.log", Body=b"trained\n")
+        with cloud.lock:
+            cloud.world.power_off(keys.instance_id, cloud.clock.now())
+
+
+@pytest.fixture(scope="module")
+def account(aws_server: EmbeddedAws) -> Account:
+    admin = aws_server.account()
+    exports = aws_server.apply_program(admin)
+    iam = admin.client("iam")
+    iam.create_user(UserName="launcher")
+    iam.attach_user_policy(UserName="launcher", PolicyArn=exports["launcher_policy_arn"])
+    key = iam.create_access_key(UserName="launcher")["AccessKey"]
+    version = iam.get_policy_version(PolicyArn=exports["launcher_policy_arn"], VersionId="v1")["PolicyVersion"]
+    return Account(
+        aws=aws_server,
+        admin=admin,
+        user=replace(admin, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"]),
+        outputs=read_stack(admin, stack="dev"),
+        policy=version["Document"],
+    )
+
+
+@pytest.fixture
+def mayfly(account: Account, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Run one command as the user, as AWS's own variables name it, and return what it printed as JSON."""
+    variables = {
+        "AWS_ENDPOINT_URL": account.user.endpoint_url,
+        "AWS_ACCESS_KEY_ID": account.user.access_key,
+        "AWS_SECRET_ACCESS_KEY": account.user.secret_key,
+        "AWS_REGION": "us-east-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(tmp_path)
+    forget_sessions()
+
+    def call(*words: object) -> Any:
+        code = main([*map(str, words), "--json"])
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return json.loads(out)
+
+    yield call
+    forget_sessions()
+
+
+def launched(mayfly: Callable[..., Any], *words: object) -> str:
+    return str(mayfly("launch", "--detach", "-y", "--instance", "g6.xlarge", "--epochs", 1, *words)["run_id"])
+
+
+def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Account, mayfly: Any, candles: Path) -> None:
+    first = launched(mayfly, "--data", candles)
+    account.finish(first)
+    assert [run["state"] for run in mayfly("status")["runs"]] == ["done"]  # settled by this look
+    second = launched(mayfly, "--spot")  # of what raw/ holds by now
+    mayfly("logs", second)  # nothing of its node: the console
+    until = read_record(open_objects(account.admin, account.outputs.bucket), second)[0].effective_deadline.at
+    account.aws.cloud(account.admin).advance((until - utc_now()).total_seconds() + 1)  # it has no node that could stop
+    assert mayfly("stop", second)["state"] == "stopped"
+    assert [receipt["run_id"] for receipt in mayfly("receipts")["receipts"]] == [first, second]
+    assert len(mayfly("models", "list")["models"]) == 1
+    assert mayfly("pull", first, "--out", "pulled")["state"] == "done"
+    mayfly("logs", first)
+
+    # What the verbs do in an account that is not a rehearsal, in another region, and after a lost answer.
+    as_aws = replace(account.user, rehearsal=False)
+    types = [instance_type("g6.xlarge")]
+    look(as_aws, outputs=account.outputs, machines=types, spot=True)
+    list_prices(as_aws, types, region="eu-west-1", today=utc_now().date())
+    embedded = account.aws.cloud(account.admin)
+    embedded.has_spot_role = False
+    with pytest.raises(ConfigError, match="create-service-linked-role --aws-service-name spot.amazonaws.com"):
+        spot_role(account.user)
+    embedded.has_spot_role = True
+    cloud = AwsCloud(account.user, account.outputs)
+    for _ in range(2):
+        cloud.arm_sweep(name=f"mayfly-{first}-sweep", run_id=first, at=from_iso("2099-01-01T00:00:00Z"))
+
+    decided = account.decisions()
+    assert [one for one in decided if not one[3]] == []
+    used = {(sid, action) for sid, action, _, _ in decided}
+    granted = {(one["Sid"], action) for one in account.policy["Statement"] for action in listed(one["Action"])}
+    assert used == granted
+    for statement in account.policy["Statement"]:
+        resources = [resource for sid, _, resource, _ in decided if sid == statement["Sid"]]
+        for pattern in listed(statement["Resource"]):
+            fits = re.compile(re.escape(pattern).replace(r"\*", ".*"))
+            # Of the stack's subnets a launch uses one.
+            assert ":subnet/" in pattern or any(fits.fullmatch(one) for one in resources), (statement["Sid"], pattern)
+
+
+def listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def fleet(account: Account, **changed: Any) -> dict[str, Any]:
+    """Return a request of CreateFleet as a launch makes it, but for what is changed."""
+    (template,) = account.outputs.launch_templates.values()
+    subnet = next(iter(account.outputs.subnets.values()))
+    parameter = account.admin.client("ssm").get_parameter(Name=next(iter(account.outputs.images.values())))
+    tags = [{"Key": key, "Value": value} for key, value in changed.get("tags", {"project": "mayfly", "stack": "dev"}).items()]
+    override = {"InstanceType": "g6.xlarge", "SubnetId": subnet, "ImageId": parameter["Parameter"]["Value"]}
+    return {
+        "Type": "instant",
+        "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {
+                    "LaunchTemplateId": changed.get("template", template),
+                    "Version": "$Default",
+                },
+                "Overrides": [{**override, **changed.get("override", {})}],
+            }
+        ],
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume", "network-interface", "fleet")
+        ],
+        "DryRun": True,
+    }
+
+
+def refusal(call: Callable[..., Any], **arguments: Any) -> str:
+    """Make a call that fails, and return AWS's code and message."""
+    with pytest.raises(ClientError) as failed:
+        call(**arguments)
+    error = failed.value.response["Error"]
+    return f"{error['Code']}: {error['Message']}"
+
+
+def test_a_fleet_as_a_launch_asks_for_it_passes_a_dry_run(account: Account) -> None:
+    ec2 = account.user.client("ec2", total_max_attempts=1)
+    assert refusal(ec2.create_fleet, **fleet(account)).startswith("DryRunOperation")
+
+
+def test_launches_are_of_this_stack_alone(account: Account) -> None:
+    admin, ec2 = account.admin.client("ec2"), account.user.client("ec2", total_max_attempts=1)
+    (template,) = account.outputs.launch_templates.values()
+    data = admin.describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
+    own = data["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+    copy = {name: own[name] for name in ("NetworkInterfaces", "IamInstanceProfile")}
+    other = admin.create_launch_template(LaunchTemplateName="other", LaunchTemplateData=copy)["LaunchTemplate"]
+    vpc = admin.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = admin.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24")["Subnet"]["SubnetId"]
+    image = admin.register_image(Name="own", RootDeviceName="/dev/sda1")["ImageId"]
+    for changed, resource in (
+        ({"template": other["LaunchTemplateId"]}, f":launch-template/{other['LaunchTemplateId']}"),
+        ({"override": {"SubnetId": subnet}}, f":subnet/{subnet}"),
+        ({"override": {"ImageId": image}}, f":image/{image}"),
+        ({"tags": {"project": "mayfly", "stack": "prod"}}, ":fleet/*"),
+        ({"tags": {"run_id": "r1"}}, ":fleet/*"),
+    ):
+        said = refusal(ec2.create_fleet, **fleet(account, **changed))
+        assert said.startswith("UnauthorizedOperation") and resource in said, said
+    bare = {"ImageId": image, "InstanceType": "g6.xlarge", "MinCount": 1, "MaxCount": 1}
+    assert refusal(ec2.run_instances, **bare).startswith("UnauthorizedOperation")
+
+
+def test_no_other_role_is_passed(account: Account) -> None:
+    iam, ec2 = account.admin.client("iam"), account.user.client("ec2", total_max_attempts=1)
+    iam.create_role(RoleName="admin", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": []}))
+    iam.create_instance_profile(InstanceProfileName="admin")
+    iam.add_role_to_instance_profile(InstanceProfileName="admin", RoleName="admin")
+    own = fleet(account)
+    profile = {"IamInstanceProfile": {"Name": "admin"}, "MinCount": 1, "MaxCount": 1, "DryRun": True}
+    override = own["LaunchTemplateConfigs"][0]["Overrides"][0]
+    tags = [one for one in own["TagSpecifications"] if one["ResourceType"] != "fleet"]
+    interface = {"DeviceIndex": 0, "SubnetId": override["SubnetId"], "Groups": [account.outputs.security_group]}
+    said = refusal(
+        ec2.run_instances,
+        LaunchTemplate=own["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"],
+        ImageId=override["ImageId"],
+        InstanceType="g6.xlarge",
+        NetworkInterfaces=[interface],
+        TagSpecifications=tags,
+        **profile,
+    )
+    assert said.startswith("UnauthorizedOperation") and "iam:PassRole" in said and ":role/admin" in said, said
+    scheduler = account.user.client("scheduler")
+    target = {"Arn": account.outputs.sweeper_arn, "RoleArn": account.outputs.scheduler_role_arn.replace("scheduler", "sweeper")}
+    when = {"ScheduleExpression": "at(2099-01-01T00:00:00)", "FlexibleTimeWindow": {"Mode": "OFF"}}
+    group = account.outputs.schedule_group
+    said = refusal(scheduler.create_schedule, Name="mayfly-x", GroupName=group, Target=target, **when)
+    assert said.startswith("AccessDeniedException") and "iam:PassRole" in said
+
+
+def test_what_no_verb_does_is_refused(account: Account) -> None:
+    bucket, group = account.outputs.bucket, account.outputs.schedule_group
+    ec2, s3, scheduler, iam, ssm = (account.user.client(name) for name in ("ec2", "s3", "scheduler", "iam", "ssm"))
+    foreign = account.admin.client("ec2").run_instances(
+        ImageId=fleet(account)["LaunchTemplateConfigs"][0]["Overrides"][0]["ImageId"],
+        InstanceType="g6.xlarge",
+        MinCount=1,
+        MaxCount=1,
+    )["Instances"][0]["InstanceId"]
+    tags = [{"Key": "project", "Value": "mayfly"}, {"Key": "stack", "Value": "dev"}]
+    for call, arguments in (
+        (ec2.terminate_instances, {"InstanceIds": [foreign]}),
+        (ec2.get_console_output, {"InstanceId": foreign}),
+        (ec2.create_tags, {"Resources": [foreign], "Tags": tags}),  # and then end it
+        (s3.delete_object, {"Bucket": bucket, "Key": "raw/x"}),
+        (s3.put_object, {"Bucket": bucket, "Key": "models/production/m.safetensors", "Body": b"x"}),
+        (s3.put_object, {"Bucket": bucket, "Key": "live/AROA1:i-1/x.json", "Body": b"x"}),
+        (s3.put_bucket_versioning, {"Bucket": bucket, "VersioningConfiguration": {"Status": "Suspended"}}),
+        (s3.get_object, {"Bucket": "another-bucket", "Key": "x"}),
+        (scheduler.delete_schedule, {"Name": "standing-sweep", "GroupName": group}),
+        (scheduler.delete_schedule, {"Name": "mayfly-x", "GroupName": "default"}),
+        (scheduler.list_schedules, {}),
+        (ssm.put_parameter, {"Name": "/mayfly/mayfly/dev", "Value": "{}", "Type": "String", "Overwrite": True}),
+        (ssm.get_parameter, {"Name": "/mayfly/mayfly/prod"}),
+        (iam.attach_user_policy, {"UserName": "launcher", "PolicyArn": "arn:aws:iam::aws:policy/AdministratorAccess"}),
+    ):
+        said = refusal(call, **arguments)
+        assert said.startswith(("UnauthorizedOperation", "AccessDenied")), (arguments, said)

@@ -1,0 +1,44 @@
+"""The log of a run whose agent may never have spoken: its parts, else what the boot left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainer.cli.logs import LogReader
+from trainer.runs.record import Attempt, Launch
+from trainer.runs.store import create_record
+
+
+@pytest.fixture
+def cloud(make_cloud, make_record):
+    """A cloud with a run whose one instance has left nothing so far."""
+    cloud, record = make_cloud(run_id="20261120-120000-other-aaaa")
+    launch = Launch(
+        rung=0, token="t", deadline=record.deadline, intended_at=record.created_at, outcome="created", instance_ids=("i-9",)
+    )
+    record = replace(record, run_id="20261120-120000-crypto-k3v9", state="running")
+    record = replace(record, attempts=(Attempt(number=1, launches=(launch,), created_at=record.created_at),))
+    create_record(cloud.objects, record)
+    return cloud, record
+
+
+def test_a_boot_is_followed_from_its_log_to_the_agents_parts(cloud):
+    cloud, record = cloud
+    (keys,), reader = record.nodes, LogReader(cloud, record.run_id)
+    assert reader.read_new() == ""
+    for text, new in (("fetch\n", "fetch\n"), ("fetch\ninstall\n", "install\n"), ("fetch\ninstall\n", "")):
+        cloud.objects.write(keys.bootstrap_log, text.encode())
+        assert reader.read_new() == new
+    cloud.objects.write(f"{keys.log}000001.log", b"phase stage\n")
+    assert reader.read_new() == "phase stage\n"
+    cloud.objects.write(keys.bootstrap_log, b"fetch\ninstall\nphase stage\npowering off\n")
+    assert reader.read_new() == ""  # it holds what the agent said, too
+
+
+def test_the_console_is_read_where_the_bootstrap_sent_nothing(cloud):
+    cloud, record = cloud
+    cloud.consoles["i-9"] = "Kernel panic\n"
+    reader = LogReader(cloud, record.run_id)
+    assert (reader.read_new(), reader.read_new()) == ("Kernel panic\n", "")

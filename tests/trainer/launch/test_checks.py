@@ -1,0 +1,216 @@
+"""What the account is asked before a launch says yes: each refusal is one line that says what to do."""
+
+from __future__ import annotations
+
+import io
+import threading
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import rung
+from trainer.access import Access
+from trainer.errors import ConfigError, ConnectionFailed, QuotaError
+from trainer.launch.checks import account_checks, ask_all, spot_role, sweeper, versioning
+from trainer.launch.quotas import counted, quota_note
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.record import Rung
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+
+Applied = tuple[Access, StackOutputs]
+
+
+@pytest.fixture
+def net(applied: Access) -> Applied:
+    """The account that tests share, and its stack."""
+    return applied, read_stack(applied, stack="dev")
+
+
+# --- asking --------------------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_asked_at_once_and_notes_keep_their_order() -> None:
+    meeting = threading.Barrier(3, timeout=500)  # passes only where three ask side by side
+
+    def note(text: str) -> Callable[[], str]:
+        def check() -> str:
+            meeting.wait()
+            return text
+
+        return check
+
+    assert ask_all({"a": note("one"), "b": note(""), "c": note("two")}, seconds=500) == ["one", "two"]
+
+
+def test_what_does_not_answer_in_time_is_named_unless_something_else_failed() -> None:
+    release = threading.Event()
+
+    def late() -> str:
+        release.wait()
+        return ""
+
+    def failed() -> str:
+        raise ConfigError("the bucket is gone")
+
+    try:
+        with pytest.raises(ConnectionFailed, match=r"cannot check the sweeper, the quotas \(no answer within 0 s\)"):
+            ask_all({"the sweeper": late, "the quotas": late}, seconds=0.01)
+        done = threading.Event()
+
+        def told() -> str:
+            done.set()
+            return failed()
+
+        with pytest.raises(ConfigError, match="the bucket is gone"):
+            ask_all({"late": lambda: str(done.wait() and ""), "failed": told}, seconds=500)
+    finally:
+        release.set()
+
+
+def test_the_limit_is_ten_seconds_but_for_a_rehearsal(net: Applied) -> None:
+    from trainer.launch.checks import limit_seconds
+
+    assert limit_seconds(replace(net[0], rehearsal=False)) == 10
+    assert limit_seconds(net[0]) > 60  # its sweeper runs here, beside whatever else does
+
+
+def test_a_dry_run_asks_no_sweeper_and_a_launch_on_demand_no_spot_role(net: Applied) -> None:
+    def asked(market: str, *, sweep: bool) -> set[str]:
+        plan: Any = type("Plan", (), {"ladder": (rung(market=market),)})
+        return set(account_checks(*net, plan, sweep=sweep)) - {"the bucket's versioning", "the quotas"}
+
+    assert asked("on_demand", sweep=False) == set()
+    assert asked("spot", sweep=True) == {"the sweeper", "the spot role"}
+
+
+# --- the safety net --------------------------------------------------------------------------------------------------
+
+
+def function(access: Access, name: str, source: str) -> str:
+    """Create a function of one file, and return its ARN."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("code.py", source)
+    trust = '{"Version": "2012-10-17", "Statement": []}'
+    role = access.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    made = access.client("lambda").create_function(
+        FunctionName=name,
+        Runtime="python3.13",
+        Role=role,
+        Handler="code.handler",
+        Code={"ZipFile": packed.getvalue()},
+        Timeout=300,
+    )
+    return str(made["FunctionArn"])
+
+
+def test_the_stacks_own_bucket_and_the_accounts_spot_role_pass(net: Applied) -> None:
+    assert versioning(*net) == spot_role(net[0]) == ""
+
+
+def test_a_sweeper_that_fails_is_refused_with_its_own_words(net: Applied, access: Access) -> None:
+    _, outputs = net
+    arn = function(access, "broken-sweeper", "def handler(event, context):\n    raise RuntimeError('no permission')\n")
+    with pytest.raises(ConfigError) as refused:
+        sweeper(access, replace(outputs, sweeper_arn=arn))
+    assert str(refused.value) == (
+        "the sweeper broken-sweeper fails (RuntimeError: no permission). Nothing is launched without it. "
+        "Read its log, /aws/lambda/broken-sweeper, or run pulumi up."
+    )
+
+
+def test_a_sweeper_that_is_gone_is_refused(net: Applied) -> None:
+    access, outputs = net
+    gone = replace(outputs, sweeper_arn=f"{outputs.sweeper_arn}-gone")
+    with pytest.raises(ConfigError, match=r"cannot check the sweeper \(ResourceNotFoundException"):
+        ask_all({"the sweeper": lambda: sweeper(access, gone)}, seconds=500)
+
+
+def test_a_bucket_without_versions_is_refused(net: Applied, access: Access) -> None:
+    _, outputs = net
+    bucket = f"plain-{str(access.access_key)[4:16]}"
+    access.client("s3").create_bucket(Bucket=bucket)
+    with pytest.raises(ConfigError, match=f"the bucket {bucket} keeps no versions .its versioning is disabled"):
+        versioning(access, replace(outputs, bucket=bucket))
+
+
+def test_whether_there_is_a_spot_role_may_be_unknown(access: Access) -> None:
+    iam = access.client("iam")
+    iam.create_user(UserName="nobody")
+    key = iam.create_access_key(UserName="nobody")["AccessKey"]
+    nobody = replace(access, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
+    assert spot_role(nobody) == (
+        "whether the account has the role AWSServiceRoleForEC2Spot, without which spot fails, is unknown (AccessDenied)"
+    )
+    assert quota_note(nobody, (priced("g6.xlarge"),), seconds=500) == "quota L-DB2E81BA can't be read (AccessDeniedException)"
+
+
+# --- quotas ----------------------------------------------------------------------------------------------------------
+
+
+def priced(name: str, market: str = "on_demand") -> Rung:
+    from trainer.cost.instances import instance_type
+
+    machine = instance_type(name)
+    code = machine.spot_quota_code if market == "spot" else machine.on_demand_quota_code
+    return replace(rung(name, market=market), vcpus=machine.vcpus, quota_code=code)
+
+
+@pytest.fixture
+def limited(aws_server: EmbeddedAws, access: Access, make_small_desk: Any) -> Callable[[float], Access]:
+    """Return access to an account in which a g6.xlarge (4 vCPUs) runs, with so many vCPUs of G instances on demand."""
+
+    def limit(vcpus: float) -> Access:
+        aws_server.cloud(access).quotas["L-DB2E81BA"] = vcpus
+        return access
+
+    access.client("ec2").run_instances(ImageId=make_small_desk, InstanceType="g6.xlarge", MinCount=1, MaxCount=1)
+    return limit
+
+
+@pytest.fixture
+def make_small_desk(access: Access) -> str:
+    parameter = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+    return str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
+
+
+def test_a_quota_is_told_with_what_is_in_use_where_to_ask_and_refused_by_aws_too(
+    limited: Callable[[float], Access], make_small_desk: str
+) -> None:
+    access = limited(48)
+    with pytest.raises(QuotaError) as refused:
+        quota_note(access, (priced("g6.12xlarge"), priced("g5.12xlarge")), seconds=500)
+    assert str(refused.value) == (
+        "the account's quota does not allow g6.12xlarge on-demand (Running On-Demand G and VT instances (L-DB2E81BA) is "
+        "48 vCPUs, 4 in use; g6.12xlarge needs 48; Running On-Demand G and VT instances (L-DB2E81BA) is 48 vCPUs, 4 in use; "
+        "g5.12xlarge needs 48). Ask for more at https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/"
+        "L-DB2E81BA, end what uses it, or name a smaller --instance."
+    )
+    assert refused.value.exit_code == 102
+    ec2 = access.client("ec2", total_max_attempts=1)
+    with pytest.raises(Exception, match="VcpuLimitExceeded"):
+        ec2.run_instances(ImageId=make_small_desk, InstanceType="g6.12xlarge", MinCount=1, MaxCount=1)
+    limited(52)
+    assert quota_note(access, (priced("g6.12xlarge"), priced("g5.12xlarge")), seconds=500) == ""
+
+
+def test_a_type_that_does_not_fit_beside_one_that_does_is_a_note(limited: Callable[[float], Access]) -> None:
+    ladder = (priced("g6.12xlarge"), priced("g6.xlarge"), priced("g6.12xlarge", "spot"), priced("p6-b300.48xlarge", "spot"))
+    assert quota_note(limited(8), ladder, seconds=500) == (
+        "will not fit: Running On-Demand G and VT instances (L-DB2E81BA) is 8 vCPUs, 4 in use; g6.12xlarge needs 48"
+    )
+
+
+def test_vcpus_are_counted_by_quota_and_only_those_of_types_with_gpus() -> None:
+    described = [
+        {"InstanceType": "g6.xlarge"},
+        {"InstanceType": "g5.12xlarge"},
+        {"InstanceType": "g5.12xlarge", "InstanceLifecycle": "spot"},
+        {"InstanceType": "p4d.24xlarge"},
+        {"InstanceType": "m5.24xlarge"},
+    ]
+    assert counted(described) == {"L-DB2E81BA": 52, "L-3819A6DF": 48, "L-417A185B": 96}

@@ -1,0 +1,239 @@
+"""Instances and IAM users are held to their policies, call by call, and refused in the words of each service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from infra import policies
+from trainer.access import Access
+from trainer.rehearsal.server import EmbeddedAws
+
+
+@pytest.fixture
+def user(aws_server: EmbeddedAws, access: Access) -> Callable[..., Access]:
+    """Make an IAM user with these statements, and return its access."""
+
+    def make(*statements: dict[str, Any], name: str = "somebody") -> Access:
+        iam = access.client("iam")
+        iam.create_user(UserName=name)
+        if statements:
+            document = policies.document(*({"Effect": "Allow", **one} for one in statements))
+            iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=json.dumps(document))
+        return with_new_key(access, name)
+
+    return make
+
+
+def with_new_key(access: Access, name: str) -> Access:
+    key = access.client("iam").create_access_key(UserName=name)["AccessKey"]
+    return replace(access, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
+
+
+def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, str, int]:
+    with pytest.raises(ClientError) as failed:
+        call(**arguments)
+    response = failed.value.response
+    return response["Error"]["Code"], response["Error"]["Message"], response["ResponseMetadata"]["HTTPStatusCode"]
+
+
+# --- who calls -------------------------------------------------------------------------------------------------------
+
+
+def test_a_user_says_who_it_is_and_needs_no_policy_for_it(access: Access, user: Callable[..., Access]) -> None:
+    somebody = user()
+    told = somebody.client("sts").get_caller_identity()
+    account = str(access.access_key)[4:16]
+    described = access.client("iam").get_user(UserName="somebody")["User"]
+    assert (told["Account"], told["Arn"], told["UserId"]) == (account, described["Arn"], described["UserId"])
+    assert described["Arn"] == f"arn:aws:iam::{account}:user/somebody"
+
+
+def test_an_instance_is_its_role_under_the_name_of_its_id(aws_server: EmbeddedAws, desk: Any) -> None:
+    instance_id = desk.launched()
+    node = node_of(aws_server, desk.access, instance_id)
+    told = node.client("sts").get_caller_identity()
+    role_id = desk.access.client("iam").get_role(RoleName="node")["Role"]["RoleId"]
+    assert told["UserId"] == f"{role_id}:{instance_id}"
+    assert told["Arn"] == f"arn:aws:sts::{told['Account']}:assumed-role/node/{instance_id}"
+
+
+def test_two_keys_of_a_user_are_two(access: Access, user: Callable[..., Access]) -> None:
+    first, second = user(), with_new_key(access, "somebody")
+    assert first.access_key != second.access_key and first.secret_key != second.secret_key
+    identities = [one.client("sts").get_caller_identity()["Arn"] for one in (first, second)]
+    assert len(set(identities)) == 1
+    assert refused(access.client("iam").create_access_key, UserName="nobody")[0] == "NoSuchEntity"
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "code"),
+    [
+        ("ec2", "describe_instances", "AuthFailure"),
+        ("s3", "list_buckets", "InvalidAccessKeyId"),
+        ("scheduler", "list_schedules", "UnrecognizedClientException"),
+    ],
+)
+def test_a_key_of_a_principal_that_nobody_was_given_is_refused(
+    aws_server: EmbeddedAws, access: Access, service: str, call: str, code: str
+) -> None:
+    own = aws_server.keyring.credentials(str(access.access_key)[4:16], "NODE", "i-unknown")
+    stranger = replace(access, access_key=own.access_key, secret_key=own.secret_key)
+    assert refused(getattr(stranger.client(service, total_max_attempts=1), call))[0] == code
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "arguments", "code", "status", "asked"),
+    [
+        ("ec2", "describe_instances", {}, "UnauthorizedOperation", 403, "ec2:DescribeInstances on resource: *"),
+        ("s3", "list_buckets", {}, "AccessDenied", 403, "s3:ListBuckets on resource: *"),
+        ("s3", "put_object", {"Bucket": "b", "Key": "k"}, "AccessDenied", 403, "s3:PutObject on resource: arn:aws:s3:::b/k"),
+        ("iam", "list_users", {}, "AccessDenied", 403, "iam:ListUsers on resource: *"),
+        ("ssm", "get_parameter", {"Name": "/a/b"}, "AccessDeniedException", 400, ":parameter/a/b"),
+        ("scheduler", "get_schedule", {"Name": "n"}, "AccessDeniedException", 403, ":schedule/default/n"),
+        ("lambda", "invoke", {"FunctionName": "f"}, "AccessDeniedException", 403, "lambda:InvokeFunction on resource: arn:"),
+    ],
+)
+def test_each_service_refuses_in_its_own_words(
+    user: Callable[..., Access], service: str, call: str, arguments: Any, code: str, status: int, asked: str
+) -> None:
+    somebody = user()
+    said, message, http = refused(getattr(somebody.client(service, total_max_attempts=1), call), **arguments)
+    assert (said, http) == (code, status)
+    assert "user/somebody is not authorized to perform: " in message and asked in message
+    assert "because no identity-based policy allows the" in message
+    assert message.startswith("You are not authorized to perform this operation.") is (service == "ec2")
+
+
+def test_an_explicit_deny_is_said_as_such(user: Callable[..., Access]) -> None:
+    somebody = user({"Action": "*", "Resource": "*"}, {"Effect": "Deny", "Action": "ec2:DescribeInstances", "Resource": "*"})
+    somebody.client("ec2").describe_images()
+    _, message, _ = refused(somebody.client("ec2").describe_instances)
+    assert message.endswith("with an explicit deny in an identity-based policy")
+
+
+def test_a_head_that_is_refused_leaves_the_connection_usable(access: Access, user: Callable[..., Access]) -> None:
+    bucket = f"heads-{str(access.access_key)[4:16]}"
+    access.client("s3").create_bucket(Bucket=bucket)
+    s3 = user().client("s3", total_max_attempts=1)
+    for _ in range(2):
+        assert refused(s3.head_object, Bucket=bucket, Key="k")[0] == "403"
+        assert refused(s3.get_object, Bucket=bucket, Key="k")[0] == "AccessDenied"
+
+
+def test_a_policy_that_was_changed_holds_from_the_next_call_on(access: Access, user: Callable[..., Access]) -> None:
+    somebody, iam = user(), access.client("iam")
+    assert refused(somebody.client("ec2").describe_instances)[0] == "UnauthorizedOperation"
+    document = json.dumps(policies.document({"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}))
+    attached = iam.create_policy(PolicyName="look", PolicyDocument=document)["Policy"]["Arn"]
+    iam.attach_user_policy(UserName="somebody", PolicyArn=attached)
+    somebody.client("ec2").describe_instances()
+    iam.detach_user_policy(UserName="somebody", PolicyArn=attached)
+    assert refused(somebody.client("ec2").describe_instances)[0] == "UnauthorizedOperation"
+
+
+def test_a_policy_that_cant_be_evaluated_is_an_error_and_no_permission(user: Callable[..., Access]) -> None:
+    somebody = user({"Action": "*", "Resource": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}})
+    code, message, _ = refused(somebody.client("ec2", total_max_attempts=1).describe_instances)
+    assert code == "UnsupportedOperation" and "IpAddress" in message
+
+
+# --- conditions, as calls bring them ---------------------------------------------------------------------------------
+
+
+def test_instances_are_ended_by_who_may_by_their_tags(desk: Any, user: Callable[..., Access]) -> None:
+    own, other = desk.launched(token="1", tags={"project": "mayfly"}), desk.launched(token="2", tags={"project": "else"})
+    condition = {"StringEquals": {"aws:ResourceTag/project": "mayfly"}}
+    somebody = user({"Action": "ec2:TerminateInstances", "Resource": "*", "Condition": condition})
+    ec2 = somebody.client("ec2", total_max_attempts=1)
+    for ids in ([other], [own, other]):
+        assert refused(ec2.terminate_instances, InstanceIds=ids)[0] == "UnauthorizedOperation"
+    assert refused(ec2.terminate_instances, InstanceIds=["i-0123456789abcdef0"])[0] == "InvalidInstanceID.NotFound"
+    ec2.terminate_instances(InstanceIds=[own])
+    assert (desk.state(own), desk.state(other)) == ("terminated", "running")
+
+
+def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Callable[..., Access]) -> None:
+    bucket = f"lists-{str(access.access_key)[4:16]}"
+    access.client("s3").create_bucket(Bucket=bucket)
+    access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")
+    by_prefix = {"Action": "s3:ListBucket", "Resource": "*", "Condition": {"StringLike": {"s3:prefix": "raw/*"}}}
+    somebody = user(by_prefix, {"Action": ["s3:GetObject", "s3:GetObjectVersion"], "Resource": f"arn:aws:s3:::{bucket}/raw/*"})
+    s3 = somebody.client("s3", total_max_attempts=1)
+    assert s3.list_objects_v2(Bucket=bucket, Prefix="raw/")["KeyCount"] == 1
+    for prefix in ({}, {"Prefix": ""}, {"Prefix": "runs/"}):
+        assert refused(s3.list_objects_v2, Bucket=bucket, **prefix)[0] == "AccessDenied"
+    assert s3.get_object(Bucket=bucket, Key="raw/x")["Body"].read() == b"1"
+    # S3 hides what is missing from who may not list; a read has no prefix, so the permission above does not count.
+    assert refused(s3.get_object, Bucket=bucket, Key="raw/y")[0] == "AccessDenied"
+    assert refused(s3.head_object, Bucket=bucket, Key="raw/y")[0] == "403"
+    lister = user({"Action": "s3:*", "Resource": "*"}, name="lister").client("s3", total_max_attempts=1)
+    assert refused(lister.get_object, Bucket=bucket, Key="raw/y")[0] == "NoSuchKey"
+
+
+# --- a node ----------------------------------------------------------------------------------------------------------
+
+
+def node_of(aws_server: EmbeddedAws, access: Access, instance_id: str) -> Access:
+    """Return access with the credentials that an instance's metadata lends it."""
+    from trainer.rehearsal.nodes import role_credentials
+
+    cloud = aws_server.cloud(access)
+    lent = role_credentials(cloud, cloud.world.instances[instance_id])
+    assert lent is not None
+    return replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
+
+
+def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws, desk: Any) -> None:
+    iam, s3 = desk.access.client("iam"), desk.access.client("s3")
+    bucket = f"nodes-{str(desk.access.access_key)[4:16]}"
+    s3.create_bucket(Bucket=bucket)
+    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=json.dumps(policies.instance(bucket=bucket)))
+    mine, other = desk.launched(token="1"), desk.launched(token="2")
+    node = node_of(aws_server, desk.access, mine)
+    own = node.client("s3", total_max_attempts=1)
+    me = node.client("sts").get_caller_identity()["UserId"]
+    them = me.replace(mine, other)
+    for prefix in ("live/", "attempts/", "checkpoints/", "models/experiments/"):
+        key = f"{prefix}{me}/run/1/x"
+        own.put_object(Bucket=bucket, Key=key, Body=b"1")
+        assert own.head_object(Bucket=bucket, Key=key)["ContentLength"] == 1
+        for foreign in (f"{prefix}{them}/run/1/x", f"{prefix}{them}/{me}/x", f"{prefix}x"):
+            assert refused(own.put_object, Bucket=bucket, Key=foreign, Body=b"1")[0] == "AccessDenied"
+        s3.put_object(Bucket=bucket, Key=f"{prefix}{them}/run/1/x", Body=b"1")
+        assert refused(own.get_object, Bucket=bucket, Key=f"{prefix}{them}/run/1/x")[0] == "AccessDenied"
+    for key in ("runs/r/run.json", "raw/x", "code/x.whl", "memory/measurements.json", "models/production/m.safetensors"):
+        assert refused(own.put_object, Bucket=bucket, Key=key, Body=b"1")[0] == "AccessDenied"
+    assert refused(own.delete_object, Bucket=bucket, Key=f"live/{me}/run/1/x")[0] == "AccessDenied"
+    assert refused(own.get_object, Bucket=bucket, Key="memory/measurements.json")[0] == "AccessDenied"
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "arguments"),
+    [
+        ("ec2", "describe_instances", {}),
+        ("ec2", "terminate_instances", {"InstanceIds": ["own"]}),
+        ("ec2", "create_tags", {"Resources": ["own"], "Tags": [{"Key": "deadline", "Value": "later"}]}),
+        ("scheduler", "delete_schedule", {"Name": "kill"}),
+        ("iam", "create_access_key", {"UserName": "x"}),
+        ("ssm", "get_parameter", {"Name": "/mayfly/mayfly/dev"}),
+    ],
+)
+def test_a_node_has_no_action_but_those_on_s3(
+    aws_server: EmbeddedAws, desk: Any, service: str, call: str, arguments: dict[str, Any]
+) -> None:
+    document = json.dumps(policies.instance(bucket="store"))
+    desk.access.client("iam").put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=document)
+    instance_id = desk.launched()
+    client = node_of(aws_server, desk.access, instance_id).client(service, total_max_attempts=1)
+    own = {name: [instance_id] if value == ["own"] else value for name, value in arguments.items()}
+    assert refused(getattr(client, call), **own)[0] in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+    assert desk.instance(instance_id)["State"]["Name"] == "running"

@@ -1,0 +1,144 @@
+"""A model's card is checked before anything is built: no memory for what its tensors are not, no numbers from half a card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.artifacts.card import Card, CardSeries
+from trainer.artifacts.weights import load, save
+from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.errors import DataError
+from trainer.models import MODELS, network_of
+from trainer.train.packs.tensors import tensors_of
+from trainer.train.predict import predict_file
+
+LOOKBACK = 20
+SETTINGS: dict[str, dict[str, Any]] = {
+    "lstm": {"hidden": 4, "layers": 2, "lookback": LOOKBACK},
+    "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
+}
+FITTED = {"label_mean": 0.0, "label_std": 1.0}
+
+
+def make_model(path: Path, family: str = "lstm", target: str = "direction") -> Card:
+    """Write a model with untrained weights."""
+    settings = MODELS[family](**SETTINGS[family])
+    architecture = settings.architecture(features=len(FEATURES), outputs=1)
+    card = Card(
+        model=f"{family}-{target}_SIG-USD_1m",
+        family=family,
+        piece="SIG-USD",
+        kind="symbol",
+        series=[
+            CardSeries(
+                symbol="SIG-USD",
+                calendar="24x7",
+                horizon=5,
+                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+                splits={},
+                fitted={} if target == "direction" else FITTED,
+            )
+        ],
+        timeframe="1m",
+        architecture=architecture,
+        features=list(FEATURES),
+        features_version=FEATURES_VERSION,
+        lookback=settings.bars_seen,
+        metrics={},
+        training={},
+        data={},
+        code_sha256="",
+        seed=0,
+        created_at="2026-11-22T00:00:00+00:00",
+        mayfly="0",
+        target=target,
+        target_settings={"horizon": 5} if target == "direction" else {"horizon_sessions": 1},
+    )
+    torch.manual_seed(0)
+    save(path, tensors_of(network_of(family).build(architecture)), card)
+    return card
+
+
+def devices_of_builds(family: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return a set that gets the device of every network that is built from now on."""
+    home, devices = network_of(family), set[str]()
+
+    def build(*given: Any, _build: Any = home.build, **named: Any) -> Any:
+        devices.add(torch.get_default_device().type)
+        return _build(*given, **named)
+
+    monkeypatch.setattr(home, "build", build)
+    return devices
+
+
+@pytest.fixture(scope="module")
+def candles(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
+    folder = tmp_path_factory.mktemp("candles")
+    file: Path = write_candles(folder, "SIG-USD", bars=400, seed=1)
+    return file
+
+
+@pytest.mark.parametrize(("family", "target"), [("lstm", "direction"), ("tcn", "volatility")])
+def test_a_model_as_it_was_written_predicts(family: str, target: str, tmp_path: Path, candles: Path) -> None:
+    make_model(tmp_path / "m.safetensors", family, target)
+    assert len(predict_file(tmp_path / "m.safetensors", candles, last=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "why"),
+    [
+        ("lstm", {"architecture": {"hidden": 60_000}}, "at most 16,384"),
+        ("lstm", {"architecture": {"hidden": 16_000}}, "weight lstms.0.weight_ih_l0 is"),
+        ("lstm", {"architecture": {"layers": 10**9}}, "at most 64"),
+        ("lstm", {"architecture": {"layers": 3}}, "is missing"),
+        ("lstm", {"architecture": {"layers": 1}}, "has no tensor lstms.1"),
+        ("lstm", {"architecture": {"hidden": "4"}}, "a whole number"),
+        ("lstm", {"architecture": {"hidden": {"deep": [4]}}}, "a whole number"),
+        ("lstm", {"architecture": {"dropout": None}}, "a number"),
+        ("lstm", {"architecture": {"recompute": True}}, "the architecture is"),
+        ("lstm", {"architecture": {"reads": "chunks"}}, "the architecture is"),
+        ("lstm", {"architecture": {"features": 3}}, "the architecture is"),
+        ("lstm", {"architecture": {"outputs": 10**12}}, "outputs"),
+        ("lstm", {"architecture": {"outputs": 3}}, "direction has 1"),
+        ("lstm", {"architecture": {"outputs": True}}, "outputs"),
+        ("lstm", {"lookback": 10**8}, "at most 100,000"),
+        ("lstm", {"calendar": "sometimes"}, "calendar"),
+        ("lstm", {"target_settings": {"horizon": [5]}}, "a whole number"),
+        ("lstm", {"target_settings": {"horizon": 10**9}}, "at most 100,000"),
+        ("tcn", {"architecture": {"dilations": 5}}, "a list of whole numbers"),
+        ("tcn", {"architecture": {"dilations": [1, 3]}}, "the architecture is"),
+        ("tcn", {"architecture": {"dilations": [1] * 10_000}}, "at most 64"),
+        ("tcn", {"lookback": 8}, "which sees"),
+        ("tcn", {"fitted": {"label_mean": 1.0}}, "no label_std, which volatility needs"),
+    ],
+)
+def test_a_card_that_does_not_fit_its_tensors_is_one_error(
+    family: str, changes: dict[str, Any], why: str, tmp_path: Path, candles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.safetensors"
+    card = make_model(path, family, "direction" if family == "lstm" else "volatility")
+    if isinstance(changes.get("architecture"), dict):
+        changes = {"architecture": {**card.architecture, **changes["architecture"]}}
+    of_series = {key: changes[key] for key in changes.keys() & {"calendar", "fitted"}}
+    rest = {key: value for key, value in changes.items() if key not in of_series}
+    save(path, load(path)[0], replace(card, **rest, series=[replace(card.series[0], **of_series)]))
+    built_on = devices_of_builds(family, monkeypatch)
+    with pytest.raises(DataError, match="has a card that can't be used") as caught:
+        predict_file(path, candles)
+    assert why in caught.value.why and "\n" not in str(caught.value)
+    assert built_on <= {"meta"}
+
+
+def test_weights_of_another_type_or_under_another_name_are_one_error(tmp_path: Path, candles: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    card = make_model(path)
+    tensors, _ = load(path)
+    for others in ({"head.bias": torch.zeros(1, dtype=torch.int8)}, {"nowhere.weight": torch.zeros(1)}):
+        save(path, {**tensors, **others}, card)
+        with pytest.raises(DataError, match="has a card that can't be used"):
+            predict_file(path, candles)

@@ -1,0 +1,105 @@
+"""Checks of the account before a launch says yes: the safety net works, and AWS would take the request. All asked at once.
+
+A check raises ours, or botocore's, for what would fail; what it returns is a note for the user, '' for none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.access import Access, aws_error, error_code
+from trainer.errors import ConfigError, ConnectionFailed
+from trainer.launch.plan import LaunchPlan
+from trainer.launch.quotas import quota_note
+from trainer.stack_outputs import StackOutputs
+
+Checks = Mapping[str, Callable[[], str]]  # by what is checked, as an error names it
+LIMIT_SECONDS = 10.0
+REHEARSAL_LIMIT_SECONDS = 300.0  # the embedded AWS runs the sweeper on this machine, however busy that is
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
+
+
+def limit_seconds(access: Access) -> float:
+    """Return how long the checks may take together."""
+    return REHEARSAL_LIMIT_SECONDS if access.rehearsal else LIMIT_SECONDS
+
+
+def ask_all(checks: Checks, *, seconds: float) -> list[str]:
+    """Ask everything at once and return the notes. Raises the first error, or ConnectionFailed where an answer is late."""
+    pool = ThreadPoolExecutor(max_workers=max(1, len(checks)))
+    asked = {name: pool.submit(check) for name, check in checks.items()}
+    _, late = wait(asked.values(), timeout=seconds)
+    pool.shutdown(wait=False, cancel_futures=True)
+    notes = []
+    for name, answer in asked.items():
+        if answer in late:
+            continue
+        try:
+            notes.append(answer.result())
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot check {name}") from error
+    if missing := [name for name, answer in asked.items() if answer in late]:
+        why, do = f"no answer within {seconds:.0f} s", "Try again; AWS or the network is slow."
+        raise ConnectionFailed(f"cannot check {', '.join(missing)}", why=why, do=do)
+    return [note for note in notes if note]
+
+
+def account_checks(access: Access, outputs: StackOutputs, plan: LaunchPlan, *, sweep: bool) -> dict[str, Callable[[], str]]:
+    """Return the checks of the account; those that ask the sweeper only with `sweep`, since that may end what is overdue."""
+    checks: dict[str, Callable[[], str]] = {
+        "the bucket's versioning": partial(versioning, access, outputs),
+        "the quotas": partial(quota_note, access, plan.ladder, seconds=limit_seconds(access)),
+    }
+    if sweep:
+        checks["the sweeper"] = partial(sweeper, access, outputs)
+    if any(rung.market == "spot" for rung in plan.ladder):
+        checks["the spot role"] = partial(spot_role, access)
+    return checks
+
+
+def versioning(access: Access, outputs: StackOutputs) -> str:
+    """Look whether the bucket keeps versions. Raises ConfigError where it does not."""
+    s3 = access.client("s3", total_max_attempts=2, timeout_seconds=limit_seconds(access))
+    status = s3.get_bucket_versioning(Bucket=outputs.bucket).get("Status", "Disabled")
+    if status != "Enabled":
+        why = f"its versioning is {status.lower()}, so that a model could be lost, and no input be pinned"
+        raise ConfigError(f"the bucket {outputs.bucket} keeps no versions", why=why, do="Run pulumi up, which turns it on.")
+    return ""
+
+
+def sweeper(access: Access, outputs: StackOutputs) -> str:
+    """Let the sweeper sweep, and wait for it: what ends a machine when all else fails has to work. Raises ConfigError."""
+    client = access.client("lambda", total_max_attempts=1, timeout_seconds=limit_seconds(access))
+    answer = client.invoke(FunctionName=outputs.sweeper_arn, InvocationType="RequestResponse", Payload=b"{}")
+    if "FunctionError" not in answer:
+        return ""
+    try:
+        told = json.loads(answer["Payload"].read())
+        why = f"{told.get('errorType', answer['FunctionError'])}: {told.get('errorMessage', '')}"
+    except (ValueError, AttributeError):
+        why = str(answer["FunctionError"])
+    name = outputs.sweeper_arn.rpartition(":")[2]
+    do = f"Nothing is launched without it. Read its log, /aws/lambda/{name}, or run pulumi up."
+    raise ConfigError(f"the sweeper {name} fails", why=why[:500], do=do)
+
+
+def spot_role(access: Access) -> str:
+    """Look for the role by which EC2 buys spot instances. Raises ConfigError where there is none."""
+    iam = access.client("iam", total_max_attempts=2, timeout_seconds=limit_seconds(access))
+    try:
+        iam.get_role(RoleName=SPOT_ROLE)
+    except ClientError as error:
+        if error_code(error) != "NoSuchEntity":
+            return f"whether the account has the role {SPOT_ROLE}, without which spot fails, is unknown ({error_code(error)})"
+        raise ConfigError(
+            f"the account has no role {SPOT_ROLE}, without which EC2 launches nothing on spot",
+            why="NoSuchEntity",
+            do="Create it once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com, "
+            "or launch with --on-demand.",
+        ) from error
+    return ""

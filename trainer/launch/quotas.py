@@ -1,0 +1,94 @@
+"""The quotas that a launch counts against: vCPUs allowed, in use and needed, asked before anything is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.access import Access, error_code
+from trainer.cost.instances import catalogue
+from trainer.errors import QuotaError
+from trainer.runs.launching import QUOTA_CONSOLE
+from trainer.runs.record import Rung
+
+COUNTED = ("pending", "running")  # states of instances that count against a quota
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """One vCPU quota of EC2's, and how much of it is in use."""
+
+    code: str
+    name: str
+    value: float
+    used: int
+
+    def allows(self, rung: Rung) -> bool:
+        """Return whether an instance of a rung's type may be added."""
+        return self.used + rung.vcpus <= self.value
+
+    def refusal(self, rung: Rung) -> str:
+        """Return the numbers by which a rung's type does not fit."""
+        return f"{self.name} ({self.code}) is {self.value:g} vCPUs, {self.used} in use; {rung.instance_type} needs {rung.vcpus}"
+
+
+def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str:
+    """Ask for the quotas of a ladder. Returns a note where some types do not fit; raises QuotaError where none does.
+
+    A quota that can't be read is a note: it may allow everything.
+    """
+    codes = sorted({rung.quota_code for rung in ladder if rung.quota_code})
+    with ThreadPoolExecutor(max_workers=len(codes) + 1) as pool:
+        used = pool.submit(vcpus_in_use, access, seconds=seconds)
+        asked = {code: pool.submit(_read, access, code, seconds=seconds) for code in codes}
+    answers = {code: answer.result() for code, answer in asked.items()}
+    quotas = {
+        code: Quota(code=code, name=told["QuotaName"], value=float(told["Value"]), used=used.result().get(code, 0))
+        for code, told in answers.items()
+        if isinstance(told, dict)
+    }
+    types = {(rung.instance_type, rung.market): rung for rung in ladder}.values()
+    over = [rung for rung in types if rung.quota_code in quotas and not quotas[rung.quota_code].allows(rung)]
+    if len(over) == len(types):
+        first = over[0]
+        links = ", ".join(f"{QUOTA_CONSOLE}/{code}" for code in dict.fromkeys(rung.quota_code for rung in over))
+        raise QuotaError(
+            f"the account's quota does not allow {first.instance_type} {first.market.replace('_', '-')}",
+            why="; ".join(quotas[rung.quota_code].refusal(rung) for rung in over),
+            do=f"Ask for more at {links}, end what uses it, or name a smaller --instance.",
+        )
+    notes = [f"will not fit: {quotas[rung.quota_code].refusal(rung)}" for rung in over]
+    unread = [f"quota {code} can't be read ({told})" for code, told in answers.items() if isinstance(told, str)]
+    return "; ".join([*notes, *unread])
+
+
+def vcpus_in_use(access: Access, *, seconds: float) -> dict[str, int]:
+    """Return quota code -> vCPUs of the account's GPU instances in the region that count against it."""
+    ec2 = access.client("ec2", total_max_attempts=2, timeout_seconds=seconds)
+    filters = [{"Name": "instance-state-name", "Values": list(COUNTED)}]
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
+    return counted(item for page in pages for group in page["Reservations"] for item in group["Instances"])
+
+
+def counted(instances: Iterable[Any]) -> dict[str, int]:
+    """Add up the vCPUs of described instances by the quota that each counts against; types that are not ours don't count."""
+    used: dict[str, int] = {}
+    for item in instances:
+        if known := catalogue().get(item["InstanceType"]):
+            code = known.spot_quota_code if item.get("InstanceLifecycle") == "spot" else known.on_demand_quota_code
+            used[code] = used.get(code, 0) + known.vcpus
+    return used
+
+
+def _read(access: Access, code: str, *, seconds: float) -> dict[str, Any] | str:
+    """Return a quota as Service Quotas has it, or the code of the error in its place."""
+    client = access.client("service-quotas", total_max_attempts=2, timeout_seconds=seconds)
+    try:
+        quota: dict[str, Any] = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
+    except (BotoCoreError, ClientError) as error:
+        return error_code(error)
+    return quota

@@ -1,0 +1,253 @@
+"""The table from API calls to IAM's questions: action, resource and condition keys, for what launchers and nodes call.
+
+Sources: AWS's Service Authorization Reference, and for an instant fleet, which launches under its caller's own rights, the
+policy that Karpenter publishes and runs under (both looked up 2026-11-22). A call that is not in the table asks for an action
+of its own name on every resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.iam_policies import Authorization, Values
+from trainer.rehearsal.identities import SPOT_ROLE
+from trainer.rehearsal.launches import find_image, merged_request, own_request, template_data
+from trainer.rehearsal.wire import Call
+
+Asked = list[Authorization]
+_PREFIXES = {"service-quotas": "servicequotas"}  # where IAM's name of a service differs from botocore's
+_NO_POLICY = {("sts", "GetCallerIdentity")}
+_CREATED = ("instance", "volume", "network-interface")
+
+
+def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Return what IAM is asked about a call: the caller must be allowed all of it. Raises AwsError as AWS does."""
+    if (call.service, call.operation) in _NO_POLICY:
+        return []
+    if found := TABLE.get((call.service, call.operation)):
+        return found(cloud, call)
+    return [Authorization(action=f"{_PREFIXES.get(call.service, call.service)}:{call.operation}", resource="*")]
+
+
+# --- S3
+
+
+def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """HeadObject has no action of its own, and a version is read by another one than the object."""
+    action = "s3:GetObjectVersion" if call.params.get("VersionId") else "s3:GetObject"
+    return [Authorization(action=action, resource=_object(call))]
+
+
+def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
+    return [Authorization(action="s3:PutObject", resource=_object(call))]
+
+
+def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
+    action = "s3:DeleteObjectVersion" if call.params.get("VersionId") else "s3:DeleteObject"
+    return [Authorization(action=action, resource=_object(call))]
+
+
+def bucket_list(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Without a prefix in the request there is no s3:prefix, and a condition on it does not hold."""
+    prefix = call.params.get("Prefix")
+    context: dict[str, Values] = {} if prefix is None else {"s3:prefix": prefix}
+    return [listing(call, context)]
+
+
+def listing(call: Call, context: dict[str, Values] | None = None) -> Authorization:
+    """Return the question whether the caller may list a call's bucket."""
+    return Authorization(action="s3:ListBucket", resource=_bucket(call), context=context or {})
+
+
+def bucket_versioning(cloud: EmbeddedAccount, call: Call) -> Asked:
+    return [Authorization(action="s3:GetBucketVersioning", resource=_bucket(call))]
+
+
+def _bucket(call: Call) -> str:
+    return f"arn:aws:s3:::{call.params['Bucket']}"
+
+
+def _object(call: Call) -> str:
+    return f"{_bucket(call)}/{call.params['Key']}"
+
+
+# --- EC2
+
+
+def create_fleet(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """A fleet asks for everything that it is made of, as CreateFleet and as RunInstances."""
+    params = call.params
+    spot = params["TargetCapacitySpecification"].get("DefaultTargetCapacityType") == "spot"
+    tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
+    fleet_tags = _request_tags(one for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet")
+    asked = [Authorization(action="ec2:CreateFleet", resource=_arn(cloud, call, "fleet/*"), context=fleet_tags)]
+    if fleet_tags:
+        asked.append(_tagging(cloud, call, "fleet", fleet_tags, "CreateFleet"))
+    for config in params["LaunchTemplateConfigs"]:
+        specification = config["LaunchTemplateSpecification"]
+        template = template_data(cloud, call.region, specification)
+        for override in config.get("Overrides") or [{}]:
+            request = merged_request(template, own_request(override, spot=spot), tags)
+            for action in ("ec2:CreateFleet", "ec2:RunInstances"):
+                asked += _used(cloud, call, action, request, specification)
+                asked += _made(cloud, call, action, request)
+            asked += _beside(cloud, call, request)
+    return asked
+
+
+def run_instances(cloud: EmbeddedAccount, call: Call) -> Asked:
+    specification = call.params.get("LaunchTemplate")
+    own = {name: value for name, value in call.params.items() if name != "LaunchTemplate"}
+    request = merged_request(template_data(cloud, call.region, specification), own, own.get("TagSpecifications", []))
+    asked = [*_used(cloud, call, "ec2:RunInstances", request, specification), *_made(cloud, call, "ec2:RunInstances", request)]
+    return asked + _beside(cloud, call, request)
+
+
+def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any], template: Any) -> Asked:
+    """Ask for what an instance is made from: template, image, subnet, security groups."""
+    image = find_image(cloud, call.region, request)
+    owner = {"ec2:owner": image.get("ImageOwnerAlias") or image["OwnerId"]}
+    asked = [Authorization(action=action, resource=f"arn:aws:ec2:{call.region}::image/{image['ImageId']}", context=owner)]
+    names = []
+    if template:
+        template_id = next(mark["Value"] for mark in request["_marks"] if mark["Key"] == "aws:ec2launchtemplate:id")
+        names.append(f"launch-template/{template_id}")
+    interfaces = request.get("NetworkInterfaces") or [request]
+    names += [f"subnet/{one['SubnetId']}" for one in interfaces if one.get("SubnetId")]
+    groups = [group for one in interfaces for group in one.get("Groups") or one.get("SecurityGroupIds") or []]
+    names += [f"security-group/{group}" for group in groups]
+    return asked + [Authorization(action=action, resource=_arn(cloud, call, name)) for name in names]
+
+
+def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
+    """Ask for what comes to be: the instance and its parts, with the tags that they are to have."""
+    tags = {one["ResourceType"]: one for one in request["TagSpecifications"]}
+    asked = [
+        Authorization(
+            action=action, resource=_arn(cloud, call, f"{kind}/*"), context=_request_tags([tags[kind]] if kind in tags else [])
+        )
+        for kind in _CREATED
+    ]
+    if request.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
+        asked.append(Authorization(action=action, resource=_arn(cloud, call, "spot-instances-request/*")))
+    return asked
+
+
+def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:
+    """Ask for the tags and the role that a launch hands out."""
+    asked = [  # moto keeps the tags of a template itself among those of its instances
+        _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances")
+        for one in request["TagSpecifications"]
+        if one["ResourceType"] in (*_CREATED, "spot-instances-request")
+    ]
+    profile = request.get("IamInstanceProfile", {})
+    name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
+    if name:
+        found = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})["InstanceProfile"]
+        asked += [_passing(role["Arn"], "ec2.amazonaws.com") for role in found["Roles"]]
+    return asked
+
+
+def _tagging(cloud: EmbeddedAccount, call: Call, kind: str, tags: dict[str, Values], by: str) -> Authorization:
+    context = {**tags, "ec2:createaction": by}
+    return Authorization(action="ec2:CreateTags", resource=_arn(cloud, call, f"{kind}/*"), context=context)
+
+
+def _passing(role_arn: str, service: str) -> Authorization:
+    return Authorization(action="iam:PassRole", resource=role_arn, context={"iam:passedtoservice": service})
+
+
+def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Instances by their tags. One that is not there is nobody's to ask for: the call itself says so."""
+    with cloud.lock:
+        asked = call.params.get("InstanceIds") or [call.params["InstanceId"]]
+        known = [cloud.world.instances[one] for one in asked if one in cloud.world.instances]
+    action = f"ec2:{call.operation}"
+    return [
+        Authorization(action=action, resource=_arn(cloud, call, f"instance/{one.id}"), context=_resource_tags(one.tags))
+        for one in known
+    ]
+
+
+def _request_tags(specifications: Iterable[dict[str, Any]]) -> dict[str, Values]:
+    tags = {tag["Key"]: tag.get("Value", "") for one in specifications for tag in one.get("Tags", [])}
+    return {f"aws:requesttag/{key.lower()}": value for key, value in tags.items()}
+
+
+def _resource_tags(tags: dict[str, str]) -> dict[str, Values]:
+    return {f"aws:resourcetag/{key.lower()}": value for key, value in tags.items()}
+
+
+# --- the others
+
+
+def schedule(cloud: EmbeddedAccount, call: Call) -> Asked:
+    name = f"schedule/{call.params.get('GroupName') or 'default'}/{call.params['Name']}"
+    resource = f"arn:aws:scheduler:{call.region}:{cloud.account}:{name}"
+    asked = [Authorization(action=f"scheduler:{call.operation}", resource=resource)]
+    if "Target" in call.params:
+        asked.append(_passing(call.params["Target"]["RoleArn"], "scheduler.amazonaws.com"))
+    return asked
+
+
+def invoke(cloud: EmbeddedAccount, call: Call) -> Asked:
+    name = call.params["FunctionName"].partition(":function:")[2] or call.params["FunctionName"]
+    resource = f"arn:aws:lambda:{call.region}:{cloud.account}:function:{name}"
+    return [Authorization(action="lambda:InvokeFunction", resource=resource)]
+
+
+def quota(cloud: EmbeddedAccount, call: Call) -> Asked:
+    name = f"{call.params['ServiceCode']}/{call.params['QuotaCode']}"
+    resource = f"arn:aws:servicequotas:{call.region}:{cloud.account}:{name}"
+    return [Authorization(action="servicequotas:GetServiceQuota", resource=resource)]
+
+
+def role(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """A role that is not there has no path."""
+    name = call.params["RoleName"]
+    resource = f"arn:aws:iam::{cloud.account}:role/{name}"
+    if name == SPOT_ROLE and cloud.has_spot_role:
+        resource = f"arn:aws:iam::{cloud.account}:role/aws-service-role/spot.amazonaws.com/{name}"
+    return [Authorization(action="iam:GetRole", resource=resource)]
+
+
+def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Parameters that AWS publishes belong to no account."""
+    names = call.params["Names"] if "Names" in call.params else [call.params["Name"]]
+    owners = {name: "" if name.startswith("/aws/service/") else cloud.account for name in names}
+    return [
+        Authorization(
+            action=f"ssm:{call.operation}",
+            resource=f"arn:aws:ssm:{call.region}:{owner}:parameter/{name.removeprefix('/')}",
+        )
+        for name, owner in owners.items()
+    ]
+
+
+def _arn(cloud: EmbeddedAccount, call: Call, name: str) -> str:
+    return f"arn:aws:ec2:{call.region}:{cloud.account}:{name}"
+
+
+def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call], Asked]]]:
+    for service, asks, operations in (
+        ("s3", object_read, "GetObject HeadObject"),
+        ("s3", object_write, "PutObject CreateMultipartUpload UploadPart CompleteMultipartUpload"),
+        ("s3", object_delete, "DeleteObject"),
+        ("s3", bucket_list, "ListObjectsV2 ListObjects HeadBucket"),
+        ("s3", bucket_versioning, "GetBucketVersioning"),
+        ("ec2", create_fleet, "CreateFleet"),
+        ("ec2", run_instances, "RunInstances"),
+        ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
+        ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
+        ("lambda", invoke, "Invoke"),
+        ("service-quotas", quota, "GetServiceQuota"),
+        ("iam", role, "GetRole"),
+        ("ssm", parameters, "GetParameter GetParameters"),
+    ):
+        for operation in operations.split():
+            yield (service, operation), asks
+
+
+TABLE = dict(_table())

@@ -1,0 +1,72 @@
+"""Authorization of a call by its caller's policies, and the refusal in the words of the service that is asked."""
+
+from __future__ import annotations
+
+from trainer.rehearsal.account import CallerIdentity, EmbeddedAccount, Principal
+from trainer.rehearsal.api_actions import listing, questions_of
+from trainer.rehearsal.iam_policies import Authorization, Decision, decide
+from trainer.rehearsal.identities import identity_of, principal_of
+from trainer.rehearsal.wire import Call
+from trainer.rehearsal.world import AwsError
+
+_OBJECT_READS = ("GetObject", "HeadObject")
+# AWS's code and HTTP status where a policy does not allow a call; services whose answers are JSON say the last.
+_REFUSALS = {
+    "ec2": ("UnauthorizedOperation", 403),
+    "s3": ("AccessDenied", 403),
+    "iam": ("AccessDenied", 403),
+    "sts": ("AccessDenied", 403),
+    "lambda": ("AccessDeniedException", 403),
+    "scheduler": ("AccessDeniedException", 403),
+}
+_JSON_REFUSAL = ("AccessDeniedException", 400)
+
+
+def authorize(cloud: EmbeddedAccount, call: Call, access_key: str) -> None:
+    """Raise AwsError unless the policies of the key's principal allow everything that a call asks for."""
+    principal = principal_of(cloud, access_key, call.service)
+    if principal is None:
+        return
+    identity = identity_of(cloud, principal, call.service)
+    for asked in questions_of(cloud, call):
+        _demand(cloud, call, principal, identity, asked)
+    if call.service == "s3" and call.operation in _OBJECT_READS:
+        _hide_absence(cloud, call, identity)
+
+
+def _demand(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity, asked: Authorization) -> None:
+    decision = decide(identity.policies, asked, identity.context)
+    cloud.decisions.append((principal, asked, decision))
+    if not decision.allowed:
+        raise _refusal(call, identity, asked, decision)
+
+
+def _hide_absence(cloud: EmbeddedAccount, call: Call, identity: CallerIdentity) -> None:
+    """Raise AwsError for an object that is not there, where the caller may not list the bucket: S3 does not tell him.
+
+    A read has no s3:prefix, so that a permission to list by prefix does not count here.
+    """
+    asked = listing(call)
+    decision = decide(identity.policies, asked, identity.context)
+    if decision.allowed:
+        return
+    version = {"VersionId": call.params["VersionId"]} if call.params.get("VersionId") else {}
+    try:
+        cloud.moto("s3", "HeadObject", {"Bucket": call.params["Bucket"], "Key": call.params["Key"], **version})
+    except AwsError as error:
+        if error.status == 404:
+            raise _refusal(call, identity, asked, decision) from error
+
+
+def _refusal(call: Call, identity: CallerIdentity, asked: Authorization, decision: Decision) -> AwsError:
+    code, status = _REFUSALS.get(call.service, _JSON_REFUSAL)
+    action = asked.action
+    because = (
+        "with an explicit deny in an identity-based policy"
+        if decision.by
+        else f"because no identity-based policy allows the {action} action"
+    )
+    message = f"User: {identity.arn} is not authorized to perform: {action} on resource: {asked.resource} {because}"
+    if call.service == "ec2":
+        message = f"You are not authorized to perform this operation. {message}"
+    return AwsError(code, message, status)

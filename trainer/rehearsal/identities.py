@@ -1,0 +1,149 @@
+"""Who calls: the identity behind an access key, with its policies, as IAM holds them; the rules of IAM and STS about that.
+
+An instance has its role's policies, an IAM user those that are attached to it or inline; groups are not looked at. The desk is
+an administrator. Functions and schedules are not held to their roles' policies.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import unquote
+
+from trainer.rehearsal.account import CallerIdentity, EmbeddedAccount, Principal, Rules, refuse
+from trainer.rehearsal.iam_policies import IamPolicy, read_policy
+from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
+from trainer.rehearsal.world import AwsError
+from trainer.runs.record import utc_now
+
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
+_CHECKED = ("NODE", "USER")
+# What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
+_UNKNOWN_KEY = {
+    "ec2": ("AuthFailure", 401),
+    "s3": ("InvalidAccessKeyId", 403),
+    "iam": ("InvalidClientTokenId", 403),
+    "sts": ("InvalidClientTokenId", 403),
+}
+
+
+def unknown_key(service: str) -> AwsError:
+    """Return a service's answer to an access key that nobody has."""
+    code, status = _UNKNOWN_KEY.get(service, ("UnrecognizedClientException", 403))
+    return AwsError(code, "The security token included in the request is invalid.", status)
+
+
+def principal_of(cloud: EmbeddedAccount, access_key: str, service: str) -> Principal | None:
+    """Return who is held to policies under this access key, None for who is not. Raises AwsError for a key nobody was given."""
+    if not access_key[16:].startswith(_CHECKED):
+        return None
+    if access_key not in cloud.principals:
+        raise unknown_key(service)
+    return cloud.principals[access_key]
+
+
+def identity_of(cloud: EmbeddedAccount, principal: Principal, service: str) -> CallerIdentity:
+    """Return a principal's identity and policies, read once until IAM changes. Raises AwsError where IAM has it no more."""
+    known = cloud.identities.get(principal)
+    if known is None:
+        try:
+            known = _of_role(cloud, principal) if principal.kind == "NODE" else _of_user(cloud, principal)
+        except AwsError as error:
+            raise unknown_key(service) from error
+        except ValueError as error:
+            raise AwsError("UnsupportedOperation", f"The embedded AWS can't evaluate a policy: {error}") from error
+        cloud.identities[principal] = known
+    return known
+
+
+def _of_role(cloud: EmbeddedAccount, principal: Principal) -> CallerIdentity:
+    role = cloud.moto("iam", "GetRole", {"RoleName": principal.role})["Role"]
+    user_id = f"{role['RoleId']}:{principal.name}"
+    return CallerIdentity(
+        arn=f"arn:aws:sts::{cloud.account}:assumed-role/{principal.role}/{principal.name}",
+        user_id=user_id,
+        context=_context(cloud, role, user_id),
+        policies=_policies(cloud, "Role", principal.role),
+    )
+
+
+def _of_user(cloud: EmbeddedAccount, principal: Principal) -> CallerIdentity:
+    user = cloud.moto("iam", "GetUser", {"UserName": principal.name})["User"]
+    return CallerIdentity(
+        arn=user["Arn"],
+        user_id=user["UserId"],
+        context=_context(cloud, user, user["UserId"]) | {"aws:username": principal.name},
+        policies=_policies(cloud, "User", principal.name),
+    )
+
+
+def _context(cloud: EmbeddedAccount, described: dict[str, Any], user_id: str) -> dict[str, str]:
+    """Return a caller's part of a request's context. Loopback counts as encrypted: nobody else reads it."""
+    own = {"userid": user_id, "principalarn": described["Arn"], "principalaccount": cloud.account, "securetransport": "true"}
+    tags = {f"aws:principaltag/{tag['Key'].lower()}": tag["Value"] for tag in described.get("Tags", [])}
+    return {f"aws:{name}": value for name, value in own.items()} | tags
+
+
+def _policies(cloud: EmbeddedAccount, kind: str, name: str) -> tuple[IamPolicy, ...]:
+    """Return the inline and the attached policies of a "Role" or a "User"."""
+    who = {f"{kind}Name": name}
+    found = []
+    for inline in cloud.moto("iam", f"List{kind}Policies", who)["PolicyNames"]:
+        text = cloud.moto("iam", f"Get{kind}Policy", {**who, "PolicyName": inline})["PolicyDocument"]
+        found.append(read_policy(inline, _json_text(text)))
+    for attached in cloud.moto("iam", f"ListAttached{kind}Policies", who)["AttachedPolicies"]:
+        arn = {"PolicyArn": attached["PolicyArn"]}
+        version = {"VersionId": cloud.moto("iam", "GetPolicy", arn)["Policy"]["DefaultVersionId"]}
+        text = cloud.moto("iam", "GetPolicyVersion", {**arn, **version})["PolicyVersion"]["Document"]
+        found.append(read_policy(attached["PolicyName"], _json_text(text)))
+    return tuple(found)
+
+
+def _json_text(document: str) -> str:
+    """Return a document as it was written: IAM answers some of them URL-encoded."""
+    return document if document.lstrip().startswith("{") else json.dumps(json.loads(unquote(document)))
+
+
+def get_caller_identity(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
+    """Say who calls. No policy is asked, as on AWS."""
+    principal = principal_of(cloud, access_key_of(call.environ), call.service)
+    if principal is None:
+        return collect(call.environ, call.account)
+    identity = identity_of(cloud, principal, call.service)
+    return {"UserId": identity.user_id, "Account": cloud.account, "Arn": identity.arn}
+
+
+def get_role(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
+    """Describe a role; the one by which EC2 buys spot instances belongs to AWS."""
+    if call.params["RoleName"] != SPOT_ROLE or not cloud.has_spot_role:
+        return collect(call.environ, call.account)
+    path = "/aws-service-role/spot.amazonaws.com/"
+    return {
+        "Role": {
+            "Path": path,
+            "RoleName": SPOT_ROLE,
+            "RoleId": "AROASPOT",
+            "Arn": f"arn:aws:iam::{cloud.account}:role{path}{SPOT_ROLE}",
+            "CreateDate": utc_now(),
+        }
+    }
+
+
+def create_access_key(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Give an IAM user a key of this server."""
+    name = call.params.get("UserName", "")
+    cloud.moto("iam", "GetUser", {"UserName": name})
+    with cloud.lock:
+        number = sum(one == Principal(kind="USER", name=name) for one in cloud.principals.values())
+        own = cloud.credentials("USER", name, mark=f" {number}")
+    key = {"UserName": name, "AccessKeyId": own.access_key, "Status": "Active", "SecretAccessKey": own.secret_key}
+    return {"AccessKey": key}
+
+
+RULES: Rules = {
+    ("sts", "GetCallerIdentity"): get_caller_identity,
+    ("iam", "GetRole"): get_role,
+    ("iam", "CreateAccessKey"): create_access_key,
+    ("iam", "DeleteAccessKey"): refuse("take access keys back"),
+    ("iam", "UpdateAccessKey"): refuse("take access keys back"),
+}

@@ -1,0 +1,72 @@
+"""Service Quotas of the embedded AWS: how many vCPUs of GPU instances an account may run at once, told and enforced.
+
+Codes and families: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas" (looked up 2026-11-22).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.rehearsal.account import EmbeddedAccount, Rules
+from trainer.rehearsal.catalogue import vcpu_count
+from trainer.rehearsal.wire import Call
+from trainer.rehearsal.world import AwsError, Pool
+
+NAMES = {
+    "L-DB2E81BA": "Running On-Demand G and VT instances",
+    "L-3819A6DF": "All G and VT Spot Instance Requests",
+    "L-417A185B": "Running On-Demand P instances",
+    "L-7212CCBC": "All P4, P3 and P2 Spot Instance Requests",
+    "L-C4BD4855": "All P5 Spot Instance Requests",
+}
+DEFAULT_VCPUS = 768.0  # of an account that has asked for them; a new one has none
+
+
+def code_of(pool: Pool) -> str:
+    """Return the code of the quota that a pool counts against, '' where none is kept here."""
+    family, spot = pool.instance_type.split(".")[0], pool.market == "spot"
+    if family.startswith(("g", "vt")):
+        return "L-3819A6DF" if spot else "L-DB2E81BA"
+    if not family.startswith("p"):
+        return ""
+    if not spot:
+        return "L-417A185B"
+    return "L-C4BD4855" if family.startswith("p5") else "L-7212CCBC" if family[:2] in ("p2", "p3", "p4") else ""
+
+
+def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
+    """Raise AwsError where so many more instances of a pool would exceed their quota. The caller holds the account's lock."""
+    code = code_of(pool)
+    if not code:
+        return
+    alive = [one.pool for one in cloud.world.alive(cloud.clock.now())]
+    used = sum(vcpu_count(one.instance_type) for one in alive if code_of(one) == code)
+    limit = cloud.quotas.get(code, DEFAULT_VCPUS)
+    if used + count * vcpu_count(pool.instance_type) <= limit:
+        return
+    if pool.market == "spot":
+        raise AwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    raise AwsError(
+        "VcpuLimitExceeded",
+        f"You have requested more vCPU capacity than your current vCPU limit of {limit:.0f} allows for the instance bucket "
+        "that the specified instance type belongs to.",
+    )
+
+
+def get_service_quota(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Tell a quota of EC2's."""
+    code = call.params["QuotaCode"]
+    if call.params["ServiceCode"] != "ec2" or code not in NAMES:
+        raise AwsError("NoSuchResourceException", "The request failed because the specified service quota does not exist.")
+    return {
+        "Quota": {
+            "ServiceCode": "ec2",
+            "QuotaCode": code,
+            "QuotaName": NAMES[code],
+            "Value": cloud.quotas.get(code, DEFAULT_VCPUS),
+            "Adjustable": True,
+        }
+    }
+
+
+RULES: Rules = {("service-quotas", "GetServiceQuota"): get_service_quota}
