@@ -121,7 +121,7 @@ class _Contender:
         self._pack = form_pack([member], with_settings(job, strategy="lanes"))
         best = {name: weight.detach().clone() for name, weight in self._pack.model(0).state_dict().items()}
         self._run = Run(
-            member=member, symbol="A", reads=torch.arange(1), validate=lambda model: 0.0, learning_rate=1e-3, best_weights=best
+            member=member, title="A", reads=torch.arange(1), validate=lambda model: 0.0, learning_rate=1e-3, best_weights=best
         )
         self._writer = CheckpointWriter(folder, self.events.append)
 

@@ -39,8 +39,10 @@ from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
+from trainer.train.piece import run_of
 from trainer.train.prepare import SymbolData, prepare
-from trainer.train.task import reader_for, run_of
+from trainer.train.scores import reader_for
+from trainer.train.series import alone
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
 FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1
@@ -366,7 +368,7 @@ class _OneRun:
 
 def trained(data: SymbolData, job: Job) -> torch.nn.Module:
     """Train one model in this process, stopping early on validation, and return it with its best weights."""
-    roster = _OneRun(run_of(data, job, model=data.symbol, seed=job.train.seed))
+    roster = _OneRun(run_of(alone(data), job, model=data.symbol, seed=job.train.seed))
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
     return roster.model
@@ -396,7 +398,7 @@ def _row(card: Card) -> dict[str, Any]:
     gain = test["better"]["logistic"]["auc"] or (None, None)
     return {
         "model": card.model,
-        "test from": card.splits["test"]["first"][:10],
+        "test from": card.of().splits["test"]["first"][:10],
         "n": test["n"],
         "accuracy": test["accuracy"],
         "base rate": test["base_rate"],

@@ -39,11 +39,11 @@ from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.job import Job, job_of, with_settings
 from trainer.models.tcn.network import Block, Tcn
+from trainer.pieces.piece import Piece
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.precision import settle_precision
-from trainer.train.task import Task
 from trainer.train.workers.station import threads_of
 
 FEATURES = 37
@@ -215,8 +215,8 @@ def _starts(job: Job) -> torch.Tensor:
 
 
 def _ours_alone(job: Job) -> Iterator[float]:
-    alone = Task(symbol="A", family="tcn", timeframe="1m", estimate=1, seed=0)
-    return _ours(job, threads_of(job, [alone], num_workers=1, cores=num_cores())[alone.model])
+    alone = Piece(name="tcn", title="A", kind="symbol", series=("A",), source="A", estimate=1)
+    return _ours(job, threads_of(job, [alone], num_workers=1, cores=num_cores())[alone.name])
 
 
 def _ours(job: Job, threads: int = 1) -> Iterator[float]:

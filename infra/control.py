@@ -1,12 +1,11 @@
 """The sweeper: a function that ends whatever is past its deadline. This file packs it; trainer/control/sweep.py is its code.
 
-The zip holds the sweeper's own few modules and the boto3 of the lock, and nothing else: the Lambda runtime's boto3 is older
-than ours, and what isn't in the zip can't break the one thing that always has to work.
+The zip holds the sweeper's own few modules and the boto3 of the lock, from its wheels (wheels.py), and nothing else: the Lambda
+runtime's boto3 is older than ours, and what isn't in the zip can't break the one thing that always has to work.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import re
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import pulumi
 import pulumi_aws as aws
+
+from infra import wheels
 
 HANDLER = "trainer.control.sweep.handler"
 RUNTIME = "python3.13"
@@ -26,19 +27,10 @@ OWN_FILES = (
     "trainer/runs/lease.py",
     "trainer/reading.py",
 )
-# Import name -> distribution. boto3 and what it needs.
-LIBRARIES = {
-    "boto3": "boto3",
-    "botocore": "botocore",
-    "s3transfer": "s3transfer",
-    "jmespath": "jmespath",
-    "dateutil": "python-dateutil",
-    "six": "six",
-    "urllib3": "urllib3",
-}
 # botocore describes 400 services in 27 MB; these are the ones the sweeper speaks to (sts is where credentials may come from).
 SERVICES = ("ec2", "s3", "scheduler", "sts")
 _BOTOCORE_DATA = ("_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")
+_MODEL = re.compile(r"botocore/data/([^/]+)/([^/]+)/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +93,7 @@ class Sweeper(pulumi.ComponentResource):
 
 
 def sweeper_archive() -> pulumi.AssetArchive:
-    """Return the sweeper's zip. Raises pulumi.RunError where a library is missing or isn't the locked version."""
-    check_versions()
+    """Return the sweeper's zip. Raises pulumi.RunError where a file of ours or a wheel of the lock is missing."""
     return pulumi.AssetArchive({name: pulumi.FileAsset(str(path)) for name, path in sorted(sweeper_files().items())})
 
 
@@ -110,35 +101,33 @@ def sweeper_files() -> dict[str, Path]:
     """Return the zip's content: path in the zip -> file here."""
     trainer = _package_folder("trainer")
     files = {name: trainer.parent / name for name in OWN_FILES}
-    for package in LIBRARIES:
-        files |= _python_files(package)
-    botocore = _package_folder("botocore")
-    files["botocore/cacert.pem"] = botocore / "cacert.pem"
-    for path in _botocore_data(botocore / "data"):
-        files[path.relative_to(botocore.parent).as_posix()] = path
     if missing := sorted(name for name, path in files.items() if not path.is_file()):
         raise pulumi.RunError(f"The sweeper's zip needs files that are not there: {', '.join(missing)}.")
-    return files
+    lock = wheels.LOCK.read_text(encoding="utf-8")
+    for library in wheels.LIBRARIES:
+        files |= wheels.files_of(library, lock, _is_needed)
+    return _newest_models(files)
 
 
-def check_versions() -> None:
-    """Refuse libraries other than those in requirements.lock. An installed wheel has no lock beside it."""
-    lock = Path(__file__).resolve().parent.parent / "requirements.lock"
-    if not lock.is_file():
-        return
-    locked = locked_versions(lock.read_text(encoding="utf-8"))
-    for distribution in LIBRARIES.values():
-        installed = importlib.metadata.version(distribution)
-        if installed != locked.get(distribution):
-            raise pulumi.RunError(
-                f"{distribution} {installed} is installed and requirements.lock has {locked.get(distribution)}; "
-                "the sweeper is tested with the locked one. Run `make setup`."
-            )
+def _is_needed(name: str) -> bool:
+    """Return whether a file of a wheel goes into the zip: code, botocore's certificates, and the services that are called."""
+    if name.startswith("botocore/data/"):
+        folder, *below = name.removeprefix("botocore/data/").split("/")
+        return folder in SERVICES and not below[-1].startswith("examples-") if below else folder in _BOTOCORE_DATA
+    return (
+        name.endswith(".py") and not name.partition("/")[0].endswith((".dist-info", ".data")) or name == "botocore/cacert.pem"
+    )
 
 
-def locked_versions(lock: str) -> dict[str, str]:
-    """Read the `name==version` lines of a lock file."""
-    return {match[1].lower(): match[2] for match in re.finditer(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE)}
+def _newest_models(files: dict[str, Path]) -> dict[str, Path]:
+    """Leave out what describes an older version of a service."""
+    versions: dict[str, str] = {}
+    for name in files:
+        if (found := _MODEL.match(name)) is not None:
+            versions[found[1]] = max(found[2], versions.get(found[1], ""))
+    return {
+        name: path for name, path in files.items() if (found := _MODEL.match(name)) is None or found[2] == versions[found[1]]
+    }
 
 
 def _package_folder(package: str) -> Path:
@@ -147,21 +136,3 @@ def _package_folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise pulumi.RunError(f"The package `{package}` is not installed. Run `make setup`.")
     return Path(next(iter(spec.submodule_search_locations)))
-
-
-def _python_files(package: str) -> dict[str, Path]:
-    """Return a package's Python files, or the one file of a module."""
-    spec = importlib.util.find_spec(package)
-    if spec is not None and not spec.submodule_search_locations and spec.origin:
-        return {Path(spec.origin).name: Path(spec.origin)}
-    folder = _package_folder(package)
-    return {path.relative_to(folder.parent).as_posix(): path for path in folder.rglob("*.py")}
-
-
-def _botocore_data(data: Path) -> list[Path]:
-    """Return the service models that the sweeper needs: of each service the newest version, without its examples."""
-    files = [data / name for name in _BOTOCORE_DATA]
-    for service in SERVICES:
-        newest = max(folder for folder in (data / service).iterdir() if folder.is_dir())
-        files += [path for path in newest.iterdir() if path.is_file() and not path.name.startswith("examples-")]
-    return files

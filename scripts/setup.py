@@ -1,5 +1,8 @@
 """Set up .venv: torch from the best source, everything else from requirements.lock, this checkout as an editable package.
 
+Whatever is installed has a hash in a lock: torch's CPU builds for Linux in requirements-cpu.lock, PyPI's builds in
+requirements.lock, what PyPI's needs on Linux in requirements-cuda.lock. scripts/lock writes all three.
+
     scripts/setup              # finds a Python and runs this file; standard library only
 
 A second run sees the lock's hash in .venv and installs nothing.
@@ -26,15 +29,20 @@ VENV = ROOT / ".venv"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds, for Linux x86_64 and aarch64
 NEEDED_GIB = 3.0  # .venv takes 2.1 GiB with the CPU build of torch (measured 2026-11-22), pip's cache some more
 NEEDED_CUDA_GIB = 9.0
+LOCK, CPU_LOCK, CUDA_LOCK = "requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock"
+LOCKS = (LOCK, CPU_LOCK, CUDA_LOCK)
+# Bytecode that nobody loads: packages' tests, and all of pulumi_aws (119 MB of 390) but the services that infra/ names.
+NOT_COMPILED = r"/tests/|/pulumi_aws/(?!(cloudwatch|config|ec2|iam|lambda_|s3|scheduler|ssm)/)[a-z0-9_]+/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchSource:
-    """A source of torch: words for the user, and pip's arguments."""
+    """A source of torch: words for the user, the lock that has its hashes, and pip's arguments for the index."""
 
     name: str
     size: str
-    pip_arguments: tuple[str, ...]
+    lock: str  # '': torch comes with everything else
+    index: tuple[str, ...] = ()
     needed_gib: float = NEEDED_GIB
 
 
@@ -43,33 +51,31 @@ def torch_source(
 ) -> TorchSource:
     """Choose torch's source: a CPU build that lies ready for pip, else PyTorch's CPU index, else PyPI.
 
-    A CPU build comes without its dependencies, which the lock has; the CUDA build brings its own, which the lock leaves out.
-    `ready(version)` returns the size of a build that pip finds without any index, or None. `wish` is MAYFLY_TORCH:
+    `ready(version)` returns the size of a build that pip finds without any index, where its hash is locked, or None. `wish` is
+    MAYFLY_TORCH:
     '' for this order, or 'pypi' for PyPI's build, which on Linux is the CUDA one.
     """
     if wish not in ("", "pypi"):
         raise SystemExit(
             f"error: MAYFLY_TORCH is '{wish}'. Leave it empty (CPU build) or set it to pypi (CUDA build on Linux)."
         )
-    requirement = f"torch=={version}"
     if not wish and (size := ready(version)):
-        return TorchSource(
-            name="the build that lies ready on this machine", size=size, pip_arguments=("--no-index", "--no-deps", requirement)
-        )
+        return TorchSource(name="the build that lies ready on this machine", size=size, lock=CPU_LOCK, index=("--no-index",))
     if not wish and system == "Linux" and machine in ("x86_64", "aarch64") and reachable(CPU_INDEX):
         return TorchSource(
             name=f"PyTorch's CPU index ({CPU_INDEX})",
             size="about 0.2 GB",
-            pip_arguments=("--index-url", CPU_INDEX, "--no-deps", requirement),
+            lock=CPU_LOCK,
+            index=("--index-url", CPU_INDEX),
         )
     if system == "Linux":
         return TorchSource(
             name="PyPI (the CUDA build)",
             size="about 2.7 GB with CUDA",
-            pip_arguments=(requirement,),
+            lock=CUDA_LOCK,
             needed_gib=NEEDED_CUDA_GIB,
         )
-    return TorchSource(name="PyPI", size="about 0.1 GB", pip_arguments=(requirement,))
+    return TorchSource(name="PyPI", size="about 0.1 GB", lock="")
 
 
 def locked_version(lock_text: str, package: str) -> str:
@@ -80,13 +86,17 @@ def locked_version(lock_text: str, package: str) -> str:
     return match.group(1)
 
 
-def ready_build(python: Path, version: str) -> str | None:
-    """Return the size of the torch wheel that pip finds with --no-index, as text, or None."""
+def ready_build(python: Path, version: str, hashes: str) -> str | None:
+    """Return the size of the torch wheel that pip finds with --no-index, as text, if `hashes` has its sha256; else None."""
     command = [str(python), "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "--ignore-installed", "--quiet"]
     found = subprocess.run([*command, "--report", "-", f"torch=={version}"], capture_output=True, text=True, check=False)
     if found.returncode != 0:
         return None
-    url: str = json.loads(found.stdout)["install"][0]["download_info"]["url"]
+    download = json.loads(found.stdout)["install"][0]["download_info"]
+    if download.get("archive_info", {}).get("hashes", {}).get("sha256", "none") not in hashes:
+        print(f"{download['url']} is not taken: {CPU_LOCK} does not have its sha256.", file=sys.stderr)
+        return None
+    url: str = download["url"]
     wheel = Path(urllib.request.url2pathname(url.removeprefix("file://")))
     return f"{wheel.stat().st_size / 1e9:.1f} GB" if wheel.is_file() else "size unknown"
 
@@ -126,7 +136,7 @@ def stop_if_missing(needed_gib: float) -> None:
 
 def pip(python: Path, *arguments: str) -> None:
     """Run pip install quietly; on failure its own words stand on stderr and we exit 103."""
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         print(result.stderr.strip(), file=sys.stderr)
@@ -137,11 +147,21 @@ def pip(python: Path, *arguments: str) -> None:
         raise SystemExit(103)
 
 
+def compile_bytecode(python: Path) -> None:
+    """Compile what is installed, on all cores: 40 s of CPU, where pip takes 62 for all of it on one core (2026-11-22).
+
+    Leaving it to the first import would cost 11 s at each where PYTHONDONTWRITEBYTECODE is set. Some packages carry files of
+    another Python: those stay as they are.
+    """
+    command = [str(python), "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")]
+    subprocess.run(command, capture_output=True, check=False)
+
+
 def main() -> None:
-    """Bring .venv to what the lock says."""
-    lock = ROOT / "requirements.lock"
+    """Bring .venv to what the locks say."""
+    locks = {name: (ROOT / name).read_bytes() for name in LOCKS}
     wish = os.environ.get("MAYFLY_TORCH", "")
-    state = hashlib.sha256(lock.read_bytes() + (ROOT / "pyproject.toml").read_bytes() + str(VENV).encode()).hexdigest()
+    state = hashlib.sha256(b"".join(locks.values()) + (ROOT / "pyproject.toml").read_bytes() + str(VENV).encode()).hexdigest()
     marker = VENV / "mayfly-setup"
     if marker.is_file() and marker.read_text() == state:
         return
@@ -150,21 +170,27 @@ def main() -> None:
     python = VENV / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    version = locked_version(lock.read_text(), "torch")
+    version = locked_version(locks[LOCK].decode(), "torch")
     source = torch_source(
         version,
         system=platform.system(),
         machine=platform.machine(),
         wish=wish,
-        ready=lambda wanted: ready_build(python, wanted),
+        ready=lambda wanted: ready_build(python, wanted, locks[CPU_LOCK].decode()),
         reachable=index_reachable,
     )
     stop_if_missing(source.needed_gib)
     print(f"torch {version} from {source.name}: {source.size}.", file=sys.stderr)
-    pip(python, *source.pip_arguments)
+    hashed = ("--no-deps", "--require-hashes")
+    if source.lock:
+        pip(python, *hashed, *source.index, "-r", str(ROOT / source.lock))
     print("Everything else from requirements.lock: about 0.4 GB.", file=sys.stderr)
-    pip(python, "--no-deps", "--require-hashes", "-r", str(lock))
+    pip(python, *hashed, "-r", str(ROOT / LOCK))
     pip(python, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    compile_bytecode(python)
+    # The functions' zips are made of these wheels, not of what is installed.
+    if subprocess.run([str(python), "-m", "infra.wheels"], cwd=ROOT, check=False).returncode:
+        raise SystemExit(103)
     marker.write_text(state)
 
 

@@ -15,9 +15,9 @@ def accuracy(chances: Mapping[str, float], file: Path, card: Card) -> tuple[int,
 
     The span must have no hole.
     """
-    candles = read_candles(file, symbols=(card.symbol,), timeframe=card.timeframe)[card.symbol]
+    candles = read_candles(file, symbols=(card.of().symbol,), timeframe=card.timeframe)[card.of().symbol]
     times = [time_text(bar) for bar in candles.timestamp]
-    span, close, ahead = card.splits["test"], candles.close, card.horizon
+    span, close, ahead = card.of().splits["test"], candles.close, card.of().horizon
     places = range(times.index(span["first"]), times.index(span["last"]) + 1 - ahead)
     known = [place for place in places if close[place + ahead] != close[place]]
     right = [(chances[times[place]] >= 0.5) == (close[place + ahead] > close[place]) for place in known]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 from trainer import environment
 from trainer.aws_errors import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
-from trainer.errors import EmbeddedAwsGone, TrainerError
+from trainer.errors import EmbeddedAwsGone, NotVersioned, TrainerError
 
 # What an embedded AWS makes (`rehearsal.keys`); it takes no other, and Amazon's have no 0, 1, 8 or 9.
 EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
@@ -102,6 +103,7 @@ def _with_shared_loader(session: Any) -> Any:
     import boto3
 
     session.register_component("data_loader", _loader())
+    session.register_component("response_parser_factory", _parsers())
     return boto3.Session(botocore_session=session)
 
 
@@ -111,6 +113,29 @@ def _loader() -> Any:
     from botocore.loaders import create_loader
 
     return create_loader()
+
+
+@cache
+def _parsers() -> Any:
+    """Return botocore's readers of answers; one that was cut short is a connection that failed, and not a kind of its own."""
+    from botocore.exceptions import HTTPClientError
+    from botocore.parsers import ResponseParserError, ResponseParserFactory
+
+    class Parsers(ResponseParserFactory):  # type: ignore[misc]  # botocore has no types
+        def create_parser(self, protocol_name: str) -> Any:
+            parser = super().create_parser(protocol_name)
+            parse = parser.parse
+
+            def parse_whole(response: Any, shape: Any) -> Any:
+                try:
+                    return parse(response, shape)
+                except ResponseParserError as error:
+                    raise HTTPClientError(error=error) from error
+
+            parser.parse = parse_whole
+            return parser
+
+    return Parsers()
 
 
 def error_code(error: BaseException) -> str:
@@ -138,6 +163,19 @@ def meaning_of(error: BaseException) -> Meaning:
         return meaning(error_code(error), error_message(error), status=status)
     known = meaning(error_code(error))
     return SDK_FAILED if known is UNKNOWN else known
+
+
+def version_of(response: Mapping[str, Any], where: str) -> str:
+    """Return the VersionId of S3's answer about an object. Raises NotVersioned where there is none.
+
+    S3 may answer so for a quarter of an hour after versioning was first enabled (S3 user guide, "Enabling versioning").
+    """
+    version_id = str(response.get("VersionId") or "")
+    if not version_id:
+        why = "its versioning was enabled minutes ago, or is off"
+        do = "Wait a quarter of an hour after the first pulumi up; if it stays, run pulumi up again."
+        raise NotVersioned(f"S3 keeps {where} without a version", why=why, do=do)
+    return version_id
 
 
 def aws_error(error: BaseException, doing: str) -> TrainerError:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 # What a node starts: the agent, and by `-m` the training and the smoke test. Their workers import modules of these.
 NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe")
-# What makes a model, besides the homes of the job's model and target: a change in another home's code voids no checkpoint. (One
-# in another home's settings does: the job imports the settings of all.)
+# What makes a model, besides the homes of the job's model and target: a change in another home voids no checkpoint.
 TRAINING = ("trainer.train.__main__", "trainer.train.probe")
 HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
+_TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import the settings of every home
 # Files that a reached module reads. A test finds one that is missing here.
 DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/gpu_profiles/chips.py": ("trainer/gpu_profiles.toml",),
@@ -26,10 +26,13 @@ DATA: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def code_files(entry_points: Iterable[str], *, package: Path | None = None) -> dict[str, bytes]:
+def code_files(
+    entry_points: Iterable[str], *, homes: Collection[str] | None = None, package: Path | None = None
+) -> dict[str, bytes]:
     """Return the files that these modules reach, by name ("trainer/errors.py"), in the order of names.
 
-    `package` is the folder of another copy of this package. Raises ValueError for an entry point that is not there.
+    With `homes`, such as "trainer.models.lstm", the tables of homes lead to these alone. `package` is the folder of another
+    copy of this package. Raises ValueError for an entry point that is not there.
     """
     folder = package or Path(__file__).parent
     found: dict[str, bytes] = {}
@@ -46,6 +49,8 @@ def code_files(entry_points: Iterable[str], *, package: Path | None = None) -> d
             continue
         found[name] = path.read_bytes()
         for dotted in _imports(found[name]):
+            if homes is not None and name in _TABLES and _home_of(dotted, folder) not in (None, *homes):
+                continue
             to_read += _files_of(dotted, folder)
         for data in DATA.get(name, ()):
             found[data] = (folder / data.removeprefix("trainer/")).read_bytes()
@@ -71,10 +76,22 @@ def home_modules(homes: Iterable[str] | None = None, *, package: Path | None = N
     return tuple(".".join(("trainer", *path.relative_to(folder).with_suffix("").parts)) for path in files)
 
 
+def training_files(homes: Collection[str], *, package: Path | None = None) -> dict[str, bytes]:
+    """Return the files that training with these homes reaches, and no other home's, not even its settings."""
+    return code_files((*TRAINING, *home_modules(homes, package=package)), homes=homes, package=package)
+
+
 @cache
 def training_sha256(homes: tuple[str, ...]) -> str:
     """Return the hash of the files that training with these homes reaches; a tenth of a second, once a process."""
-    return sha256_of(code_files((*TRAINING, *home_modules(homes))))
+    return sha256_of(training_files(homes))
+
+
+def _home_of(dotted: str, folder: Path) -> str | None:
+    """Return the home that an import in a table of homes leads to."""
+    parts = dotted.split(".")[:3]
+    is_home = parts[0] == "trainer" and len(parts) == 3 and folder.joinpath(*parts[1:], "__init__.py").is_file()
+    return ".".join(parts) if is_home else None
 
 
 def _files_of(dotted: str, folder: Path) -> list[Path]:

@@ -9,7 +9,8 @@ TrainerError
 ├── ConfigError             103  settings, or a stack that does not fit
 │   ├── PermissionDenied    103  credentials or permission
 │   └── ConnectionFailed    103  network
-│       └── EmbeddedAwsGone 103  the embedded AWS of a rehearsal has ended
+│       ├── EmbeddedAwsGone 103  the embedded AWS of a rehearsal has ended
+│       └── NotVersioned    103  the bucket's versioning has not arrived everywhere yet, or is off
 ├── BudgetError             104  budget or deadline: refused before, or ended by it
 ├── Interrupted             105  interrupted and not resumed
 ├── TerminationUnconfirmed  110  an instance could not be seen to end
@@ -76,6 +77,10 @@ class ConnectionFailed(ConfigError):
 
 
 class EmbeddedAwsGone(ConnectionFailed):
+    pass
+
+
+class NotVersioned(ConnectionFailed):
     pass
 
 

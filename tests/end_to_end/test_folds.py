@@ -1,4 +1,4 @@
-"""Folds and seeds on their way through a whole run that nobody watches: planned, trained, settled, listed, predicted with."""
+"""Folds and seeds of a pooled model through a whole run that nobody watches: planned, trained, settled, listed, predicted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 @pytest.mark.slow
 def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fold_and_seed_predicts(desk, candles, eventually):
-    settings = ("--symbols", "AAA", "--epochs", "1", "--set", "folds=2", "--set", "seeds=2", "--set", "seed=3")
+    pooled = ("--symbols", "AAA,BBB", "--set", "pooled=true", "--set", "name=pool")
+    settings = (*pooled, "--epochs", "1", "--set", "folds=2", "--set", "seeds=2", "--set", "seed=3")
     run = desk.launch("--data", str(candles), *settings)
     eventually(lambda: desk.events("model_started"))
     run.kill()
@@ -23,17 +24,18 @@ def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fo
     assert receipt["state"] == "done" and receipt["instances"][0]["state"] == "terminated"
     made = {(model["fold"], model["seed"]): model for model in receipt["models"]}
     assert sorted(made) == [(1, 3), (1, 4), (2, 3), (2, 4)] and receipt["failed"] == []
+    assert (made[2, 4]["piece"], made[2, 4]["series"]) == ("pool f2 s4", ["AAA", "BBB"])
     key = made[2, 4]["key"]
     assert key.startswith("models/experiments/AROA") and key.endswith(
-        f"/{receipt['run_id']}/1/lstm-direction_AAA_1m_f2_s4.safetensors"
+        f"/{receipt['run_id']}/1/lstm-direction_pool_1m_f2_s4.safetensors"
     )
     assert made[1, 3]["metrics"]["test"]["n"] == made[2, 3]["metrics"]["test"]["n"]  # as long, yet not the same bars
     assert made[1, 3]["metrics"]["test"]["baselines"] != made[2, 3]["metrics"]["test"]["baselines"]
 
     listed = json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]
     assert sorted((model["name"], model["fold"], model["seed"]) for model in listed) == [
-        (f"lstm-direction_AAA_1m_f{fold}_s{seed}", fold, seed) for fold in (1, 2) for seed in (3, 4)
+        (f"lstm-direction_pool_1m_f{fold}_s{seed}", fold, seed) for fold in (1, 2) for seed in (3, 4)
     ]
-    predicted = desk.run("predict", key, "--rehearse", "--data", str(candles), "--last", "2")
+    predicted = desk.run("predict", key, "--rehearse", "--data", str(candles), "--symbol", "BBB", "--last", "2")
     assert predicted.returncode == 0, predicted.stderr
     assert len(predicted.stdout.splitlines()) == 3

@@ -36,13 +36,13 @@ def test_the_example_trains_its_gru_through_a_killed_worker_and_predict_gives_th
     small = ("--set", "bars=6000", "--epochs", "2")
     job = ("--job", str(EXAMPLE / "job.toml"), "--data", str(bars))
     run = desk.start("launch", "--rehearse", "--json", *job, *small)
-    started = eventually(lambda: [event for event in desk.events("model_started") if event["symbol"] == "ETH-USD"])
+    started = eventually(lambda: [event for event in desk.events("model_started") if event["piece"] == "ETH-USD"])
     os.kill(started[0]["pid"], signal.SIGKILL)
     out, err = run.communicate(timeout=500)
     assert run.returncode == 0, err
     receipt = json.loads(out)
     assert (receipt["state"], receipt["retries"]) == ("done", 1)
-    assert sorted(model["symbol"] for model in receipt["models"]) == ["BTC-USD", "ETH-USD"]
+    assert sorted(model["piece"] for model in receipt["models"]) == ["BTC-USD", "ETH-USD"]
 
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr

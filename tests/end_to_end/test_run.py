@@ -44,7 +44,7 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
     receipt = only_json(out)
 
     assert receipt["state"] == "done" and receipt["exit_code"] == 0 and receipt["retries"] == 0
-    assert sorted(model["symbol"] for model in receipt["models"]) == ["AAA", "BBB", "CCC"]
+    assert sorted(model["piece"] for model in receipt["models"]) == ["AAA", "BBB", "CCC"]
     for model in receipt["models"]:
         assert model["version_id"] and len(model["sha256"]) == 64 and model["metrics"]["test"]["auc"] > 0
         own = f":{receipt['instances'][-1]['instance_id']}/{receipt['run_id']}/1/"  # after its role's id
@@ -75,7 +75,7 @@ def kill_worker(desk, symbol: str, times: int, eventually) -> None:
     """Kill the worker that trains a symbol, each time it has begun."""
     for time_number in range(times):
         started = eventually(
-            lambda wanted=time_number + 1: [item for item in desk.events("model_started") if item["symbol"] == symbol][
+            lambda wanted=time_number + 1: [item for item in desk.events("model_started") if item["piece"] == symbol][
                 wanted - 1 :
             ],
         )
@@ -91,8 +91,8 @@ def test_a_worker_killed_once_is_tried_again_and_one_killed_twice_is_one_failed_
     assert run.returncode == 100, err
     receipt = only_json(out)
     assert receipt["state"] == "failed" and receipt["retries"] == 2
-    assert [item["symbol"] for item in receipt["failed"]] == ["BBB"]
-    assert sorted(model["symbol"] for model in receipt["models"]) == ["AAA", "CCC"]
+    assert [item["piece"] for item in receipt["failed"]] == ["BBB"]
+    assert sorted(model["piece"] for model in receipt["models"]) == ["AAA", "CCC"]
 
 
 @pytest.mark.slow

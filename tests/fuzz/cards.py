@@ -14,11 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.drawn import bodies, changed
-from trainer.artifacts.card import METADATA_KEY, Card, read_card
+from tests.fuzz.drawn import bodies, changed, is_shown
+from trainer.artifacts.card import METADATA_KEY, Card, CardSeries, read_card
 from trainer.artifacts.metrics import headline, shown
 from trainer.artifacts.weights import save
-from trainer.cli.output import one_line
 from trainer.data.candles import Candles
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.writing import write_candles
@@ -34,13 +33,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
 }
 TARGETS: dict[str, dict[str, Any]] = {
-    "lstm": {"target": "direction", "target_settings": {"horizon": 5}, "fitted": {}},
-    "tcn": {
-        "target": "volatility",
-        "target_settings": {"horizon_sessions": 1},
-        "fitted": {"label_mean": 0.0, "label_std": 1.0},
-    },
+    "lstm": {"target": "direction", "target_settings": {"horizon": 5}},
+    "tcn": {"target": "volatility", "target_settings": {"horizon_sessions": 1}},
 }
+FITTED: dict[str, dict[str, float]] = {"lstm": {}, "tcn": {"label_mean": 0.0, "label_std": 1.0}}
 
 
 def card_of(family: str) -> Card:
@@ -49,16 +45,23 @@ def card_of(family: str) -> Card:
     return Card(
         model=f"{family}-direction_A_1m",
         family=family,
-        symbol="A",
+        piece="A",
+        kind="symbol",
         timeframe="1m",
         architecture=settings.architecture(features=len(FEATURES), outputs=1),
         features=list(FEATURES),
         features_version=FEATURES_VERSION,
         lookback=settings.bars_seen,
-        horizon=5,
-        calendar="24x7",
-        scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
-        splits={"train": {"bars": 10}},
+        series=[
+            CardSeries(
+                symbol="A",
+                horizon=5,
+                calendar="24x7",
+                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+                splits={"train": {"bars": 10}},
+                fitted=FITTED[family],
+            )
+        ],
         metrics={"about": Direction().about(), "test": {"accuracy": 0.5}},
         training={"epochs": 1},
         data={"bars": BARS, "synthetic": False},
@@ -91,10 +94,10 @@ def header_is_listed_or_refused(start: bytes) -> None:
     try:
         card = read_card(start)
     except DataError as error:
-        assert one_line(str(error)).isprintable()
+        assert is_shown(str(error))
         return
-    for line in (headline(card.metrics), *shown(card.metrics), card.symbol, card.family):
-        assert one_line(line).isprintable()
+    for line in (headline(card.metrics), *shown(card.metrics), card.piece, *card.symbols, card.family):
+        assert is_shown(line)
 
 
 @cache
@@ -135,7 +138,7 @@ def model_predicts_or_is_refused(data: st.DataObject, family: str) -> None:
     try:
         rows = predict_file(folder / "m.safetensors", folder / "A_1m.parquet", last=2)
     except (DataError, UsageError) as error:
-        assert one_line(str(error)).isprintable()
+        assert is_shown(str(error))
     else:
         assert all(isinstance(value, float) for row in rows for value in row.values.values())
     assert {path.name for path in folder.iterdir()} == {"m.safetensors", "A_1m.parquet"}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import unicodedata
 from typing import Any
 
 from hypothesis import strategies as st
+
+from trainer.cli.output import one_line
 
 NASTY = (
     *(
@@ -44,6 +47,11 @@ def changed(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.lists(st.tuples(st.randoms(use_true_random=False), VALUES, st.sampled_from("=-+")), max_size=4).map(
         lambda changes: _change(copy.deepcopy(document), changes)
     )
+
+
+def is_shown(line: str) -> bool:
+    """Return whether a terminal only shows a text, once it is printed as `cli.output` does, and on one line."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in one_line(line).replace("\t", ""))
 
 
 def _change(document: dict[str, Any], changes: list[Any]) -> dict[str, Any]:

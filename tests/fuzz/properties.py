@@ -14,11 +14,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import cards
-from tests.fuzz.drawn import bodies, changed
+from tests.fuzz import cards, data_files
+from tests.fuzz.drawn import bodies, changed, is_shown
+from tests.pieces import named
 from trainer.cli import receipts as receipts_table
 from trainer.cli import status
-from trainer.cli.output import one_line, table
+from trainer.cli.output import table
 from trainer.cli.receipt_view import receipt_lines
 from trainer.control.progress import Step, progress_of
 from trainer.errors import DataError, UsageError
@@ -103,9 +104,7 @@ RESULT = {
     "error": {"code": 100, "what": "w", "why": "y", "do": "d"},
     "models": [
         {
-            "symbol": "A",
-            "fold": 1,
-            "seed": 0,
+            **named("A"),
             "family": "lstm",
             "target": "direction",
             "key": f"{PREFIX}lstm-direction_A_1m.safetensors",
@@ -114,7 +113,7 @@ RESULT = {
             "metrics": {"about": ABOUT, "test": {"auc": 0.5, "baselines": {"logistic": {"auc": 0.5}}}},
         }
     ],
-    "failed": [{"symbol": "B", "fold": 1, "seed": 0, "reason": "r"}],
+    "failed": [{**named("B"), "reason": "r"}],
     "retries": 1,
     "phases": {"boot": "2026-11-20T12:00:00Z", "end": "2026-11-20T12:10:00Z"},
     "data": {"files": [{"file": "a", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},
@@ -204,7 +203,7 @@ def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
         try:
             read(tables)
         except UsageError as error:
-            assert "\n" not in one_line(str(error))
+            assert is_shown(str(error))
 
 
 PLAN: dict[str, Any] = {
@@ -251,7 +250,7 @@ def plan_is_read_or_refused(body: bytes) -> None:
     try:
         plan = read_plan(body)
     except DataError as error:
-        assert one_line(str(error)).isprintable()
+        assert is_shown(str(error))
         return
     assert read_plan(plan.to_bytes()) == plan
     plan.summary()
@@ -260,7 +259,7 @@ def plan_is_read_or_refused(body: bytes) -> None:
 
 
 def _printable(lines: list[str]) -> None:
-    assert all(one_line(line).isprintable() for line in lines)
+    assert all(is_shown(line) for line in lines)
 
 
 PROPERTIES: tuple[Callable[[], None], ...] = (
@@ -272,4 +271,5 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     job_is_read_or_refused,
     plan_is_read_or_refused,
     *cards.PROPERTIES,
+    *data_files.PROPERTIES,
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.pieces import named
 from trainer.cli import launch as launch_verb
 from trainer.cli.plan_view import plan_lines
 from trainer.cli.receipt_view import receipt_lines
@@ -37,6 +38,7 @@ JOBS = {
         symbols=("BTC-USD", "ETH-USD"), columns="funding_rate", instance=("g6.xlarge",), market="spot", max_duration="2h"
     ),
     "rehearsal": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
+    "pooled": job_of(symbols=("BTC-USD", "ETH-USD"), pooled=True, instance=("g6.12xlarge",), folds=2),
     "tcn": job_of(symbols=("BTC-USD", "ETH-USD"), model="tcn", instance=("g6.12xlarge",)),
 }
 
@@ -110,18 +112,18 @@ def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
 
 def result(**fields: Any) -> NodeResult:
     starts = {"boot": 60, "stage": 70, "train": 100.5, "upload": 370.25, "end": 380}
-    model = {"symbol": "BTC-USD", "family": "lstm", "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"}
+    model = {**named("BTC-USD"), "family": "lstm", "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"}
     scores = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
     known = {
         "state": "done",
-        "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores, "fold": 1, "seed": 0},),
+        "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores},),
         "phases": {name: NOON + timedelta(seconds=seconds) for name, seconds in starts.items()},
         "data": {"files": [{"file": "a.parquet", "bars": 5000}], "bars": 5000, "holes": 1, "synthetic": True},
     }
     return NodeResult(**(known | fields))
 
 
-FAILED = {"symbol": "ETH-USD", "fold": 1, "seed": 0, "reason": "its worker was killed by signal 9"}
+FAILED = {**named("ETH-USD"), "reason": "its worker was killed by signal 9"}
 ENDS: dict[str, tuple[dict[str, Any], NodeResult | None]] = {
     "done": ({}, result()),
     "failed": ({}, result(state="failed", exit_code=100, failed=(FAILED,), retries=1)),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pulumi
 import pytest
 
-from infra import control
+from infra import control, wheels
 from trainer.code_files import code_files
 from trainer.rehearsal.pulumi_resources import zip_archive
 
@@ -61,7 +63,8 @@ def test_zip_holds_the_sweepers_own_modules_and_its_libraries_only() -> None:
     files = control.sweeper_files()
     assert {name for name in files if name.startswith("trainer/")} == set(control.OWN_FILES)
     assert set(control.OWN_FILES) == code_files(["trainer.control.sweep"]).keys()  # what the handler reaches, and no more
-    assert {name.split("/")[0].removesuffix(".py") for name in files} == {"trainer", *control.LIBRARIES}
+    packages = {"dateutil" if name == "python-dateutil" else name for name in wheels.LIBRARIES}
+    assert {name.split("/")[0].removesuffix(".py") for name in files} == {"trainer", *packages}
     assert not [name for name in files if name.endswith(".pyc")]
 
 
@@ -83,19 +86,67 @@ def test_sweeper_runs_from_the_zip_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", "-c", USE_THE_ZIP, str(folder)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert (
-        ended.stdout.strip() == control.locked_versions((Path(__file__).parents[2] / "requirements.lock").read_text())["boto3"]
-    )
+    assert ended.stdout.strip() == wheels.locked("boto3", wheels.LOCK.read_text())[0]
 
 
 def test_the_same_sources_make_the_same_zip() -> None:
     assert zip_archive(control.sweeper_archive()) == zip_archive(control.sweeper_archive())
 
 
-def test_a_library_other_than_the_locked_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control.importlib.metadata, "version", lambda distribution: "0.9")
-    with pytest.raises(pulumi.RunError, match=r"boto3 0\.9 is installed and requirements\.lock has"):
-        control.check_versions()
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for wheels of the test's own, and a lock that wants one library in it."""
+    monkeypatch.setattr(wheels, "FOLDER", tmp_path / "wheels")
+    monkeypatch.setattr(wheels, "LIBRARIES", ("six",))
+    (tmp_path / "wheels").mkdir()
+    return tmp_path / "wheels"
+
+
+def wheel(folder: Path, content: str) -> str:
+    """Write a wheel of six and return its sha256."""
+    path = folder / "six-1.17.0-py2.py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("six.py", content)
+        about = "six-1.17.0.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: six\nVersion: 1.17.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py2-none-any\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_code(name: str) -> bool:
+    return name.endswith(".py")
+
+
+def test_a_library_is_packed_from_the_wheel_that_the_lock_has_the_hash_of(folder: Path) -> None:
+    lock = f"six==1.17.0 ; sys_platform == 'linux' \\\n    --hash=sha256:{wheel(folder, 'good = 1')}\n"
+    (found,) = wheels.files_of("six", lock, is_code).items()
+    assert (found[0], found[1].read_text()) == ("six.py", "good = 1")
+    found[1].write_text("evil = 1")  # what lies unpacked is not believed
+    assert wheels.files_of("six", lock, is_code)["six.py"].read_text() == "good = 1"
+
+
+@pytest.mark.slow
+def test_a_wheel_with_another_hash_is_never_packed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel(folder, "evil = 1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))  # the index has the same one: pip refuses it by its hash
+    with pytest.raises(pulumi.RunError, match="can't be fetched"):
+        wheels.files_of("six", f"six==1.17.0 \\\n    --hash=sha256:{'0' * 64}\n", is_code)
+
+
+@pytest.mark.slow
+def test_missing_wheels_are_fetched_by_their_hash(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = f"six==1.17.0 \\\n    --hash=sha256:{wheel(folder, 'good = 1')}\n"
+    monkeypatch.setattr(wheels, "FOLDER", folder.parent / "fetched")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    assert wheels.files_of("six", lock, is_code)["six.py"].read_text() == "good = 1"
+
+
+def test_a_library_without_a_hash_is_refused() -> None:
+    with pytest.raises(pulumi.RunError, match="no hash of six"):
+        wheels.locked("six", "six==1.17.0\nboto3==1.0 --hash=sha256:1\n")
 
 
 def test_a_file_missing_from_the_checkout_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +155,11 @@ def test_a_file_missing_from_the_checkout_is_named(monkeypatch: pytest.MonkeyPat
         control.sweeper_files()
 
 
-def test_locked_versions_are_read_from_lines_with_markers() -> None:
-    assert control.locked_versions("boto3==1.2.3 ; sys_platform == 'linux' \\\n    --hash=x\n# six==9\nsix==1.17.0\n") == {
-        "boto3": "1.2.3",
-        "six": "1.17.0",
-    }
+def test_version_and_hashes_are_read_from_an_entry_with_markers() -> None:
+    one, other, third = "1" * 64, "2" * 64, "3" * 64
+    lock = (
+        f"a==9 --hash=sha256:{third}\n"
+        f"boto3==1.2.3 ; sys_platform == 'linux' \\\n    --hash=sha256:{one} \\\n    --hash=sha256:{other}\n"
+    )
+    lock += f"botocore==1.2.3 \\\n    --hash=sha256:{third}\n# six==9\n"
+    assert wheels.locked("boto3", lock) == ("1.2.3", {one, other})

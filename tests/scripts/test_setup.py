@@ -1,19 +1,27 @@
 """Where torch comes from, and what a poor machine is told."""
 
 import importlib.util
+import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-_spec = importlib.util.spec_from_file_location("mayfly_setup", ROOT / "scripts" / "setup.py")
-assert _spec and _spec.loader
-setup = importlib.util.module_from_spec(_spec)
-import sys  # noqa: E402
 
-sys.modules["mayfly_setup"] = setup  # dataclasses look their module up
-_spec.loader.exec_module(setup)
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"mayfly_{name}", ROOT / "scripts" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[f"mayfly_{name}"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+setup, lock_torch = load("setup"), load("lock_torch")
 
 
 def choose(*, system="Linux", machine="x86_64", wish="", ready=None, reachable=True):
@@ -24,22 +32,22 @@ def choose(*, system="Linux", machine="x86_64", wish="", ready=None, reachable=T
 
 def test_a_cpu_build_that_lies_ready_is_taken_without_an_index():
     source = choose(ready="0.2 GB")
-    assert source.pip_arguments == ("--no-index", "--no-deps", "torch==2.13.0")
+    assert (source.lock, source.index) == (setup.CPU_LOCK, ("--no-index",))
     assert source.size == "0.2 GB"
 
 
 def test_the_cpu_index_comes_next_on_linux():
-    assert choose().pip_arguments == ("--index-url", setup.CPU_INDEX, "--no-deps", "torch==2.13.0")
+    assert (choose().lock, choose().index) == (setup.CPU_LOCK, ("--index-url", setup.CPU_INDEX))
 
 
 def test_pypi_comes_last_and_its_size_is_said():
     source = choose(reachable=False)
-    assert source.pip_arguments == ("torch==2.13.0",)
+    assert (source.lock, source.index) == (setup.CUDA_LOCK, ())
     assert "2.7 GB" in source.size and source.needed_gib > setup.NEEDED_GIB
 
 
 def test_a_mac_takes_pypi_which_has_its_cpu_build():
-    assert choose(system="Darwin", machine="arm64").pip_arguments == ("torch==2.13.0",)
+    assert (choose(system="Darwin", machine="arm64").lock, choose(system="Darwin", machine="arm64").index) == ("", ())
 
 
 def test_the_cuda_build_is_a_wish():
@@ -49,6 +57,51 @@ def test_the_cuda_build_is_a_wish():
 def test_an_unknown_wish_is_refused():
     with pytest.raises(SystemExit, match="MAYFLY_TORCH"):
         choose(wish="cu130")
+
+
+@pytest.mark.parametrize("file", [setup.LOCK, setup.CPU_LOCK, setup.CUDA_LOCK])
+def test_everything_that_a_lock_names_has_a_hash(file):
+    found = lock_torch.entries((ROOT / file).read_text())
+    assert found and all("--hash=sha256:" in entry for entry in found.values())
+
+
+def test_the_locks_of_torchs_builds_go_with_the_desks():
+    version = setup.locked_version((ROOT / setup.LOCK).read_text(), "torch")
+    assert setup.locked_version((ROOT / setup.CPU_LOCK).read_text(), "torch") == version
+    cuda = lock_torch.entries((ROOT / setup.CUDA_LOCK).read_text())
+    assert {"triton", "cuda-toolkit", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13"} <= cuda.keys()
+    assert not cuda.keys() & lock_torch.entries((ROOT / setup.LOCK).read_text()).keys()
+
+
+def test_a_build_whose_hash_is_not_locked_is_not_taken(monkeypatch, capsys):
+    download = {"url": "file:///opt/torch-2.13.0+cpu.whl", "archive_info": {"hashes": {"sha256": "a" * 64}}}
+    report = json.dumps({"install": [{"download_info": download}]})
+    monkeypatch.setattr(setup.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=report))
+    assert setup.ready_build(Path("python"), "2.13.0", f"--hash=sha256:{'b' * 64}") is None
+    assert "is not taken" in capsys.readouterr().err
+    assert setup.ready_build(Path("python"), "2.13.0", f"--hash=sha256:{'a' * 64}") == "size unknown"
+
+
+PAGE = "".join(
+    f'<a href="/whl/cpu/torch-{version}%2Bcpu-{python}-{abi}-{platform}.whl#sha256={number:064x}">x</a><br/>\n'
+    for number, (version, python, abi, platform) in enumerate(
+        [
+            ("2.13.0", "cp311", "cp311", "manylinux_2_28_x86_64"),
+            ("2.13.0", "cp312", "cp312", "manylinux_2_28_aarch64"),
+            ("2.13.0", "cp310", "cp310", "manylinux_2_28_x86_64"),  # a Python that is not ours
+            ("2.13.0", "cp314", "cp314t", "manylinux_2_28_x86_64"),  # without the lock of the interpreter
+            ("2.13.0", "cp311", "cp311", "win_amd64"),
+            ("2.13.01", "cp311", "cp311", "manylinux_2_28_x86_64"),
+        ]
+    )
+)
+
+
+def test_the_hashes_of_the_cpu_index_are_those_of_linux_and_our_pythons():
+    found = lock_torch.cpu_hashes(PAGE, "2.13.0")
+    assert list(found.values()) == [f"{0:064x}", f"{1:064x}"]
+    text = lock_torch.cpu_lock("2.13.0", found.values())
+    assert setup.locked_version(text, "torch") == "2.13.0" and text.count("--hash=sha256:") == 2
 
 
 def test_the_lock_pins_torch_and_moto_exactly():

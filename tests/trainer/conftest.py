@@ -14,9 +14,9 @@ import pytest
 
 from tests.sessions import forget_sessions
 from trainer.access import Access
-from trainer.artifacts.card import METADATA_KEY, Card
+from trainer.artifacts.card import METADATA_KEY, Card, CardSeries
 from trainer.data.candles import Candles
-from trainer.data.sources import FIELDS
+from trainer.data.headers import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
@@ -134,17 +134,11 @@ METRICS = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate
 
 def weights() -> bytes:
     """Return a whole model file of no tensors: a safetensors header with a card."""
-    lists: dict[str, Any] = {
-        "features": [],
-        "architecture": {},
-        "scaler": {"mean": [], "std": []},
-        "splits": {},
-        "training": {},
-        "data": {},
-    }
-    names = {"model": "lstm_BTC-USD_1m", "family": "lstm", "symbol": "BTC-USD", "timeframe": "1m", "calendar": "24x7"}
+    lists: dict[str, Any] = {"features": [], "architecture": {}, "training": {}, "data": {}}
+    names = {"model": "lstm_BTC-USD_1m", "family": "lstm", "piece": "BTC-USD", "kind": "symbol", "timeframe": "1m"}
+    series = CardSeries(symbol="BTC-USD", calendar="24x7", horizon=5, scaler={"mean": [], "std": []}, splits={})
     texts = {"features_version": "v1", "code_sha256": "", "created_at": "", "mayfly": "0"}
-    card = Card(**names, **texts, **lists, lookback=60, horizon=5, metrics=METRICS, seed=0)
+    card = Card(**names, **texts, **lists, series=[series], lookback=60, metrics=METRICS, seed=0)
     header = json.dumps({"__metadata__": {METADATA_KEY: card.to_json()}}).encode()
     return len(header).to_bytes(8, "little") + header
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, NoRegionError
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError, NoRegionError
 
 from tests.sessions import forget_sessions
 from trainer.access import Access, aws_error, own_access, user_session
@@ -43,6 +45,24 @@ def test_errors_are_told_apart_by_code_and_never_by_guess(error, expected):
     ours = aws_error(error, "cannot do it")
     assert type(ours) is expected
     assert ours.what == "cannot do it"
+
+
+@pytest.mark.parametrize("body", [b"", b"<DescribeInstancesResp"])
+def test_an_answer_that_was_cut_short_is_a_connection_that_failed(body):
+    client = REHEARSAL.client("ec2")
+    answer = lambda **_: AWSResponse("http://127.0.0.1:1", 200, {}, RawResponse(body))  # noqa: E731
+    client.meta.events.register("before-send.ec2", answer, unique_id="cut")
+    try:
+        with pytest.raises(HTTPClientError) as lost:
+            client.describe_instances()
+    finally:
+        client.meta.events.unregister("before-send.ec2", unique_id="cut")
+    assert type(aws_error(lost.value, "cannot look")) is ConnectionFailed
+
+
+class RawResponse(BytesIO):
+    def stream(self, **_):
+        yield self.read()
 
 
 def test_an_embedded_aws_that_has_ended_is_said_as_such():

@@ -15,12 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from trainer.artifacts.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, read_values
-from trainer.errors import DataError
+from trainer.errors import DataError, UsageError, nearest
 from trainer.reading import Fields, Unsound, read_object
 
 METADATA_KEY = "mayfly_card"
+MOST_NAMED = 6  # symbols, in a message
 MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # a card is escaped once more in it, and tensors have their names there
 _LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardSeries:
+    """One series that a model was trained on, and what belongs to it alone."""
+
+    symbol: str
+    calendar: str
+    horizon: int  # of the longest label, in bars
+    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
+    splits: dict[str, Any]
+    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
+    data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty where the card's are of it alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,18 +43,16 @@ class Card:
     """Everything a reader needs to use a model, and to judge it."""
 
     model: str
+    piece: str  # what people call what it was made of
+    kind: str  # of piece: symbol, pooled, or another
     family: str
-    symbol: str
+    series: list[CardSeries]
     timeframe: str
     architecture: dict[str, Any]
     features: list[str]  # what the model reads of each bar, in order
     features_version: str
     lookback: int
-    horizon: int
-    calendar: str
-    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
-    splits: dict[str, Any]
-    metrics: dict[str, dict[str, Any]]  # by span; `about` describes them: `settings.TargetSettings.about`
+    metrics: dict[str, dict[str, Any]]  # by span, of all series together; `about`: `settings.TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str
@@ -48,12 +61,28 @@ class Card:
     mayfly: str
     target: str = ""  # empty in cards of before 2026-11-22: the model's default
     target_settings: dict[str, Any] = field(default_factory=dict)
-    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
     columns: list[str] = field(default_factory=list)  # those of `features`, at their end, that are columns of the candle files
     own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's: file, class, sha256, text by table
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     format: int = FORMAT
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Return the symbols of its series."""
+        return tuple(one.symbol for one in self.series)
+
+    def of(self, symbol: str = "") -> CardSeries:
+        """Return one of its series; without a symbol the only one. Raises UsageError where it has no such, or several."""
+        found = [one for one in self.series if symbol in ("", one.symbol)]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(self.symbols[:MOST_NAMED]) + (", ..." if len(self.series) > MOST_NAMED else "")
+        if symbol:
+            do = nearest(symbol, self.symbols) or "Choose one of these."
+            raise UsageError(f"model {self.model} does not know {symbol!r}", why=f"it was trained on {names}", do=do)
+        why = f"it was trained on {len(self.series)}: {names}"
+        raise UsageError(f"model {self.model} has no symbol of its own", why=why, do="Choose one with --symbol.")
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the card as JSON; floats keep every digit."""
@@ -62,7 +91,8 @@ class Card:
 
 def card_from_json(text: str) -> Card:
     """Read a card. Raises DataError for a format that is not known here, and for what no training of ours writes."""
-    return Card(**read_values(text))
+    values = read_values(text)
+    return Card(**{**values, "series": [CardSeries(**one) for one in values["series"]]})
 
 
 def read_card(source: Path | bytes) -> Card:

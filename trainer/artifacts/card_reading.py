@@ -10,15 +10,19 @@ from typing import Any
 from trainer.artifacts.metrics import check_metrics
 from trainer.errors import DataError
 from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
+from trainer.symbols import flaw
 
-FORMAT = 1
-MOST_CARD_BYTES = 8 * 1024 * 1024  # ours take about 10 KB, and the user's own files, of which each may have 1 MB
+FORMAT = 2  # 1, before pieces: one series, whose fields are the card's
+READABLE_FORMATS = (1, 2)
+SERIES_DATA = ("bars", "first", "last", "holes", "ties")  # of a card's `data`, what tells of one series
+MOST_CARD_BYTES = 32 * 1024 * 1024  # 10 KB, 5 KB more a series, and the user's files of up to 1 MB each
+MOST_SERIES = 5_000
 MOST_CARD_NUMBER = 1e39  # scalers are float32
 MOST_BARS = 1_000_000_000
 MOST_INPUTS = 10_000
 MOST_FOLDS = 1_000
 _MOST_OWN_CHARACTERS = 1_000_000
-_TEXTS = ("model", "family", "symbol", "timeframe", "features_version", "calendar", "code_sha256", "created_at", "mayfly")
+_TEXTS = ("model", "family", "timeframe", "features_version", "code_sha256", "created_at", "mayfly")
 
 
 def read_values(text: str) -> dict[str, Any]:
@@ -28,41 +32,73 @@ def read_values(text: str) -> dict[str, Any]:
     body = text.encode(errors="surrogatepass")
     try:
         fields = read_object(body, most_bytes=MOST_CARD_BYTES, most_number=MOST_CARD_NUMBER, name="the card")
-        if (written := fields.whole("format")) == FORMAT:
-            return _values(fields)
+        if (written := fields.whole("format")) in READABLE_FORMATS:
+            return _values(fields, is_first=written == 1)
     except Unsound as error:
         raise DataError("the model's card can't be used", why=str(error), do="Fetch the model again.") from error
     raise DataError(
-        f"the model's card has format {written}", why=f"this Mayfly reads {FORMAT}", do="Use the Mayfly that made it."
+        f"the model's card has format {written}",
+        why=f"this Mayfly reads {' and '.join(map(str, READABLE_FORMATS))}",
+        do="Use the Mayfly that made it.",
     )
 
 
-def _values(fields: Fields) -> dict[str, Any]:
+def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
     features = _names(fields, "features")
     columns = _names(fields, "columns") if "columns" in fields.values else []
     if columns != features[len(features) - len(columns) :]:
         raise Unsound("the card.columns are not those at the end of its features")
+    if why := flaw(fields.text("symbol")):
+        raise Unsound(f"the card.symbol is none: {why}")
     folds = fields.whole("folds", 1, least=1, most=MOST_FOLDS)
+    data = _data(fields.value("data").fields())
+    if is_first:
+        own = {key: data[key] for key in SERIES_DATA if key in data}
+        identity = {"piece": fields.text("symbol"), "kind": "symbol"}
+        series = [{**_series(fields, len(features)), "data": own, "metrics": {}}]
+    else:
+        identity = {"piece": fields.text("piece"), "kind": fields.text("kind")}
+        series = [_whole_series(item.fields(), len(features)) for item in fields.value("series").items(most=MOST_SERIES)]
+    if len({one["symbol"] for one in series}) < len(series):
+        raise Unsound("the card.series has a symbol twice")
     return dict(
         **{name: fields.text(name) for name in _TEXTS},
+        **identity,
+        series=series,
         target=fields.text("target", ""),
         architecture=_object(fields, "architecture"),
         features=features,
         columns=columns,
         lookback=fields.whole("lookback", least=1, most=MOST_BARS),
-        horizon=fields.whole("horizon", most=MOST_BARS),
-        scaler=_scaler(fields.value("scaler").fields(), len(features)),
-        splits=_object(fields, "splits"),
         metrics=_metrics(fields.value("metrics").fields()),
         training=_object(fields, "training"),
-        data=_data(fields.value("data").fields()),
+        data=data,
         seed=fields.whole("seed"),
         fold=fields.whole("fold", 1, least=1, most=folds),
         folds=folds,
         target_settings=dict(fields.table("target_settings").values),
-        fitted={name: item.number(least=-MOST_CARD_NUMBER, most=MOST_CARD_NUMBER) for name, item in _entries(fields, "fitted")},
         own_files={name: _own_file(item.fields()) for name, item in _entries(fields, "own_files")},
     )
+
+
+def _series(fields: Fields, inputs: int) -> dict[str, Any]:
+    """Return the fields of one series that stood in the card itself once."""
+    return {
+        "symbol": fields.text("symbol"),
+        "calendar": fields.text("calendar"),
+        "horizon": fields.whole("horizon", most=MOST_BARS),
+        "scaler": _scaler(fields.value("scaler").fields(), inputs),
+        "splits": _object(fields, "splits"),
+        "fitted": {
+            name: item.number(least=-MOST_CARD_NUMBER, most=MOST_CARD_NUMBER) for name, item in _entries(fields, "fitted")
+        },
+    }
+
+
+def _whole_series(fields: Fields, inputs: int) -> dict[str, Any]:
+    metrics = fields.table("metrics")
+    told = _metrics(metrics) if metrics.values else {}
+    return {**_series(fields, inputs), "data": dict(fields.table("data").values), "metrics": told}
 
 
 def _object(fields: Fields, key: str) -> dict[str, Any]:

@@ -5,11 +5,8 @@ The check runs in a child because it needs pyarrow, and the launcher does not. I
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +14,16 @@ from typing import Any
 
 from trainer import environment
 from trainer.access import Access
+from trainer.cli.check_child import INDEXED, CheckChild
+from trainer.cli.taken import take
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.job import Job, job_from, with_keys
-from trainer.launch.inputs import ChosenCandles, Input, choose, list_inputs
+from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
 DEMO_BARS = 20_000
-INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further")  # of a file, beside what it holds
 # What the demo's job sets where the user does not: small enough for two minutes on two cores.
 DEMO_JOB: dict[str, Any] = {
     "name": "crypto-lstm",
@@ -35,60 +33,32 @@ DEMO_JOB: dict[str, Any] = {
 
 
 class DataCheck:
-    """`python -m trainer.plan.check`, running beside the launcher until somebody asks what it found."""
+    """The data check of a job, running beside the launcher until somebody asks what it found."""
 
     def __init__(self, job: Job) -> None:
         self.job, self._data = job, Path(job.data.path)
-        self._folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
-        job_file = Path(self._folder.name) / "job.json"
-        job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
-        command = [sys.executable, "-m", "trainer.plan.check", "--job", str(job_file), "--data", job.data.path]
-        theirs, self._ours = os.pipe()  # its other end closes when this process ends, whatever ends it: then the child does
-        self._child = subprocess.Popen(
-            [*command, "--parent", str(theirs)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=(theirs,),
-        )
-        os.close(theirs)
+        self.child = CheckChild(job.data.path, job=job)
 
     def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
         """Wait for the check and return what it found. Raises DataError as the child wrote it."""
-        try:
-            stdout, stderr = self._child.communicate()
-        finally:
-            self.close()
-        if self._child.returncode not in (0, 2) or not stdout.strip():
-            lines = stderr.strip().splitlines() or [f"exit {self._child.returncode}"]
-            why = lines[-1]
-            raise ConfigError("the data check could not run", why=why, do="Run make setup, or pip install 'mayfly[train]'.")
-        report = json.loads(stdout)
-        if "error" in report:
-            error = report["error"]
-            raise DataError(error["what"], why=error.get("why", ""), do=error.get("do", ""))
-        return self._understood(report)
+        return self._understood(self.child.report())
 
     def close(self) -> None:
-        """End the child if it still runs, and remove its job file."""
-        if self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
-        if self._ours >= 0:
-            os.close(self._ours)
-            self._ours = -1
-        self._folder.cleanup()
+        """End the child if it still runs."""
+        self.child.close()
 
     def _understood(self, report: Mapping[str, Any]) -> tuple[ChosenCandles, list[LocalFile]]:
         files = []
         for entry in report["files"]:
             # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
-            summary = {name: entry[name] for name in (*INDEXED, "holds")}
+            summary = {name: entry[name] for name in INDEXED}
             path = self._data if self._data.is_file() else self._data / entry["file"]
             files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
         bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
         plan, synthetic = report["plan"].encode(), bool(report["synthetic"])
-        return ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=synthetic, plan=plan), files
+        refused = tuple(str(DataError(entry["what"], why=entry["why"], do=entry["do"])) for entry in report["refused"])
+        chosen = ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=synthetic, plan=plan, refused=refused)
+        return chosen, files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,21 +71,38 @@ class Found:
     notes: Sequence[str] = ()  # what the user should know of how they were found
 
 
-def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None, objects: Objects, *, rehearsal: bool) -> Found:
-    """Find what to train on: what `--data` names, else what raw/ holds, else, in a rehearsal, the demo's candles."""
+def find_candles(
+    job: Job,
+    settings: Mapping[str, Any],
+    check: DataCheck | None,
+    objects: Objects,
+    *,
+    rehearsal: bool,
+    dry_run: bool = False,
+) -> Found:
+    """Find what to train on: what `--data` names, else what the job's data set holds, else, in a rehearsal, the demo's candles.
+
+    Files of the set that no launch put there are fetched, looked at and, unless `dry_run`, indexed. Raises DataError.
+    """
     if check is not None:
         candles, files = check.result()
-        return Found(job=job, candles=candles, files=files)
-    if inputs := list_inputs(objects):
+        return Found(job=job, candles=candles, files=files, notes=_left_out(candles))
+    if listed := list_inputs(objects, job.data.set):
+        inputs, taken = take(listed, objects, writes=not dry_run)
         candles = choose(
             inputs,
+            data_set=job.data.set,
             symbols=job.data.symbols,
             timeframe=job.data.timeframe,
             columns=job.data.columns,
+            exclude=job.data.exclude,
             fewest_bars=job.model.bars_seen + job.target.bars_ahead,
         )
-        notes = [f"left out: {key} (no launch put it there; name it with --data once)" for key in candles.left_out]
-        return Found(job=job, candles=candles, notes=notes)
+        return Found(job=job, candles=candles, notes=[*taken, *_left_out(candles)])
+    sets = objects.folders(prefix=RAW)
+    if not rehearsal and sets:
+        do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
+        raise DataError(f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
     if not rehearsal:
         return Found(job=job, candles=None)
     from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
@@ -128,9 +115,15 @@ def find_candles(job: Job, settings: Mapping[str, Any], check: DataCheck | None,
     return Found(job=demo, candles=candles, files=files, notes=[note])
 
 
-def upload_candles(candles: ChosenCandles, files: Sequence[LocalFile], access: Access, *, bucket: str) -> ChosenCandles:
-    """Put the checked files into raw/ and return the candles with the inputs that the manifest pins."""
-    entries = upload(files, access, bucket=bucket)
+def _left_out(candles: ChosenCandles) -> list[str]:
+    return [f"left out: {reason}" for reason in candles.refused]
+
+
+def upload_candles(
+    candles: ChosenCandles, files: Sequence[LocalFile], access: Access, *, bucket: str, data_set: str
+) -> ChosenCandles:
+    """Put the checked files into the data set and return the candles with the inputs that the manifest pins."""
+    entries = upload(files, access, bucket=bucket, data_set=data_set)
     inputs = tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
     return replace(candles, inputs=inputs)
 

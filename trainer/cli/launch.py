@@ -105,9 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
             console.line(f"run {record.run_id}")
             watch = Watch(console, stop, where=_where(arguments))
             if arguments.detach:
-                left = start(access, ready.outputs, record.run_id, on_event=watch.on_event, stop=stop)
+                left = start(access, ready.outputs, record.run_id, registered=record, on_event=watch.on_event, stop=stop)
                 return _detached(arguments, left, ready.objects, console)
-            receipt = drive(access, ready.outputs, record.run_id, on_event=watch.on_event, stop=stop)
+            receipt = drive(access, ready.outputs, record.run_id, registered=record, on_event=watch.on_event, stop=stop)
         return _end(arguments, receipt, console)
 
 
@@ -136,7 +136,8 @@ def _preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, own_files=contents(job))
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
-        found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
+        dry_run = bool(arguments.dry_run)
+        found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal, dry_run=dry_run)
     for note in found.notes:
         console.line(note)
     _report_settled(settled, console)
@@ -146,8 +147,8 @@ def _preflight(
         )
     if found.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
-        raise UsageError("there is nothing to train on", why="raw/ in the bucket is empty", do=do)
-    job = with_settings(portable(found.job), symbols=tuple(found.candles.bars), timeframe=found.candles.timeframe)
+        raise UsageError("there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
+    job = with_settings(portable(found.job), symbols=list(found.candles.bars), exclude=[], timeframe=found.candles.timeframe)
     plan = make_plan(
         job,
         workload(job, found.candles.bars),
@@ -233,8 +234,9 @@ def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
     if not files:
         return ready.candles
     size = sum(file.bytes for file in files) / 1e6
-    console.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/ ...")
-    return upload_candles(ready.candles, files, access, bucket=bucket)
+    data_set = ready.job.data.set
+    console.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
+    return upload_candles(ready.candles, files, access, bucket=bucket, data_set=data_set)
 
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, console: Console) -> int:

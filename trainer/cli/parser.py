@@ -79,6 +79,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     predict.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name or key of a model in the bucket")
     predict.add_argument("--data", required=True, metavar="FILE", help="candles, parquet or CSV")
     predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
+    predict.add_argument("--symbol", metavar="NAME", help="which symbol, of a model that was trained on several")
     predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N windows only")
     _where_flags(predict)
 
@@ -144,7 +145,9 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md, or FILE.py:CLASS")
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: every one found)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
-    job.add_argument("--data", metavar="PATH", help="file or folder of candles, uploaded to raw/ (default: what raw/ holds)")
+    job.add_argument(
+        "--data", metavar="PATH", help="file or folder of candles, uploaded to the data set (default: what is there)"
+    )
     job.add_argument("--epochs", metavar="N", help="passes over the data, at most (default: 15)")
     job.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: by the instance's GPU)")
     market = job.add_mutually_exclusive_group()

@@ -6,6 +6,7 @@ from trainer.cli.output import duration, money, table
 from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, PlanCandidate
+from trainer.pieces import kind_of
 from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
@@ -15,15 +16,18 @@ HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough
 def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
     """Return the plan as lines of text: the work, the candidates, and the hard stop."""
     bars = sum(min(count, job.data.bars) if job.data.bars else count for count in candles.bars.values())
-    kind = "SYNTHETIC bars" if candles.synthetic else "bars"
+    bars_are = "SYNTHETIC bars" if candles.synthetic else "bars"
     last = f" (the last {job.data.bars:,} of each)" if job.data.bars else ""
     names = ", ".join(candles.bars) if len(candles.bars) <= 6 else f"{len(candles.bars)} symbols"
-    count = len(candles.bars) * job.data.folds * job.train.seeds
+    count, several = len(plan.pieces), job.data.folds * job.train.seeds
     models = "1 model" if count == 1 else f"{count} models"
-    if count > len(candles.bars):
-        models += f" = {len(candles.bars)} symbols x {job.data.folds} folds x {job.train.seeds} seeds"
+    kind = kind_of(job)
+    if several > 1:
+        models += f" = {count // several} {kind.each} x {job.data.folds} folds x {job.train.seeds} seeds"
+    elif len(candles.bars) > count:
+        models += f" of a {kind.each}"
     what = f"{job.name}: {models} ({job.model.title}: {names})"
-    lines = [f"{what} on {bars:,} {candles.timeframe} {kind}{last}, epochs: {job.train.epochs}"]
+    lines = [f"{what} on {bars:,} {candles.timeframe} {bars_are}{last}, epochs: {job.train.epochs}"]
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
         lines.append(

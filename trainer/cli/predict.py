@@ -30,7 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         from trainer.train.predict import predict_file
 
         own = Path(arguments.model_file) if arguments.model_file else None
-        predictions = predict_file(path, Path(arguments.data), last=arguments.last or None, model_file=own)
+        predictions = predict_file(
+            path, Path(arguments.data), last=arguments.last or None, model_file=own, symbol=arguments.symbol or ""
+        )
         rows = [{"bar": item.bar, "available_at": item.available_at, **item.values} for item in predictions]
         if read_card(path).data.get("synthetic"):
             warn(f"{path.stem} was trained on SYNTHETIC bars: it knows nothing of any market")

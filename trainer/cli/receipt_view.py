@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.artifacts.metrics import cells, titles
-from trainer.artifacts.names import label
 from trainer.cli.output import duration, money, table
 from trainer.runs.deadline import CAUSES
-from trainer.runs.record import job_setting
 
 
 def receipt_lines(receipt: dict[str, Any]) -> list[str]:
@@ -32,11 +30,9 @@ def receipt_lines(receipt: dict[str, Any]) -> list[str]:
             f"instance   {instance['instance_id']} {instance['instance_type']} {instance['market'].replace('_', '-')} "
             f"{instance['availability_zone']}: {instance['state']} ({instance['proof'] or 'no proof'})"
         )
-    job = receipt["job"]
-    several = int(job_setting(job, "data.folds", 1)) * int(job_setting(job, "train.seeds", 1))
-    lines += _models(receipt["models"], several)
+    lines += _models(receipt["models"])
     for failure in receipt["failed"]:
-        lines.append(f"failed     {_called(failure, several)}: {failure['reason']}")
+        lines.append(f"failed     {failure['piece']}: {failure['reason']}")
     if receipt.get("retries"):
         lines.append(f"retries    {receipt['retries']}")
     if receipt.get("log_tail"):
@@ -52,17 +48,12 @@ def set_by(item: dict[str, Any]) -> str:
     return f"set by {CAUSES.get(item['deadline_cause'], item['deadline_cause'])}"
 
 
-def _called(model: dict[str, Any], several: int) -> str:
-    fold, seed = model.get("fold", 1), model.get("seed", 0)
-    return label(str(model["symbol"]), fold=fold, seed=seed, models_per_symbol=several)
-
-
-def _models(models: list[dict[str, Any]], several: int) -> list[str]:
+def _models(models: list[dict[str, Any]]) -> list[str]:
     if not models:
         return ["models     none"]
     first = models[0].get("metrics") or {}  # a run trains one target
-    rows = [["symbol", "model", *titles(first), "version", "sha256"]]
-    rows += [[_called(model, several), *_model_row(model, columns=len(titles(first)))] for model in models]
+    rows = [["piece", "model", *titles(first), "version", "sha256"]]
+    rows += [[str(model["piece"]), *_model_row(model, columns=len(titles(first)))] for model in models]
     lines = table(rows)
     return [f"models     {lines[0]}", *(f"           {line}" for line in lines[1:])]
 

@@ -11,15 +11,14 @@ from trainer.cli.output import duration, money, say, say_json, table, warn
 from trainer.cli.receipt_view import receipt_lines, set_by
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
-from trainer.control.settle import Settled, settle_run
-from trainer.errors import TrainerError, UsageError
+from trainer.control.settle import Settled, settle_all, settle_run
+from trainer.errors import TrainerError
 from trainer.runs.record import from_iso, iso
-from trainer.runs.store import run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
-LAST_ENDED = 5  # how many ended runs are shown beside the open ones
+SHOWN_ENDED = 5  # how many runs that had ended are shown beside the open ones
 HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
 
 
@@ -30,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.run:
             shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]
         else:
-            shown = _all(cloud)
+            shown = runs_shown(cloud)
     if arguments.json:
         say_json({"runs": shown})
     elif arguments.run:
@@ -45,28 +44,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _all(cloud: Cloud) -> list[dict[str, Any]]:
+def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
     """Return every open run, settled as far as it goes, and the last ended ones, oldest first."""
-    shown: list[dict[str, Any]] = []
-    ended = 0
-    for run_id in reversed(run_ids(cloud.objects)):
+    settling = settle_all(cloud)
+    shown = [_shown(settled, cloud.now()) for settled in settling.settled]
+    shown += [_of_problem(run_id, error) for run_id, error in settling.problems.items()]
+    for run_id in settling.ended[-SHOWN_ENDED:]:
         try:
             receipt = read_receipt(cloud.objects, run_id)
-            if receipt is None:
-                shown.append(_shown(settle_run(cloud, run_id), cloud.now()))
-            elif ended < LAST_ENDED:
-                shown.append(_of_receipt(receipt))
-                ended += 1
-        except UsageError:
-            continue  # a folder without a record: a launch that ended before it began
+            shown += [_of_receipt(receipt)] if receipt is not None else []
         except TrainerError as error:
             shown.append(_of_problem(run_id, error))
-    return shown[::-1]
+    return sorted(shown, key=lambda item: str(item["run_id"]))
 
 
 def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
     """Return the row of a run that can't be looked at; the others are shown."""
-    nothing = {"instances": [], "symbols": {}, "models_done": 0, "models_total": 0, "receipt": None}
+    nothing = {"instances": [], "pieces": {}, "models_done": 0, "models_total": 0, "receipt": None}
     numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
     return {
         "run_id": run_id,
@@ -95,7 +89,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
         "phase": "",
         "models_done": len(receipt["models"]),
         "models_total": len(receipt["models"]) + len(receipt["failed"]),
-        "symbols": {},
+        "pieces": {},
         "elapsed_seconds": receipt["seconds"]["total"],
         "spent_usd": receipt["dollars"]["spent_high"],
         "deadline": receipt["deadline"],
@@ -124,7 +118,7 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         "phase": progress.phase,
         "models_done": progress.models_done,
         "models_total": progress.models_total,
-        "symbols": {symbol: dict(values) for symbol, values in progress.symbols.items()},
+        "pieces": {piece: dict(values) for piece, values in progress.pieces.items()},
         "elapsed_seconds": round(progress.elapsed_seconds, 3),
         "spent_usd": round(progress.spent_usd, 6),
         "deadline": iso(progress.deadline.at),
@@ -155,11 +149,11 @@ def _row(item: dict[str, Any]) -> list[str]:
 
 def _steps(item: dict[str, Any]) -> str:
     """Return how far the models are together: steps of all epochs while they train, else models done."""
-    symbols = [values for values in item["symbols"].values() if values.get("steps") and values.get("epochs")]
-    if not symbols:
+    pieces = [values for values in item["pieces"].values() if values.get("steps") and values.get("epochs")]
+    if not pieces:
         return f"{item['models_done']}/{item['models_total']} models" if item["models_total"] else "-"
-    done = sum(max(0, values.get("epoch", 1) - 1) * values["steps"] + values.get("step", 0) for values in symbols)
-    return f"{done}/{sum(values['epochs'] * values['steps'] for values in symbols)}"
+    done = sum(max(0, values.get("epoch", 1) - 1) * values["steps"] + values.get("step", 0) for values in pieces)
+    return f"{done}/{sum(values['epochs'] * values['steps'] for values in pieces)}"
 
 
 def _lines(item: dict[str, Any]) -> list[str]:
@@ -167,12 +161,12 @@ def _lines(item: dict[str, Any]) -> list[str]:
     if item["receipt"] is not None:
         return receipt_lines(item["receipt"])
     lines = table([HEADER, _row(item)])
-    for symbol, values in sorted(item["symbols"].items()):
+    for piece, values in sorted(item["pieces"].items()):
         loss = values.get("loss")
         shown = f"loss {loss:.4f}" if isinstance(loss, (int, float)) else ""
         epochs = f"epoch {values.get('epoch', 0)}/{values.get('epochs', 0)}"
         lines.append(
-            f"  {symbol:12} {values.get('state', ''):9} {epochs} step {values.get('step', 0)}/{values.get('steps', 0)} {shown}"
+            f"  {piece:12} {values.get('state', ''):9} {epochs} step {values.get('step', 0)}/{values.get('steps', 0)} {shown}"
         )
     lines += [line for line in (item["message"], item["warning"]) if line]
     lines.append(f"it ends by {from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC at the latest, {set_by(item)}")

@@ -75,9 +75,9 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     kind, choice = choose_device(job, arguments.device)
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
         found = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
-    workers = min(default_workers(kind), len(found.tasks))
+    workers = min(default_workers(kind), len(found.pieces))
     run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
-    run = f"a run of about {duration(run_seconds)} ({len(found.tasks)} models, {found.data['bars']:,} bars)"
+    run = f"a run of about {duration(run_seconds)} ({len(found.pieces)} models, {found.data['bars']:,} bars)"
     return seconds, limit, f"{why}; for {run}"
 
 

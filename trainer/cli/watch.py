@@ -40,10 +40,10 @@ class Watch:
                 self._instances.add(seen.instance_id)
                 market = seen.market.replace("_", "-")
                 self._line(progress, f"{seen.instance_id}: {seen.instance_type}, {market}, {seen.availability_zone}")
-        for name, symbol in progress.symbols.items():
-            if symbol.get("state") in ("done", "failed") and name not in self._ended:
+        for name, piece in progress.pieces.items():
+            if piece.get("state") in ("done", "failed") and name not in self._ended:
                 self._ended.add(name)
-                self._line(progress, f"{name} {symbol['state']} ({len(self._ended)}/{progress.models_total or '?'})")
+                self._line(progress, f"{name} {piece['state']} ({len(self._ended)}/{progress.models_total or '?'})")
         if progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, PHASES.get(progress.phase, progress.phase))
@@ -77,20 +77,20 @@ def _clock(progress: RunProgress) -> str:
 
 def _doing(progress: RunProgress) -> str:
     """Return the run's progress, in one line."""
-    if progress.phase != "train" or not progress.symbols:
+    if progress.phase != "train" or not progress.pieces:
         return f"{PHASES.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
-    parts = [f"{progress.models_done}/{progress.models_total or len(progress.symbols)} models"]
+    parts = [f"{progress.models_done}/{progress.models_total or len(progress.pieces)} models"]
     if progress.rate:
         parts.append(
             f"{progress.rate:,.0f} {progress.unit}/s" if progress.rate >= 10 else f"{progress.rate:.1f} {progress.unit}/s"
         )
     parts += [
-        _symbol(name, seen) for name, seen in progress.symbols.items() if seen.get("state") == "training" and seen.get("epochs")
+        _piece(name, seen) for name, seen in progress.pieces.items() if seen.get("state") == "training" and seen.get("epochs")
     ]
     return "training  " + "  ".join(parts)
 
 
-def _symbol(name: str, seen: Mapping[str, Any]) -> str:
+def _piece(name: str, seen: Mapping[str, Any]) -> str:
     steps = seen.get("steps") or 0
     share = f" {100 * (seen.get('step') or 0) // steps}%" if steps else ""
     loss = seen.get("loss")

@@ -35,6 +35,7 @@ from trainer.runs.actions import (
     kill_schedule,
     sweep_schedule,
 )
+from trainer.runs.index import take_out
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt
 from trainer.runs.reconcile import reconcile
@@ -45,6 +46,7 @@ from trainer.stack_outputs import StackOutputs
 
 POLL_SECONDS = 5.0
 REHEARSAL_POLL_SECONDS = 0.5
+RECEIPT_TRIES = 60  # polls of a closed run's receipt
 
 
 def say_nothing(progress: RunProgress) -> None:
@@ -56,16 +58,18 @@ def drive(
     outputs: StackOutputs,
     run_id: str,
     *,
+    registered: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> Receipt:
-    """Drive a run to its end and return its receipt.
+    """Drive a run to its end and return its receipt. `registered` is the record that this caller wrote a moment ago.
 
     Raises Stopped when a second press detached from it, UsageError when there is no such run, EmbeddedAwsGone when its AWS was
     a rehearsal's that has ended. Where no end could be observed
     the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command that settles the run goes on.
     """
-    return drive_to_receipt(AwsCloud(access, outputs), run_id, poll_seconds=pace(access), on_event=on_event, stop=stop)
+    cloud, seconds = AwsCloud(access, outputs), pace(access)
+    return drive_to_receipt(cloud, run_id, registered=registered, poll_seconds=seconds, on_event=on_event, stop=stop)
 
 
 def start(
@@ -73,11 +77,13 @@ def start(
     outputs: StackOutputs,
     run_id: str,
     *,
+    registered: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> RunRecord:
     """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
-    return drive_to_instance(AwsCloud(access, outputs), run_id, poll_seconds=pace(access), on_event=on_event, stop=stop)
+    cloud, seconds = AwsCloud(access, outputs), pace(access)
+    return drive_to_instance(cloud, run_id, registered=registered, poll_seconds=seconds, on_event=on_event, stop=stop)
 
 
 def pace(access: Access) -> float:
@@ -90,17 +96,17 @@ def drive_to_receipt(
     run_id: str,
     *,
     poll_seconds: float,
+    registered: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt:
     """Do what `drive` does, with any Cloud and any way to sleep."""
-    for look in follow(cloud, run_id, poll_seconds=poll_seconds, on_event=on_event, stop=stop or StopSignal(), sleep=sleep):
+    signal, pause = stop or StopSignal(), poll_seconds
+    for look in follow(cloud, run_id, registered=registered, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed":
-            receipt = read_receipt(cloud.objects, run_id)
-            if receipt is not None:
-                return receipt
-        elif overdue(look, cloud.now()):
+            return _receipt_of_closed(cloud, run_id, lambda: sleep(pause))
+        if overdue(look, cloud.now()):
             return unconfirmed_receipt(look, cloud.now())
     raise AssertionError("a run is followed until it is closed")
 
@@ -110,12 +116,14 @@ def drive_to_instance(
     run_id: str,
     *,
     poll_seconds: float,
+    registered: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
     """Do what `start` does, with any Cloud and any way to sleep."""
-    for look in follow(cloud, run_id, poll_seconds=poll_seconds, on_event=on_event, stop=stop or StopSignal(), sleep=sleep):
+    signal, pause = stop or StopSignal(), poll_seconds
+    for look in follow(cloud, run_id, registered=registered, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         launch = look.record.last_launch
         if look.record.state == "closed" or (launch and launch.kill_armed_at and look.record.stop_requested_at is None):
             return look.record
@@ -129,10 +137,14 @@ def follow(
     poll_seconds: float,
     on_event: Callable[[RunProgress], None],
     stop: StopSignal,
+    registered: RunRecord | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
-    """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on."""
-    last: Step | None = None
+    """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on.
+
+    Raises what fails at the first look, unless the caller registered the run itself.
+    """
+    last = Step(record=registered, observed=Observation(), actions=(), moved=False) if registered else None
     asked_to_stop = False
     while True:
         error: TrainerError | None = None
@@ -140,7 +152,7 @@ def follow(
             if stop.presses and not asked_to_stop:
                 request_stop(cloud, run_id)
                 asked_to_stop = True
-            last = step(cloud, run_id)
+            last = step(cloud, run_id, seen=last is not None)
             error = last.error
         except (UsageError, EmbeddedAwsGone):
             raise  # an embedded AWS that has ended never comes back to its address
@@ -159,9 +171,12 @@ def follow(
             _sleep(poll_seconds, stop, sleep)
 
 
-def step(cloud: Cloud, run_id: str, *, may_start: bool = True) -> Step:
-    """Look, decide, act, once. Raises TrainerError where the run can't be looked at; an action's failure is in the Step."""
-    record, etag = read_record(cloud.objects, run_id)
+def step(cloud: Cloud, run_id: str, *, may_start: bool = True, seen: bool = False) -> Step:
+    """Look, decide, act, once. Raises TrainerError where the run can't be looked at; an action's failure is in the Step.
+
+    `seen` says that the run's record was there before.
+    """
+    record, etag = read_record(cloud.objects, run_id, seen=seen)
     observed = observe(cloud, record, may_start=may_start)
     actions = reconcile(record, observed, cloud.now())
     current, moved = record, False
@@ -235,11 +250,11 @@ def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) ->
             swap_record(cloud.objects, record.with_launch(launch, cloud.now()), etag)
             return
         except Conflict:
-            record, etag = read_record(cloud.objects, record.run_id)
+            record, etag = read_record(cloud.objects, record.run_id, seen=True)
 
 
 def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> None:
-    """Write the receipt, once, keep the node's tuning, then close the record.
+    """Write the receipt, once, keep the node's tuning, close the record, then take the run out of the index of open ones.
 
     A receipt that exists already was written by another caller.
     """
@@ -252,6 +267,8 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     if observed.result is not None:
         learn(cloud.objects, observed.result.tuned)
     swap_record(cloud.objects, record, etag)
+    with suppress(TrainerError):  # whoever looks next takes it out
+        take_out(cloud.objects, closed=[record.run_id])
 
 
 def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerError) -> bool:
@@ -267,6 +284,17 @@ def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerErr
     with suppress(Conflict):  # another caller went on: look again
         swap_record(cloud.objects, record.ended("failed", error.as_dict(), cloud.now()), etag)
     return True
+
+
+def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
+    """Return the receipt of a closed run: it was written before the run closed, so where it is not found S3 lags."""
+    for _ in range(RECEIPT_TRIES):
+        receipt = read_receipt(cloud.objects, run_id)
+        if receipt is not None:
+            return receipt
+        wait()
+    do = f"mayfly receipts {run_id} shows it in a few minutes."
+    raise ConnectionFailed(f"run {run_id} is closed, and S3 does not find its receipt yet", do=do)
 
 
 def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:

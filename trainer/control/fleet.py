@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from trainer.access import error_code, error_message, meaning_of
 from trainer.aws_errors import EMPTY_FLEET, NextStep, meaning
-from trainer.runs.lease import BOOT_ALLOWANCE
 from trainer.runs.record import Launch, Rung, RunRecord, iso
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
@@ -79,7 +78,7 @@ def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
         "role_id": record.instance_role_id,
         "bundle_key": record.bundle_key,
         "bundle_sha256": record.bundle_sha256,
-        "boot_seconds": str(round(BOOT_ALLOWANCE.total_seconds())),
+        "boot_seconds": str(record.ladder[launch.rung].boot_seconds),
     }
 
 

@@ -42,7 +42,7 @@ class RunProgress:
     spent_usd: float
     deadline: Deadline
     instances: tuple[InstanceSeen, ...] = ()
-    symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by symbol, as the node's heartbeat has it
+    pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece, as the node's heartbeat has it
     models_total: int = 0
     models_done: int = 0
     rate: float | None = None  # in `unit` a second
@@ -87,7 +87,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         spent_usd=spent(record, observed, now)[1],
         deadline=record.effective_deadline,
         instances=record.instances,
-        symbols=heartbeat.progress if heartbeat else {},
+        pieces=heartbeat.progress if heartbeat else {},
         models_total=heartbeat.models_total if heartbeat else 0,
         models_done=heartbeat.models_done if heartbeat else 0,
         rate=heartbeat.rate if heartbeat else None,

@@ -1,24 +1,31 @@
 """Settle runs that no command drives, by the same steps as the attached command.
 
 A run whose launcher was killed, detached or lost its network goes on by itself; the next command that looks (status, receipts,
-stop, a launch) determines how it ended and writes its receipt. Nothing is started here, and nothing is waited for.
+stop, a launch) determines how it ended and writes its receipt. Nothing is started here, and nothing is waited for. The cost
+follows the runs that are open: `runs.index` names them.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 from trainer.access import Access
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import step
 from trainer.control.progress import Step
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import TrainerError
+from trainer.runs.index import read_index, rebuild_index, take_out
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import read_record, run_ids
+from trainer.runs.store import RecordMissing
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
 MOST_STEPS = 20  # a run is closed in five; more would be a loop without an end
+UNBORN = timedelta(
+    days=1
+)  # an entry of the index without a record: its launcher was killed between the two, or will start nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,41 +39,52 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Settling:
-    """Receipts of the runs that were closed, and the errors of those that could not be looked at, by run."""
+    """Every run that was open, as it is now, oldest first; errors of those that could not be looked at, by run."""
 
-    receipts: list[Receipt]
+    settled: tuple[Settled, ...]
+    ended: tuple[str, ...]  # ids of the last runs that had ended before, oldest first
     problems: dict[str, TrainerError]
 
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """Return the receipts of the runs that were closed by now."""
+        return tuple(item.receipt for item in self.settled if item.receipt is not None)
 
-def settle_unwatched(access: Access, outputs: StackOutputs) -> Settling:
-    """Settle every run that is not closed, as far as it goes without waiting. One that is spoiled holds up no other."""
-    return settle_all(AwsCloud(access, outputs))
+
+def settle_unwatched(access: Access, outputs: StackOutputs, *, every: bool = False) -> Settling:
+    """Settle every open run, as far as it goes without waiting. One that is spoiled holds up no other.
+
+    `every` lists all runs that ever were, and finds those that the index lacks: of an earlier version's launches.
+    """
+    return settle_all(AwsCloud(access, outputs), every=every)
 
 
-def settle_all(cloud: Cloud) -> Settling:
+def settle_all(cloud: Cloud, *, every: bool = False) -> Settling:
     """Do what `settle_unwatched` does, with any Cloud."""
-    receipts: list[Receipt] = []
+    index = rebuild_index(cloud.objects) if every else read_index(cloud.objects)
+    settled: list[Settled] = []
     problems: dict[str, TrainerError] = {}
-    for run_id in run_ids(cloud.objects):
+    unborn: list[str] = []
+    for run_id in sorted(index.open):
         try:
-            record, _ = read_record(cloud.objects, run_id)
-            settled = settle_run(cloud, run_id) if record.state != "closed" else None
-        except UsageError:
-            continue  # a folder without a record: a launch that ended before it began
+            settled.append(settle_run(cloud, run_id, seen=True))
+        except RecordMissing:  # a launch that ended before it began, or is between two writes
+            unborn += [run_id] if cloud.now() > index.open[run_id] + UNBORN else []
         except TrainerError as error:
             problems[run_id] = error
-            continue
-        if settled is not None and settled.receipt is not None:
-            receipts.append(settled.receipt)
-    return Settling(receipts=receipts, problems=problems)
+    closed = [item.run_id for item in settled if item.look.record.state == "closed"]
+    if closed or unborn:
+        with suppress(TrainerError):  # the next look does it
+            take_out(cloud.objects, closed=closed, unborn=unborn)
+    return Settling(settled=tuple(settled), ended=index.ended, problems=problems)
 
 
-def settle_run(cloud: Cloud, run_id: str) -> Settled:
-    """Take every step that one run is ready for, start nothing, and return its state."""
-    look = step(cloud, run_id, may_start=False)
+def settle_run(cloud: Cloud, run_id: str, *, seen: bool = False) -> Settled:
+    """Take every step that one run is ready for, start nothing, and return its state. `seen`: its record was there before."""
+    look = step(cloud, run_id, may_start=False, seen=seen)
     for _ in range(MOST_STEPS):
         if not look.moved:
             break
-        look = step(cloud, run_id, may_start=False)
+        look = step(cloud, run_id, may_start=False, seen=True)
     receipt = read_receipt(cloud.objects, run_id) if look.record.state == "closed" else None
     return Settled(run_id=run_id, look=look, receipt=receipt)

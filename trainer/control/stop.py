@@ -45,8 +45,10 @@ class StopSignal:
 
 def request_stop(cloud: Cloud, run_id: str) -> RunRecord:
     """Store the request in the record, for whichever command drives the run, and return the record."""
+    seen = False
     while True:
-        record, etag = read_record(cloud.objects, run_id)
+        record, etag = read_record(cloud.objects, run_id, seen=seen)
+        seen = True
         if record.stop_requested_at is not None or record.state in ("ending", "closed"):
             return record
         stopping = replace(record, stop_requested_at=cloud.now())

@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.reading import Unsound
 from trainer.runs.keys import NodeKeys
-from trainer.runs.lease import MOST_LEASE_BYTES, read_lease, silent
+from trainer.runs.lease import MOST_LEASE_BYTES, boot_allowance, read_lease, silent
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
 UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the call that creates an instance: none without is a run's
@@ -168,7 +168,8 @@ def _silent(
             return ""
     except Unsound as error:
         summary.spoiled[instance["InstanceId"]] = str(error)
-    if not silent(launched_at=instance["LaunchTime"], lease_until=lease_until, now=now):
+    allowance = boot_allowance(tags.get("boot_seconds", ""))
+    if not silent(launched_at=instance["LaunchTime"], lease_until=lease_until, now=now, boot_allowance=allowance):
         return ""
     if lease_until:
         return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 
@@ -20,6 +21,16 @@ REPLACEMENTS = {
     4: ("g6.12xlarge", "g5.12xlarge", "g6e.12xlarge"),
     8: ("g6.48xlarge", "g5.48xlarge", "g6e.48xlarge"),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boot:
+    """How long a type takes to come up. boot.csv has the figures with their basis: few are measured."""
+
+    expected_seconds: float  # from the launch to the agent, in the plan's estimate
+    allowance_seconds: int  # from the launch to the first sign of life, and from that to the agent's; then it counts as hung
+    smoke_seconds: int  # for the first training steps on all of its GPUs
+    basis: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +50,7 @@ class InstanceType:
     price_date: str
     on_demand_quota_code: str
     spot_quota_code: str
+    boot: Boot
 
     @property
     def num_workers(self) -> int:
@@ -74,6 +86,28 @@ def replacements(retired: InstanceType) -> tuple[InstanceType, ...]:
     return tuple(instance_type(name) for name in REPLACEMENTS.get(retired.num_workers, REPLACEMENTS[4]))
 
 
+def boot_of(name: str) -> Boot:
+    """Return what boot.csv says of a type: its first row with a pattern that fits."""
+    return next(boot for patterns, boot in _boots() if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+@cache
+def _boots() -> tuple[tuple[tuple[str, ...], Boot], ...]:
+    table = (files("trainer.cost") / "boot.csv").read_text(encoding="utf-8")
+    return tuple(
+        (
+            tuple(row["types"].split()),
+            Boot(
+                expected_seconds=float(row["expected_seconds"]),
+                allowance_seconds=int(row["allowance_seconds"]),
+                smoke_seconds=int(row["smoke_seconds"]),
+                basis=row["basis"],
+            ),
+        )
+        for row in csv.DictReader(table.splitlines())
+    )
+
+
 def _from_row(row: dict[str, str]) -> InstanceType:
     price = row["on_demand_usd_per_hour_us_east_1"]
     return InstanceType(
@@ -88,4 +122,5 @@ def _from_row(row: dict[str, str]) -> InstanceType:
         price_date=row["on_demand_price_as_of"],
         on_demand_quota_code=row["on_demand_quota_code"],
         spot_quota_code=row["spot_quota_code"],
+        boot=boot_of(row["instance_type"]),
     )

@@ -13,29 +13,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from trainer.artifacts.names import label
 from trainer.cost.instances import InstanceType
 from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
 from trainer.gpu_profiles.memory import figures
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job
+from trainer.pieces import pieces_of
+from trainer.pieces.piece import Piece, SeriesWork
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
-# Seconds around the training, P50: boot, install and fetch; upload and shutdown. AWS figures are estimates of 2026-11-20.
-AROUND = {"aws": (150.0, 30.0), "rehearsal": (12.0, 6.0)}
+# Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the type's: boot.csv.
+AFTER_SECONDS, REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS = 30.0, 12.0, 6.0
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
-SHORTEST_DEADLINE, LONGEST_DEADLINE = timedelta(minutes=30), timedelta(hours=12)
+SHORTEST_WORK, LONGEST_DEADLINE = timedelta(minutes=15), timedelta(hours=12)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """The work in a job: one entry a model, and the cost of a window relative to the reference model's."""
+    """The work in a job: its pieces, and the cost of a window relative to the reference model's."""
 
-    windows: dict[str, int]  # model -> training windows
-    scored: dict[str, int]  # model -> validation windows an epoch
-    epochs: int
+    pieces: tuple[Piece, ...]
     window_cost_gpu: float
     window_cost_cpu: float
 
@@ -49,25 +48,22 @@ class Estimate:
 
 
 def workload(job: Job, bars: Mapping[str, int]) -> Workload:
-    """Return the work in a job over so many bars a symbol: a model for each fold and seed, the older folds on fewer bars."""
-    used = {symbol: min(count, job.data.bars) if job.data.bars else count for symbol, count in bars.items()}
-    windows, scored = {}, {}
-    for symbol, count in used.items():
-        for fold in range(1, job.data.folds + 1):
-            tests = 1 + job.data.folds - fold  # its own, and those of the later folds
-            training_share = 1.0 - job.data.validation_fraction - tests * job.data.test_fraction
-            for seed in range(job.train.seed, job.train.seed + job.train.seeds):
-                name = label(symbol, fold=fold, seed=seed, models_per_symbol=job.data.folds * job.train.seeds)
-                windows[name] = max(0, int(count * training_share) - job.model.bars_seen)
-                scored[name] = int(count * job.data.validation_fraction)
+    """Return the work in a job over so many bars a symbol; the older folds of a symbol have fewer."""
+    series = [_series(symbol, min(count, job.data.bars or count), job) for symbol, count in bars.items()]
     cost_cpu, cost_gpu = job.model.costs
-    return Workload(
-        windows=windows,
-        scored=scored,
-        epochs=job.train.epochs,
-        window_cost_gpu=cost_gpu,
-        window_cost_cpu=cost_cpu,
-    )
+    pieces = pieces_of(job, series, timeframe=job.data.timeframe)
+    return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu)
+
+
+def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
+    """Estimate a series' windows by the shares of its bars; nobody has read them."""
+    windows = []
+    for fold in range(1, job.data.folds + 1):
+        tests = 1 + job.data.folds - fold  # its own, and those of the later folds
+        training_share = 1.0 - job.data.validation_fraction - tests * job.data.test_fraction
+        windows.append(max(0, int(bars * training_share) - job.model.bars_seen))
+    scored = SCORING_SHARE * int(bars * job.data.validation_fraction)
+    return SeriesWork(symbol=symbol, bars=bars, windows=tuple(windows), visits=tuple(count + scored for count in windows))
 
 
 def estimate(
@@ -77,8 +73,8 @@ def estimate(
 
     `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's.
     """
-    boot, after = AROUND["rehearsal" if rehearsal else "aws"]
-    workers = min(machine.num_workers, max(1, len(work.windows)))
+    boot, after = around(machine, rehearsal=rehearsal)
+    workers = min(machine.num_workers, max(1, len(work.pieces)))
     if rehearsal:
         lanes = min(workers, cores or os.cpu_count() or 1)
         by_profile = cpu_windows_per_second() / work.window_cost_cpu
@@ -87,12 +83,14 @@ def estimate(
         by_profile = windows_per_second(machine) / work.window_cost_gpu
     # A rate that needs several models at a time is shared by their places, each of which trains one after another.
     places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
-    seconds = [
-        (count + SCORING_SHARE * work.scored.get(model, 0)) * work.epochs * places / device_rate
-        for model, count in work.windows.items()
-    ]
+    seconds = [piece.estimate * places / device_rate for piece in work.pieces]
     training = longest_first(seconds, min(lanes * places, max(1, len(seconds))))
     return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)
+
+
+def around(machine: InstanceType, *, rehearsal: bool) -> tuple[float, float]:
+    """Return the seconds before a training (boot, install, fetch) and after it (upload, shutdown), P50."""
+    return (REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS) if rehearsal else (machine.boot.expected_seconds, AFTER_SECONDS)
 
 
 def windows_per_second(machine: InstanceType) -> float:
@@ -127,6 +125,10 @@ def dollars(seconds: float, price_usd_per_hour: float) -> float:
     return max(seconds, MINIMUM_BILLED_SECONDS) * price_usd_per_hour / 3600
 
 
-def default_max_duration(seconds_p90: float) -> timedelta:
-    """Return min(12 h, max(30 min, 3 x P90)): late enough for a slow run, early enough for a forgotten one."""
-    return min(LONGEST_DEADLINE, max(SHORTEST_DEADLINE, timedelta(seconds=round(3 * seconds_p90))))
+def default_max_duration(seconds_p90: float, machine: InstanceType) -> timedelta:
+    """Return min(12 h, max(boot allowance + 15 min, 3 x P90)): late enough for a slow run, early enough for a forgotten one.
+
+    The first is 30 minutes for most types.
+    """
+    shortest = timedelta(seconds=machine.boot.allowance_seconds) + SHORTEST_WORK
+    return min(LONGEST_DEADLINE, max(shortest, timedelta(seconds=round(3 * seconds_p90))))

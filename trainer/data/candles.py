@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trainer.data.sources import FIELDS, Series
+from trainer.data.headers import FIELDS
+from trainer.data.sources import Series
 from trainer.data.timeframes import SECOND
 from trainer.errors import DataError
 

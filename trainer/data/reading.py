@@ -15,18 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from trainer.data.candles import Candles, candles_of, check_order
-from trainer.data.sources import (
-    FIELDS,
-    CandleHeader,
-    Held,
-    Series,
-    candle_files,
-    held_of,
-    only_symbol,
-    open_source,
-    read_series,
-    stream_series,
-)
+from trainer.data.headers import FIELDS, CandleHeader, candle_files, open_source
+from trainer.data.sources import Held, Series, held_of, read_series, stream_series
+from trainer.data.symbol_columns import only_symbol
 from trainer.data.timeframes import canonical, commonest_step, parse_name
 from trainer.errors import DataError, nearest
 
@@ -76,9 +67,9 @@ class _CandleFile:
 class CandleFolder:
     """The candles asked for, by symbol. Raises DataError where nothing, or nothing clear, is meant.
 
-    `symbols` and `timeframe` as in a job; `bars` are the last of each symbol (0: all). `columns` are further ones, which every
-    file that is read must have; an empty cell takes the last earlier value. `files` are the names of those that hold the
-    symbols, where a plan names them: no other is opened.
+    `symbols`, `exclude` and `timeframe` as in a job; `bars` are the last of each symbol (0: all). `columns` are further ones,
+    which every file that is read must have; an empty cell takes the last earlier value. `files` are the names of those that
+    hold the symbols, where a plan names them: no other is opened.
     """
 
     def __init__(
@@ -87,6 +78,7 @@ class CandleFolder:
         scratch: Path,
         *,
         symbols: Sequence[str] = (),
+        exclude: Collection[str] = (),
         timeframe: str = "",
         bars: int = 0,
         columns: Sequence[str] = (),
@@ -99,7 +91,8 @@ class CandleFolder:
         matching = [file for file in found if file.timeframe == chosen] if chosen else found
         known = {symbol for file in matching for symbol in file.symbols}
         _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in found])
-        self._files = [file for file in matching if not wanted or set(wanted) & set(file.symbols)]
+        self.symbols = wanted or _without(path, known, exclude)
+        self._files = [file for file in matching if set(self.symbols) & set(file.symbols)]
         several = sorted({file.timeframe for file in self._files})
         if len(several) > 1:
             raise DataError(
@@ -107,7 +100,7 @@ class CandleFolder:
                 why="a run trains on one",
                 do=f"Choose one, such as --timeframe {several[0]}.",
             )
-        self.symbols, self.timeframe = wanted or tuple(sorted(known)), several[0]
+        self.timeframe = several[0]
 
     @property
     def synthetic(self) -> bool:
@@ -134,13 +127,13 @@ class CandleFolder:
         return sum(file.held[symbol].bars for file in self._files if symbol in file.held)
 
     def files(self) -> tuple[FileRead, ...]:
-        """Return the files, once every symbol was read."""
+        """Return the files, once every symbol was read; without the bars of those that could not be."""
         return tuple(
             FileRead(
                 path=file.source.path,
                 timeframe=file.timeframe,
                 symbols=tuple(sorted(set(self.symbols) & set(file.symbols))),
-                bars=sum(file.held[symbol].bars for symbol in set(self.symbols) & set(file.symbols)),
+                bars=sum(file.held[symbol].bars for symbol in set(self.symbols) & file.held.keys()),
                 holds=tuple(file.held[symbol] for symbol in sorted(file.held)),
                 further=file.source.further,
                 synthetic=file.source.synthetic,
@@ -202,7 +195,11 @@ def _series_of(symbol: str, parts: Sequence[Part], columns: Sequence[str]) -> li
             timestamp, values = rows["timestamp"].copy(), np.ascontiguousarray(rows["values"].T)
             series.append(Series(file=part.file, symbol=symbol, timestamp=timestamp, values=values))
         else:
-            (whole,) = read_series(open_source(part.path), columns)
+            source = open_source(part.path)
+            whole, *others = read_series(source, columns)
+            if others or source.has_symbol_column and whole.symbol != symbol:
+                what = f"{part.file} holds other symbols than its statistics say"
+                raise DataError(what, why=f"{whole.symbol} beside {symbol}", do="Write the file again.")
             series.append(replace(whole, symbol=symbol))
         check_order(series[-1])
     return series
@@ -263,6 +260,19 @@ def _refuse_unknown(path: Path, wanted: tuple[str, ...], chosen: str, known: set
                 why=f"{path} holds{at} {shown}",
                 do=nearest(symbol, known) or "Choose one of these.",
             )
+
+
+def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str, ...]:
+    """Return the known symbols but for some. Raises DataError for one of those that is not known, and where none is left."""
+    for symbol in exclude:
+        if symbol not in known:
+            do = nearest(symbol, known) or "Leave it out of data.exclude."
+            raise DataError(f"unknown symbol '{symbol}' in data.exclude", why=f"{path} does not hold it", do=do)
+    if not known - set(exclude):
+        raise DataError(
+            "no symbol is left to train", why=f"data.exclude names all of {path}", do="Leave one out of data.exclude."
+        )
+    return tuple(sorted(known - set(exclude)))
 
 
 def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> DataError:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.errors import UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
+from trainer.symbols import RULE, brief, flaw
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
 # Exchanges that exchange_calendars 4.13 knows, by market identifier code. Left out are CME's futures, whose daily hour without
@@ -19,16 +22,21 @@ EXCHANGES = (
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
 OURS = ("all", "none")
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")  # of candle files
+_SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """The candles to train on, and the spans of training, validation and test."""
 
-    path: str = setting("", "Folder or file of candles, uploaded to the bucket's raw/; empty: what raw/ holds.")
+    path: str = setting("", "Folder or file of candles, uploaded to the set; empty: what the set holds.")
     symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
+    set: str = setting("main", "Data set: the folder of the bucket's raw/ that the candles are in.")
+    exclude: tuple[str, ...] = setting((), "Symbols to leave out.")
     timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
+    pooled: bool = setting(False, "Train one model on all symbols together, instead of one for each.")
     columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads, by name.")
     features: str = setting("all", "Features computed from the bars, beside the columns: all, none.", choices=OURS)
     calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ", or by an exchange such as XNYS.")
@@ -44,6 +52,15 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_values("data", self)
+        if not _SET.fullmatch(self.set):
+            raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
+        for key in ("symbols", "exclude"):
+            for symbol in getattr(self, key):
+                if why := flaw(symbol):
+                    raise UsageError(f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"Mind the rule: {RULE}.")
+        if self.symbols and not self.chosen(()):
+            why = "data.exclude names every symbol of data.symbols"
+            raise UsageError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
         if self.calendar not in (*CALENDARS, *EXCHANGES):
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
@@ -56,6 +73,10 @@ class DataSettings:
         if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
             expected = "small enough to leave a tenth of the bars for training, whatever the folds take (each tests so many)"
             raise bad_value("data.test_fraction", self.test_fraction, expected)
+
+    def chosen(self, known: Iterable[str]) -> tuple[str, ...]:
+        """Return the symbols to train: those that the job names, else those that are known, without the excluded ones."""
+        return tuple(symbol for symbol in (self.symbols or sorted(known)) if symbol not in self.exclude)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Candles from the desk to the bucket's raw/: what is not there yet is uploaded. The only boto3 of `data`.
+"""Candles from the desk to a data set in the bucket, raw/<set>/: what is not there yet is uploaded. The only boto3 of `data`.
 
 An object's sha256 stands in its metadata; raw-index/<sha256>.json beside it says what the data check found in that file,
 so that a later launch plans without downloading anything (`launch/inputs` reads both).
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.access import Access, aws_error, error_code
+from trainer.access import Access, aws_error, error_code, version_of
 from trainer.errors import DataError
 
 RAW, INDEX = "raw/", "raw-index/"
@@ -33,8 +33,8 @@ class LocalFile:
     summary: dict[str, Any]
 
 
-def upload(files: Sequence[LocalFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
-    """Put files into raw/, each under its own name; what is there with the same hash stays.
+def upload(files: Sequence[LocalFile], access: Access, *, bucket: str, data_set: str) -> list[dict[str, Any]]:
+    """Put files into raw/<data_set>/, each under its own name; what is there with the same hash stays.
 
     Returns {"key", "version_id", "sha256", "bytes"} of each, in the given order. Raises DataError for two files of one name
     and for a file above 5 GiB, before anything is uploaded.
@@ -43,7 +43,8 @@ def upload(files: Sequence[LocalFile], access: Access, *, bucket: str) -> list[d
 
     for name, count in Counter(file.path.name for file in files).items():
         if count > 1:
-            raise DataError(f"{count} files are called {name}", why="raw/ keeps one of each name", do="Rename one of them.")
+            why = "a data set keeps one of each name"
+            raise DataError(f"{count} files are called {name}", why=why, do="Rename one of them.")
     for file in files:
         if file.bytes > LARGEST_PUT_BYTES:
             why = "one upload takes 5 GiB"
@@ -51,13 +52,13 @@ def upload(files: Sequence[LocalFile], access: Access, *, bucket: str) -> list[d
     client = access.client("s3", timeout_seconds=120.0)
     try:
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            return list(pool.map(lambda file: _upload_one(file, client, bucket=bucket), files))
+            return list(pool.map(lambda file: _upload_one(file, client, bucket=bucket, data_set=data_set), files))
     except (BotoCoreError, ClientError) as error:
-        raise aws_error(error, f"cannot upload data to s3://{bucket}/{RAW}") from error
+        raise aws_error(error, f"cannot upload data to s3://{bucket}/{RAW}{data_set}/") from error
 
 
-def _upload_one(file: LocalFile, client: Any, *, bucket: str) -> dict[str, Any]:
-    key = f"{RAW}{file.path.name}"
+def _upload_one(file: LocalFile, client: Any, *, bucket: str, data_set: str) -> dict[str, Any]:
+    key = f"{RAW}{data_set}/{file.path.name}"
     body = json.dumps(file.summary, indent=1).encode()
     client.put_object(Bucket=bucket, Key=f"{INDEX}{file.sha256}.json", Body=body, ContentType="application/json")
     version_id = _version_with_hash(key, file.sha256, client, bucket=bucket)
@@ -71,7 +72,7 @@ def _upload_one(file: LocalFile, client: Any, *, bucket: str) -> dict[str, Any]:
                 # S3 itself refuses bytes that changed between the check and the upload.
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(file.sha256)).decode(),
             )
-        version_id = str(answer["VersionId"])
+        version_id = version_of(answer, f"s3://{bucket}/{key}")
     return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
 
 
@@ -85,4 +86,4 @@ def _version_with_hash(key: str, sha256: str, client: Any, *, bucket: str) -> st
         if error_code(error) in ("404", "NoSuchKey", "NotFound"):
             return None
         raise
-    return str(head["VersionId"]) if head["Metadata"].get("sha256") == sha256 else None
+    return version_of(head, f"s3://{bucket}/{key}") if head["Metadata"].get("sha256") == sha256 else None

@@ -18,7 +18,9 @@ DAY = 86_400 * SECOND
 EVENTS = "events"
 _UNITS = {"w": 7 * DAY, "d": DAY, "h": 3600 * SECOND, "m": 60 * SECOND, "s": SECOND}  # longest first: 60m is named 1h
 _TIME = re.compile(r"(\d+)\s*(s|sec|m|min|h|d|w)", re.IGNORECASE)
-_EVENT = re.compile(r"(tick|vol|volume|dollar|range|renko)\d*|events", re.IGNORECASE)
+_EVENT = re.compile(r"(tick|vol|volume|dollar|range|renko)\d{0,15}|events", re.IGNORECASE)
+_MOST_DIGITS = 10
+_LONGEST = 10_000 * DAY  # sums of a time and a step stay within int64
 _IN_NAME = re.compile(
     r"(?P<symbol>.+?)[_-](?P<timeframe>\d+(?:sec|s|min|m|h|d|w)|(?:tick|vol|volume|dollar|range|renko)\d+)(?:[_-].*)?", re.I
 )
@@ -27,9 +29,11 @@ _IN_NAME = re.compile(
 def step_of(timeframe: str) -> int:
     """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is no timeframe."""
     match = _TIME.fullmatch(timeframe.strip())
-    if match and int(match[1]) > 0 and match[2] != "M":  # 1M is a month, which has no one length
-        return int(match[1]) * _UNITS[match[2][0].lower()]
-    if _EVENT.fullmatch(timeframe.strip()):
+    if match and match[2] != "M":  # 1M is a month, which has no one length
+        step = int(match[1][:_MOST_DIGITS]) * _UNITS[match[2][0].lower()]
+        if 0 < step <= _LONGEST and len(match[1]) < _MOST_DIGITS:
+            return step
+    elif _EVENT.fullmatch(timeframe.strip()):
         return 0
     raise DataError(f"'{timeframe}' is no timeframe", do="Write it as 30s, 1m, 4h, 1d, 1w, or tick2800 for event bars.")
 

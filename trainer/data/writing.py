@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.data.candles import Candles
-from trainer.data.sources import FIELDS, SYNTHETIC_KEY
+from trainer.data.headers import FIELDS, SYNTHETIC_KEY
 
 
 def write_candles(path: Path, candles: Sequence[Candles], *, synthetic: bool = False) -> None:

@@ -1,20 +1,25 @@
-"""The objects of raw/ that a run reads, chosen by their index entries. Nothing is downloaded.
+"""The objects of a data set, raw/<set>/, that a run reads, chosen by their index entries. Nothing is downloaded.
 
-`data/sync` puts them there; the manifest pins them by version and hash.
+`data/sync` puts them there with their hash, and raw-index/<sha256>.json beside them. Of a file that came by other means
+raw-index/<key>/<version>.json has the hash, once `cli/taken` has looked at it. The manifest pins them by version and hash.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.errors import DataError, nearest
+from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.store import Objects
+from trainer.symbols import file_flaw, flaw
 
 RAW, INDEX = "raw/", "raw-index/"
+MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
+MOST_SYMBOLS = 20_000  # of a file
 _PARALLEL = 8
 
 
@@ -41,46 +46,69 @@ class ChosenCandles:
     bars: Mapping[str, int]  # symbol -> bars
     synthetic: bool
     inputs: tuple[Input, ...] = ()
-    left_out: tuple[str, ...] = ()  # keys of raw/ without an index entry
+    refused: tuple[str, ...] = ()  # why some symbols can't be trained on and are left out
     plan: bytes = b""  # plan.json, where a desk has read the bars; else the node makes it
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data section of a plan."""
-        return {"timeframe": self.timeframe, "bars": dict(self.bars), "synthetic": self.synthetic}
+        return {
+            "timeframe": self.timeframe,
+            "bars": dict(self.bars),
+            "synthetic": self.synthetic,
+            "left_out": list(self.refused),
+        }
 
 
-def list_inputs(objects: Objects) -> tuple[Input, ...]:
-    """Return every object of raw/ with its hash and index entry, by key."""
-    keys = [stored.key for stored in objects.list(prefix=RAW) if not stored.key.endswith("/")]
+def list_inputs(objects: Objects, data_set: str) -> tuple[Input, ...]:
+    """Return every object right under raw/<data_set>/ whose name a file can have, with hash and index entry, by key."""
+    prefix = f"{RAW}{data_set}/"
+    keys = [item.key for item in objects.list(prefix=prefix) if not file_flaw(item.key.removeprefix(prefix))]
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
         return tuple(item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None)
 
 
 def choose(
-    inputs: Sequence[Input], *, symbols: Sequence[str], timeframe: str, fewest_bars: int, columns: Sequence[str] = ()
+    inputs: Sequence[Input],
+    *,
+    symbols: Sequence[str],
+    timeframe: str,
+    fewest_bars: int,
+    columns: Sequence[str] = (),
+    exclude: Collection[str] = (),
+    data_set: str = "main",
 ) -> ChosenCandles:
-    """Choose the inputs of a run. Raises DataError for too few bars, an open choice, an unknown symbol, timeframe or column."""
-    known = [item for item in inputs if item.sha256 and item.summary]
+    """Choose the inputs of a run; a symbol with too few bars is left out.
+
+    Raises DataError where no symbol is left, for an open choice, an unknown symbol, timeframe or column.
+    """
+    known, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
     if not known:
         names = ", ".join(item.key for item in inputs[:3])
-        why = "its files were not put there by a launch, so nobody checked them"
-        raise DataError(f"raw/ holds nothing usable ({names})", why=why, do="Name the same files with --data PATH, once.")
+        why = "nobody has checked its files"
+        raise DataError(f"{raw} holds nothing usable ({names})", why=why, do="Name the same files with --data PATH, once.")
     frames = sorted({str(item.summary["timeframe"]) for item in known})
     if not timeframe and len(frames) > 1:
-        raise DataError(f"raw/ holds several timeframes: {', '.join(frames)}", do="Choose one with --timeframe.")
+        raise DataError(f"{raw} holds several timeframes: {', '.join(frames)}", do="Choose one with --timeframe.")
     timeframe = timeframe or frames[0]
     if timeframe not in frames:
-        raise DataError(f"raw/ holds no {timeframe} bars", why=f"it has {', '.join(frames)}", do="Choose with --timeframe.")
+        raise DataError(f"{raw} holds no {timeframe} bars", why=f"it has {', '.join(frames)}", do="Choose with --timeframe.")
     spans = _spans([item for item in known if item.summary["timeframe"] == timeframe])
-    for symbol in symbols:
+    for symbol in symbols or exclude:
         if symbol not in spans:
             do = nearest(symbol, spans) or "Choose with --symbols."
-            raise DataError(f"unknown symbol '{symbol}'", why=f"raw/ has {', '.join(spans)} at {timeframe}", do=do)
-    bars = {symbol: sum(spans[symbol].values()) for symbol in (symbols or sorted(spans))}
-    for symbol, count in bars.items():
-        if count < fewest_bars:
-            why = f"one window and its label take {fewest_bars}"
-            raise DataError(f"{symbol} has {count} bars", why=why, do="Bring more bars, or set a smaller lookback.")
+            raise DataError(f"unknown symbol '{symbol}'", why=f"{raw} has {', '.join(spans)} at {timeframe}", do=do)
+    there = {symbol: sum(spans[symbol].values()) for symbol in (symbols or sorted(spans)) if symbol not in exclude}
+    bars = {symbol: count for symbol, count in there.items() if count >= fewest_bars}
+    why, do = f"one window and its label take {fewest_bars}", "Bring more bars, or set a smaller lookback."
+    short = [DataError(f"{symbol} has {count} bars", why=why, do=do) for symbol, count in there.items() if symbol not in bars]
+    if not bars:
+        raise (
+            short[0]
+            if short
+            else DataError(
+                "no symbol is left to train", why=f"data.exclude names all that {raw} has", do="Leave one out of data.exclude."
+            )
+        )
     used = [item for item in known if item.summary["timeframe"] == timeframe and _symbols(item) & bars.keys()]
     for item in used:
         _refuse_missing_column(item, columns)
@@ -89,7 +117,7 @@ def choose(
         bars=bars,
         synthetic=any(item.summary.get("synthetic", False) for item in used),
         inputs=tuple(used),
-        left_out=tuple(item.key for item in inputs if item not in known),
+        refused=tuple(map(str, short)),
     )
 
 
@@ -120,6 +148,46 @@ def _described(key: str, objects: Objects) -> Input | None:
     head = objects.head(key=key)
     if head is None:  # deleted since it was listed
         return None
-    index = objects.get(key=f"{INDEX}{head.sha256}.json") if head.sha256 else None
-    summary = json.loads(index.body) if index else {}
-    return Input(key=key, version_id=head.version_id, sha256=head.sha256, bytes=head.size, summary=summary)
+    sha256 = head.sha256 or _hash_on_record(key, head.version_id, objects)
+    index = objects.get(key=f"{INDEX}{sha256}.json") if sha256 else None
+    summary = read_summary(index.body) if index else {}
+    return Input(key=key, version_id=head.version_id, sha256=sha256, bytes=head.size, summary=summary)
+
+
+def write_index(item: Input, objects: Objects) -> None:
+    """Keep what was found in an object that came by other means, by its hash, and its hash by key and version."""
+    objects.put(key=f"{INDEX}{item.sha256}.json", body=json.dumps(item.summary, indent=1).encode())
+    objects.put(key=_hash_key(item.key, item.version_id), body=json.dumps({"sha256": item.sha256}).encode())
+
+
+def read_summary(body: bytes) -> dict[str, Any]:
+    """Return an index entry, {} for one that no data check wrote: its file counts as unchecked."""
+    try:
+        fields = read_object(body, most_bytes=MOST_INDEX_BYTES, name="the index entry")
+        holds = [_held(item) for item in fields.rows("holds", most=MOST_SYMBOLS)]
+        summary = {"timeframe": fields.text("timeframe"), "synthetic": bool(fields.truth("synthetic")), "holds": holds}
+        if "further" in fields.values:
+            summary["further"] = [name.text(most=MOST_TEXT) for name in fields.value("further").items()]
+        return {**fields.values, **summary}
+    except Unsound:
+        return {}
+
+
+def _held(fields: Fields) -> dict[str, Any]:
+    symbol = fields.text("symbol")
+    if why := flaw(symbol):
+        raise Unsound(f"{fields.name}.symbol is none: {why}")
+    return {"symbol": symbol, "bars": fields.whole("bars"), "first": fields.text("first"), "last": fields.text("last")}
+
+
+def _hash_on_record(key: str, version_id: str, objects: Objects) -> str:
+    stored = objects.get(key=_hash_key(key, version_id)) if version_id else None
+    try:
+        fields = read_object(stored.body, most_bytes=4096, name="the hash") if stored else None
+        return fields.value("sha256").sha256() if fields else ""
+    except Unsound:
+        return ""
+
+
+def _hash_key(key: str, version_id: str) -> str:
+    return f"{INDEX}{key}/{version_id}.json"

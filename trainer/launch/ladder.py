@@ -44,6 +44,7 @@ def build_ladder(
             quota_code=pool.machine.spot_quota_code if pool.market == "spot" else pool.machine.on_demand_quota_code,
             default_seconds=pool.default_seconds,
             p90_seconds=pool.p90_seconds,
+            boot_seconds=pool.machine.boot.allowance_seconds,
         )
         for pool in pools
         for zone, price in sorted(pool.price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))

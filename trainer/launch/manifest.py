@@ -57,6 +57,7 @@ def build_manifest(
                 "gpu_count": machine.num_workers,
                 "gpu_model": machine.gpu_model,
                 "gpu_memory_gib": machine.gpu_memory_gib,
+                "smoke_seconds": machine.boot.smoke_seconds,
             }
             for machine in machines
         },

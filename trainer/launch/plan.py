@@ -20,6 +20,7 @@ from trainer.job import Job
 from trainer.launch.images import is_supported
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.preflight import Offers
+from trainer.pieces.piece import Piece
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
 
@@ -51,13 +52,14 @@ class PlanCandidate:
     @property
     def default_duration(self) -> timedelta:
         """Return how long an attempt may last where the job does not say."""
-        return default_max_duration(self.seconds_p90) if self.is_estimated else LONGEST_DEADLINE
+        return default_max_duration(self.seconds_p90, self.machine) if self.is_estimated else LONGEST_DEADLINE
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
     """Everything decided before the first write."""
 
+    pieces: tuple[Piece, ...]
     candidates: tuple[PlanCandidate, ...]
     ladder: tuple[Rung, ...]
     run_limit: TimeLimit  # of the whole run
@@ -95,6 +97,7 @@ class LaunchPlan:
         return {
             "rehearsal": self.rehearsal,
             "region": self.region,
+            "pieces": [piece.description for piece in self.pieces],
             "candidates": [_candidate_dict(candidate) for candidate in self.candidates],
             "rungs": [f"{rung.instance_type} {rung.market} {rung.availability_zone}" for rung in self.ladder],
             "max_duration_seconds": self.run_limit.duration.total_seconds(),
@@ -152,6 +155,7 @@ def make_plan(
     )
     limits = [rung_limit(rung, run=run_limit, budget_usd=job.machine.budget) for rung in ladder]
     return LaunchPlan(
+        pieces=work.pieces,
         candidates=tuple(candidates),
         ladder=ladder,
         run_limit=run_limit,
@@ -248,7 +252,7 @@ def weigh(
         note = "no spot price known: the list price"
     elif not rehearsal and not is_supported(machine):
         note = "its image is not known to support it"
-    idle = machine.num_workers - len(work.windows)
+    idle = machine.num_workers - len(work.pieces)
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(
@@ -386,6 +390,7 @@ def _candidate_dict(candidate: PlanCandidate) -> dict[str, Any]:
         "gpu_model": candidate.machine.gpu_model,
         "price_usd_per_hour": candidate.price_usd_per_hour,
         "price_date": candidate.machine.price_date,
+        "boot_allowance_seconds": candidate.machine.boot.allowance_seconds,
         "seconds": {"p50": round(candidate.seconds_p50), "p90": round(candidate.seconds_p90)} if known else None,
         "dollars": {"p50": round(candidate.dollars_p50, 4), "p90": round(candidate.dollars_p90, 4)} if known else None,
         "rate": {"per_gpu_and_second": round(candidate.rate.per_second, 1), "basis": candidate.rate.basis},

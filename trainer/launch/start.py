@@ -7,6 +7,7 @@ nothing reads.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from datetime import datetime
 
 from trainer.cost.instances import instance_type
@@ -17,8 +18,11 @@ from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
+from trainer.pieces.piece import Piece
+from trainer.runs.index import begin_run
+from trainer.runs.pieces import RunPiece
 from trainer.runs.record import RunRecord, new_run_id
-from trainer.runs.store import Objects, create_record, plan_key
+from trainer.runs.store import Objects, plan_key
 from trainer.stack_outputs import StackOutputs
 
 
@@ -35,6 +39,7 @@ def new_record(
         bucket=outputs.bucket,
         instance_role_id=outputs.instance_role_id,
         job=job.to_dict(),
+        pieces=recorded(plan.pieces),
         ladder=plan.ladder,
         bundle_key=bundle.key,
         bundle_sha256=bundle.sha256,
@@ -47,8 +52,16 @@ def new_record(
     )
 
 
+def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
+    """Return pieces as a record keeps them: by name, kind and series."""
+    return tuple(
+        RunPiece(model=piece.name, piece=piece.title, kind=piece.kind, series=piece.series, fold=piece.fold, seed=piece.seed)
+        for piece in pieces
+    )
+
+
 def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
-    """Write code, plan, manifest and record, in this order: everything that a readable record names exists."""
+    """Write code, plan, manifest, entry in the index and record, in this order: all that a readable record names exists."""
     upload_bundle(bundle, objects)
     plan, key = None, plan_key(record.run_id)
     if candles.plan:
@@ -71,4 +84,4 @@ def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles
         gpu_profiles=own_profiles(job, profiles),
     )
     write_manifest(manifest, objects)
-    create_record(objects, record)
+    begin_run(objects, record)

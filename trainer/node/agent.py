@@ -86,11 +86,11 @@ def prepare(node: Node) -> dict[str, Any]:
     except AWS_ERRORS as raised:
         raise aws_error(raised, "the manifest can't be read") from raised
     torch = check_torch()
-    expected = manifest["instance_types"][identity.instance_type]["gpu_count"]
-    node.status.devices = devices = find_devices(expected=expected, rehearsal=node.rehearsal)
+    machine = manifest["instance_types"][identity.instance_type]
+    node.status.devices = devices = find_devices(expected=machine["gpu_count"], rehearsal=node.rehearsal)
     log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
     node.status.message = "smoke test"
-    smoke_test(devices, folder=node.work)
+    smoke_test(devices, folder=node.work, seconds=machine["smoke_seconds"])
     send_host_keys(node)
 
     node.enter("stage")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.errors import TrainingFailed
 
 QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
-SMOKE_TEST_SECONDS = 180  # the first import of torch on a fresh volume is slow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,12 @@ def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
     return Devices(expected=expected, found=len(models), kind="cpu" if rehearsal else "cuda", note=note)
 
 
-def smoke_test(devices: Devices, *, folder: Path) -> None:
-    """Run a few training steps on every device, all at once. Raises TrainingFailed naming the first that can't."""
+def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> None:
+    """Run a few training steps on every device, all at once. Raises TrainingFailed naming the first that can't.
+
+    `seconds` is for all of them together: the first import of torch on a fresh volume is slow, and so are many GPUs.
+    """
+    ends = time.monotonic() + seconds
     children = {
         name: subprocess.Popen(
             [sys.executable, "-m", "trainer.train.smoke", "--device", name],
@@ -67,7 +71,7 @@ def smoke_test(devices: Devices, *, folder: Path) -> None:
     }
     try:
         for name, child in children.items():
-            output, _ = child.communicate(timeout=SMOKE_TEST_SECONDS)
+            output, _ = child.communicate(timeout=max(ends - time.monotonic(), 0.01))
             if child.returncode != 0:
                 last_line = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
                 raise TrainingFailed(
@@ -75,7 +79,7 @@ def smoke_test(devices: Devices, *, folder: Path) -> None:
                 )
     except subprocess.TimeoutExpired as error:
         raise TrainingFailed(
-            f"the smoke test hangs (no answer within {SMOKE_TEST_SECONDS} s)", do="Launch again: it will be another machine."
+            f"the smoke test hangs (no answer within {seconds:.0f} s)", do="Launch again: it will be another machine."
         ) from error
     finally:
         for child in children.values():

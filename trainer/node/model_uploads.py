@@ -6,8 +6,8 @@ import logging
 import time
 from typing import Any
 
-from trainer.errors import TrainingFailed
-from trainer.node.progress import numbers_of
+from trainer.errors import NotVersioned, TrainingFailed
+from trainer.node.progress import identity_of
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 
@@ -37,12 +37,12 @@ class ModelUploads:
                 continue
             try:
                 self._node.status.models.append(self._upload(event))
-            except AWS_ERRORS as error:
+            except (*AWS_ERRORS, NotVersioned) as error:
                 log.warning("%s was not uploaded, next try in %.0f s: %s", event["model"], pause, error)
                 self._waiting.append((now + pause, min(2 * pause, LONGEST_PAUSE_SECONDS), event))
             except TrainingFailed as error:
                 log.error("%s", error)
-                self._node.status.failed.append({**_identity(event), "reason": str(error)})
+                self._node.status.failed.append({**identity_of(event), "reason": str(error)})
 
     def finish(self) -> None:
         """Send what is left, and report what S3 did not take in time."""
@@ -52,7 +52,7 @@ class ModelUploads:
             time.sleep(POLL_SECONDS)
         for _, _, event in self._waiting:
             reason = f"trained, but S3 did not take it within {self._node.patience_seconds:.0f} s"
-            self._node.status.failed.append({**_identity(event), "reason": reason})
+            self._node.status.failed.append({**identity_of(event), "reason": reason})
 
     def _upload(self, event: dict[str, Any]) -> dict[str, Any]:
         path = self._node.work / "models" / event["file"]
@@ -61,7 +61,7 @@ class ModelUploads:
         self._node.uplink.try_send(f"{self._prefix}{card.name}", card.read_bytes())
         log.info("%s is in S3 as %s", event["model"], uploaded.key)
         return {
-            **_identity(event),
+            **identity_of(event),
             "family": event["family"],
             "target": event.get("target", ""),
             "key": uploaded.key,
@@ -69,7 +69,3 @@ class ModelUploads:
             "sha256": uploaded.sha256,
             "metrics": event["metrics"],
         }
-
-
-def _identity(event: dict[str, Any]) -> dict[str, Any]:
-    return {"symbol": event["symbol"], **numbers_of(event)}

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from trainer.artifacts.names import label
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far the models are, as the trainer told it."""
 
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> symbol, fold, seed, as the trainer planned
-    called: Mapping[str, str] = field(default_factory=dict)  # model -> its symbol, with fold and seed where that has several
-    symbols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as called -> epoch, step, loss, state
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as the trainer planned it
+    pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
@@ -37,10 +33,9 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     """Return the state after one event; an event this version doesn't know changes nothing."""
     kind = event.get("event")
     if kind == "started":
-        models = {item["model"]: {"symbol": item["symbol"], **numbers_of(item)} for item in event["models"]}
-        called = _called(models)
-        waiting = {name: {"state": "waiting"} for name in called.values()}
-        return replace(progress, models=models, called=called, symbols=waiting, data=event.get("data", {}))
+        models = {item["model"]: identity_of(item) for item in event["models"]}
+        waiting = {entry["piece"]: {"state": "waiting"} for entry in models.values()}
+        return replace(progress, models=models, pieces=waiting, data=event.get("data", {}))
     if kind == "tuning":
         return replace(progress, looking=True)
     if kind == "tuned":
@@ -54,38 +49,30 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     model = str(event.get("model", ""))
     if model not in progress.models:
         return progress
-    symbol = progress.called[model]
+    piece = str(progress.models[model]["piece"])
     if kind == "model_started":
-        return _with_symbol(progress, symbol, state="training")
+        return _with_piece(progress, piece, state="training")
     if kind == "progress":
         told = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
         unit = event.get("unit", progress.unit)
-        return replace(_with_symbol(progress, symbol, state="training", **told), rates=rates, unit=unit)
+        return replace(_with_piece(progress, piece, state="training", **told), rates=rates, unit=unit)
     if kind == "epoch":
-        return _with_symbol(progress, symbol, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")})
+        return _with_piece(progress, piece, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")})
     if kind == "model_done":
-        return replace(_with_symbol(progress, symbol, state="done"), done=(*progress.done, event))
+        return replace(_with_piece(progress, piece, state="done"), done=(*progress.done, event))
     if kind == "retry":
-        return replace(_with_symbol(progress, symbol, state="waiting"), retries=progress.retries + 1)
+        return replace(_with_piece(progress, piece, state="waiting"), retries=progress.retries + 1)
     if kind == "model_failed":
         failed = {**progress.models[model], "reason": str(event.get("reason", ""))}
-        return replace(_with_symbol(progress, symbol, state="failed"), failed=(*progress.failed, failed))
+        return replace(_with_piece(progress, piece, state="failed"), failed=(*progress.failed, failed))
     return progress
 
 
-def numbers_of(item: Mapping[str, Any]) -> dict[str, int]:
-    """Return fold and seed of a model that somebody told of."""
-    return {"fold": int(item.get("fold", 1)), "seed": int(item.get("seed", 0))}
+def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which piece somebody told of: its name among people, kind, series, fold and seed."""
+    return {key: item[key] for key in ("piece", "kind", "series", "fold", "seed")}
 
 
-def _called(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    count = Counter(told["symbol"] for told in models.values())
-    return {
-        model: label(told["symbol"], fold=told["fold"], seed=told["seed"], models_per_symbol=count[told["symbol"]])
-        for model, told in models.items()
-    }
-
-
-def _with_symbol(progress: Progress, symbol: str, **told: Any) -> Progress:
-    return replace(progress, symbols={**progress.symbols, symbol: {**progress.symbols.get(symbol, {}), **told}})
+def _with_piece(progress: Progress, piece: str, **told: Any) -> Progress:
+    return replace(progress, pieces={**progress.pieces, piece: {**progress.pieces.get(piece, {}), **told}})

@@ -62,7 +62,7 @@ def progress(status: Status) -> bytes:
         "message": cut(message),
     }
     for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
-        body = json.dumps(_plain({**value, "progress": _most_telling(told.symbols, most)})).encode()
+        body = json.dumps(_plain({**value, "progress": _most_telling(told.pieces, most)})).encode()
         if len(body) <= MOST_PROGRESS_BYTES:
             break
     return body
@@ -95,7 +95,7 @@ def ending(
         # Bad data is code 2 at a desk, and 100 once a machine was paid for it.
         code = TrainingFailed.exit_code if told["code"] == UsageError.exit_code else int(told["code"])
         return "failed", code, {**told, "code": code}
-    why = "; ".join(f"{entry['symbol']}: {entry['reason']}" for entry in failed if entry["reason"])
+    why = "; ".join(f"{entry['piece']}: {entry['reason']}" for entry in failed if entry["reason"])
     what = f"{len(failed)} of {len(status.progress.models)} models failed" if failed else "the trainer failed"
     ended = TrainingFailed(what, why=why or f"it ended with exit code {trainer_exit}", do="Read `mayfly logs`.")
     return "failed", ended.exit_code, ended.as_dict()
@@ -125,8 +125,8 @@ def result(
 def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
     told: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
-    settled = {_which(entry) for entry in (*told, *status.models)}
-    left = [{**model, "reason": unfinished} for model in status.progress.models.values() if _which(model) not in settled]
+    settled = {entry["piece"] for entry in (*told, *status.models)}
+    left = [{**model, "reason": unfinished} for model in status.progress.models.values() if model["piece"] not in settled]
     return [*(dict(entry) for entry in told), *left]
 
 
@@ -145,10 +145,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _which(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    return entry["symbol"], entry["fold"], entry["seed"]
 
 
 def _header(identity: NodeIdentity) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.access import Access, error_code
+from trainer.access import Access, error_code, version_of
 from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConnectionFailed, TrainingFailed
 from trainer.runs.store import PART_BYTES
@@ -113,7 +113,7 @@ class Uplink:
                 raise TrainingFailed(
                     f"{key} exists with other content", do="Look who wrote it: keys of a run are its own."
                 ) from error
-        return UploadedModel(key=key, version_id=answer.get("VersionId", ""), sha256=sha256)
+        return UploadedModel(key=key, version_id=version_of(answer, f"s3://{self.bucket}/{key}"), sha256=sha256)
 
 
 class Parts:

@@ -2,10 +2,11 @@
 pyarrow:
 
     python -m trainer.plan.check --job JOB.json --data PATH
+    python -m trainer.plan.check --describe --data FOLDER       what each file holds, for the index of a data set
 
-One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, and plan.json as text. Data or a
-job that no run could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the candles and counts windows, in numpy
-alone: no torch, no features.
+One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, those that can't be trained on
+and why, and plan.json as text. Data or a job that no run could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads
+the candles and counts windows, in numpy alone: no torch, no features.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -20,21 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.candles import time_text
-from trainer.data.reading import FileRead
+from trainer.data.headers import candle_files
+from trainer.data.reading import CandleFolder, FileRead
 from trainer.errors import TrainerError, UsageError
 from trainer.job import Job, job_from_json
 from trainer.plan.document import PlannedFile
-from trainer.plan.planning import folder_of, plan_data
+from trainer.plan.planning import folder_of, plan_data, planned_file
+
+_TRIES = 100  # to remove a folder in which files appear
 
 
-def check_data(path: Path, job: Job) -> dict[str, Any]:
+def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str, Any]:
     """Plan the job's candles at `path` and describe them as JSON values. Raises DataError for what a run could not use."""
-    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
-        folder = folder_of(job, path, scratch=Path(scratch))
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as folder_of_copies:
+        folder = folder_of(job, path, scratch=Path(folder_of_copies))
         plan = plan_data(job, folder)
         files = [_file(read, planned) for read, planned in zip(folder.files(), plan.files, strict=True)]
-    for refused in plan.refused.values():
-        raise refused.error  # at a desk the user can still leave the symbol out
     return {
         "files": files,
         "timeframe": plan.timeframe,
@@ -43,10 +46,27 @@ def check_data(path: Path, job: Job) -> dict[str, Any]:
             {"symbol": symbol, "first": entry.first, "last": entry.last, **entry.summary()}
             for symbol, entry in plan.symbols.items()
         ],
+        "refused": [{"symbol": entry.symbol, **entry.error.as_dict()} for entry in plan.refused.values()],
         "inputs": list(plan.inputs),
         # What a model of the user's own reads is known once it was tried; without that, the node plans.
         "plan": plan.to_bytes().decode() if all(home.is_tried for home in job.own_files.values()) else "",
     }
+
+
+def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
+    """Describe each candle file of a folder by itself, as JSON values: {"files": [...], "errors": {file: error}}."""
+    files, errors = [], {}
+    for file in candle_files(path):
+        try:
+            with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
+                folder = CandleFolder(file, Path(copies))
+                for symbol in folder.symbols:
+                    folder.read(symbol)
+                (read,) = folder.files()
+                files.append(_file(read, planned_file(read)))
+        except TrainerError as error:
+            errors[file.name] = error.as_dict()
+    return {"files": files, "errors": errors}
 
 
 def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
@@ -71,12 +91,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.plan.check", description="Check a job's candles without training.")
     parser.add_argument("--job", type=Path, help="the job as JSON; without it, a job's defaults")
     parser.add_argument("--data", type=Path, required=True, help="folder or file of candles")
+    parser.add_argument("--describe", action="store_true", help="describe each file of the folder, without a job")
     parser.add_argument("--parent", type=int, help="a pipe of whoever started this; when its other end closes, this ends")
+    parser.add_argument("--scratch", type=Path, help="a folder for copies of bars; it is removed when --parent's end closes")
     options = parser.parse_args(arguments)
     if options.parent is not None:
-        threading.Thread(target=_end_with, args=(options.parent,), name="parent-watch", daemon=True).start()
+        watched = (options.parent, options.scratch)
+        threading.Thread(target=_end_with, args=watched, name="parent-watch", daemon=True).start()
     try:
-        report = check_data(options.data, _job(options.job))
+        if options.describe:
+            report = describe(options.data, scratch=options.scratch)
+        else:
+            report = check_data(options.data, _job(options.job), scratch=options.scratch)
     except TrainerError as error:
         json.dump({"error": error.as_dict()}, sys.stdout)
         print()
@@ -86,10 +112,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _end_with(pipe: int) -> None:
-    """End this process when the other end of a pipe closes."""
+def _end_with(pipe: int, scratch: Path | None) -> None:
+    """End this process when the other end of a pipe closes, and remove its scratch folder, which nobody else is there to do."""
     while os.read(pipe, 1):
         pass
+    for _ in range(_TRIES if scratch else 0):  # the main thread may be writing there
+        shutil.rmtree(str(scratch), ignore_errors=True)
+        if not os.path.lexists(str(scratch)):
+            break
     os._exit(1)
 
 

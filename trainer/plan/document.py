@@ -21,6 +21,7 @@ from trainer.job import Job
 from trainer.own_file import OwnFile
 from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.settings import TargetSettings
+from trainer.symbols import flaw
 
 FORMAT = 1
 LARGEST_BYTES = 1 << 28
@@ -182,7 +183,7 @@ class DataPlan:
             for key in wanted[table].keys() | made_for.get(table, {}).keys()
             if wanted[table].get(key) != made_for.get(table, {}).get(key)
         )
-        missing = [symbol for symbol in job.data.symbols if symbol not in self.symbols and symbol not in self.refused]
+        missing = [symbol for symbol in job.data.chosen(()) if symbol not in self.symbols and symbol not in self.refused]
         folds = {len(entry.folds) for entry in self.symbols.values()} - {job.data.folds}
         if others or missing or folds:
             why = (
@@ -195,9 +196,12 @@ class DataPlan:
             raise DataError("the plan is of another job", why=why, do="Plan again: leave --plan out.")
 
 
+_NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe")
+
+
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:
     """Return the settings of a job that planning reads, as JSON values."""
-    data = {key: value for key, value in job.to_dict()["data"].items() if key not in ("path", "symbols", "timeframe")}
+    data = {key: value for key, value in job.to_dict()["data"].items() if key not in _NOT_PLANNED_BY}
     model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
     return {"data": data, "model": model, "target": {"name": job.target.name, **target_values(job.target)}}
 
@@ -229,6 +233,8 @@ def _plan(fields: Fields) -> DataPlan:
     refused = {name: _refused(name, item) for name, item in parts["refused"].fields().entries().items()}
     if symbols.keys() & refused.keys():
         raise Unsound(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
+    if wrong := [name for name in (*symbols, *refused) if flaw(name)]:
+        raise Unsound(f"{wrong[0][:80]!r} is no symbol: {flaw(wrong[0])}")
     unknown = {name for entry in symbols.values() for name in entry.files} - {file.file for file in files}
     if unknown:
         raise Unsound(f"{sorted(unknown)[0]!r} is none of its files")

@@ -7,47 +7,51 @@ symbol at a time. `plans_of` is what workers ask: nothing is chosen again, and o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles, time_text
+from trainer.data.headers import FIELDS
 from trainer.data.reading import CandleFolder, FileRead
-from trainer.data.sources import FIELDS
 from trainer.errors import DataError
 from trainer.job import Job
+from trainer.pieces import kind_of
 from trainer.plan.document import DataPlan, FoldPlan, PlannedFile, RefusedSymbol, SymbolPlan, settings_of, target_values
-from trainer.plan.plans import BarTimes, Plan, follow, plan_folds
+from trainer.plan.plans import BarTimes, Plan, follow, plan_folds, refuse_large_batch
+from trainer.plan.together import cuts_of, plan_at, shortest_target
 
 
 def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = ()) -> CandleFolder:
     """Return the job's candles at `path`, see `CandleFolder`. Raises DataError where nothing, or nothing clear, is meant."""
     data = job.data
     return CandleFolder(
-        path, scratch, symbols=data.symbols, timeframe=data.timeframe, bars=data.bars, columns=data.columns, files=files
+        path,
+        scratch,
+        symbols=data.chosen(()),
+        exclude=data.exclude,
+        timeframe=data.timeframe,
+        bars=data.bars,
+        columns=data.columns,
+        files=files,
     )
 
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
-    """Plan every symbol of the job. Raises DataError where a file can't be used, and where no symbol can be trained on."""
-    symbols: dict[str, SymbolPlan] = {}
-    refused: dict[str, RefusedSymbol] = {}
-    for symbol in folder.symbols:
-        planned = _plan_one(symbol, job, folder)
-        if isinstance(planned, SymbolPlan):
-            symbols[symbol] = planned
-        else:
-            refused[symbol] = planned
+    """Plan every symbol of the job. Raises DataError where no symbol can be trained on."""
+    planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
+    symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
+    refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}
     if not symbols:
-        raise next(iter(refused.values())).error
+        raise _nothing_left([entry.error for entry in refused.values()])
     return DataPlan(
         made_for=settings_of(job),
         timeframe=folder.timeframe,
         inputs=job.data.inputs,
         synthetic=folder.synthetic,
-        files=tuple(_file(read) for read in folder.files()),
+        files=tuple(planned_file(read) for read in folder.files()),
         symbols=symbols,
         refused=refused,
     )
@@ -88,14 +92,44 @@ def bars_sha256(candles: Candles) -> str:
     return digest.hexdigest()
 
 
-def _plan_one(symbol: str, job: Job, folder: CandleFolder) -> SymbolPlan | RefusedSymbol:
+def _plan_each(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
+    return {symbol: _plan_one(symbol, folder, lambda candles: plan_folds(candles, job)) for symbol in folder.symbols}
+
+
+def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
+    """Plan all symbols with one split and one target: what one chooses by itself may be too far ahead for another."""
+    cuts = cuts_of(job, folder)
+    planned = {symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts)) for symbol in folder.symbols}
+    chosen = {symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
+    if chosen:
+        shortest = shortest_target(job, chosen.values())
+        for symbol in [symbol for symbol, target in chosen.items() if target != shortest]:
+            planned[symbol] = _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts, target=shortest))
+        entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
+        for number in range(job.data.folds):
+            where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
+            refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
+    return planned
+
+
+def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]) -> SymbolPlan | RefusedSymbol:
     """Plan one symbol. Its candles live no longer than this call."""
-    candles = folder.read(symbol)
+    bars = 0
     try:
-        plans = plan_folds(candles, job)
+        candles = folder.read(symbol)
+        bars = len(candles)
+        plans = plan(candles)
     except DataError as error:
-        return RefusedSymbol(symbol=symbol, bars=len(candles), what=error.what, why=error.why, do=error.do)
+        return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
     return _symbol(candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol))
+
+
+def _nothing_left(errors: Sequence[DataError]) -> DataError:
+    """Return the error for a job none of whose symbols can be trained on: that of its one symbol, or of its first ones."""
+    if len(errors) == 1:
+        return errors[0]
+    why = "; ".join(f"{error.what}: {error.why}" for error in errors[:3]) + ("; ..." if len(errors) > 3 else "")
+    return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
 
 
 def _symbol(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
@@ -126,7 +160,8 @@ def _fold(plan: Plan) -> FoldPlan:
     )
 
 
-def _file(read: FileRead) -> PlannedFile:
+def planned_file(read: FileRead) -> PlannedFile:
+    """Return a file that was read, with its size and hash."""
     with read.path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return PlannedFile(

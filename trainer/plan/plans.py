@@ -98,7 +98,7 @@ def plan_folds(candles: Candles, job: Job, target: TargetSettings | None = None)
         plans = tuple(plan_symbol(candles, job, spans=spans, target=last.target) for spans in folded)
     for fold, plan in enumerate(plans, 1):
         where = f"fold {fold} of {candles.symbol}" if job.data.folds > 1 else candles.symbol
-        _refuse_large_batch(where, job, plan.num_reads)
+        refuse_large_batch(where, job, plan.num_reads)
     return plans
 
 
@@ -304,7 +304,8 @@ def _fold_spans(candles: Candles, job: Job, *, embargo: int) -> tuple[Spans, ...
         raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error
 
 
-def _refuse_large_batch(where: str, job: Job, available: int) -> None:
+def refuse_large_batch(where: str, job: Job, available: int) -> None:
+    """Raise DataError where an epoch has fewer windows, or chunks, than a batch."""
     kind = job.model.reads
     if job.train.batch > available:
         raise DataError(

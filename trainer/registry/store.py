@@ -18,7 +18,7 @@ from trainer.access import Access
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.registry.cards import card_of
-from trainer.runs.record import from_iso, job_setting
+from trainer.runs.record import from_iso
 from trainer.runs.reports import MOST_MODELS
 from trainer.runs.store import Objects, Stored, given, open_objects, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
@@ -39,7 +39,8 @@ class Model:
     version_id: str
     sha256: str
     family: str
-    symbol: str
+    piece: str  # what people call what it was made of; empty for a production model without a card
+    series: tuple[str, ...]
     created_at: datetime
     fold: int = 1
     seed: int = 0
@@ -148,7 +149,8 @@ def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "pr
         version_id=stored.version_id,
         sha256=stored.sha256,
         family=card.family if card else parts.family,
-        symbol=card.symbol if card else parts.symbol,
+        piece=card.piece if card else parts.symbol,
+        series=card.symbols if card else (parts.symbol,),
         fold=card.fold if card else parts.fold or 1,
         seed=card.seed if card else parts.seed or 0,
         created_at=listed.modified_at,
@@ -168,9 +170,10 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             version_id=made["version_id"],
             sha256=made["sha256"],
             family=made["family"],
-            symbol=made["symbol"],
-            fold=made.get("fold", 1),
-            seed=made.get("seed", job_setting(receipt["job"], "train.seed", 0)),
+            piece=made["piece"],
+            series=tuple(made["series"]),
+            fold=made["fold"],
+            seed=made["seed"],
             created_at=created_at,
             metrics=made.get("metrics") or {},
             synthetic=receipt.get("data", {}).get("synthetic"),

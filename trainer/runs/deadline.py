@@ -48,7 +48,7 @@ class Deadline:
 def time_limit(*, run: TimeLimit, budget_usd: float, on_demand_usd_per_hour: float, default_seconds: float = 0.0) -> TimeLimit:
     """Return the shortest of what is left of the run, the budget at the worst price, and the default on this type.
 
-    `budget_usd` is the budget left, 0 for none; `default_seconds` is max(30 min, 3 x P90), 0 where the job names a duration.
+    `budget_usd` is the budget left, 0 for none; `default_seconds` is that of the type, 0 where the job names a duration.
     Budgets count in whole seconds, rounded down. Of equal limits the run's own is the cause.
     """
     limits = [run]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.aws_errors import QUOTA, ErrorClass, meaning
+from trainer.aws_errors import QUOTA, THROTTLING, ErrorClass, meaning
 from trainer.errors import BudgetError, TrainerError
 from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
 from trainer.runs.deadline import REMEDIES, Deadline, TimeLimit, deadline_from, time_limit
@@ -69,10 +69,15 @@ def pause_after(calls: int, token: str) -> timedelta:
     return longest * (0.5 + digest[0] / 510)
 
 
+def pool_name(rung: Rung) -> str:
+    """Return a rung as errors name it: `g5.12xlarge on-demand in us-east-1a`."""
+    return f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
+
+
 def refusal(rung: Rung, code: str, message: str) -> TrainerError:
     """Return the error of a rung that AWS refused."""
     known = meaning(code, message)
-    pool = f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
+    pool = pool_name(rung)
     why = f"{code}: {message}" if message else code
     if known.error_class == "capacity":
         return known.error(f"no capacity for {pool}", why=code, do=known.remedy)
@@ -108,8 +113,17 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
 def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """Call CreateFleet for an intent, or repeat the call under the same token once its pause is over.
 
-    The instant is stored before each call, so that a run that ends waits as long as an instance may still appear.
+    The instant is stored before each call, so that a run that ends waits as long as an instance may still appear. Once the job
+    could not be done any more the run ends: an answer that comes so late would buy a machine for nothing.
     """
+    rung = record.ladder[launch.rung]
+    if launch.calls and now >= max(launch.intended_at + PATIENCE["throttling"], latest_start(record, rung)):
+        error = THROTTLING.error(
+            f"no clear answer from CreateFleet for {pool_name(rung)} in {launch.calls} calls",
+            why="too little time is left for the job",
+            do=THROTTLING.remedy,
+        )
+        return (Store(record=record.ended("failed", error.as_dict(), now), why="no clear answer in time"),)
     if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
         return (Wait(why="CreateFleet gave no clear answer; it is called again under the same token"),)
     called = replace(launch, called_at=now, calls=launch.calls + 1)
@@ -164,7 +178,7 @@ def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
 
 def _tried(rung: Rung, code: str, last_code: str) -> str:
     """Return a pool as the error's list of what was tried names it, with its code where that is not the last one's."""
-    pool = f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
+    pool = pool_name(rung)
     return pool if code == last_code else f"{pool}: {code}"
 
 

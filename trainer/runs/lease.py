@@ -6,6 +6,7 @@ and `trainer.reading` only: the sweeper's zip carries both files.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,7 +14,8 @@ from trainer.reading import Unsound, read_object
 
 LEASE = timedelta(seconds=90)  # a node renews every 3 s; thirty misses in a row are no accident
 SLACK = timedelta(seconds=30)  # for clocks that differ and for a heartbeat on its way
-BOOT_ALLOWANCE = timedelta(minutes=15)  # from launch to the first heartbeat: a cold GPU image boots for minutes
+BOOT_ALLOWANCE = timedelta(minutes=15)  # from launch to the first heartbeat, where a launch did not say: it has its type's
+LONGEST_BOOT = timedelta(hours=2)  # that a launch may allow
 MOST_LEASE_BYTES = 4096  # one of ours has about 200
 CLOCKS_APART = timedelta(minutes=5)  # a node whose clock is farther ahead is not believed
 
@@ -25,6 +27,12 @@ class Lease:
     instance_id: str
     at: datetime
     lease_until: datetime
+
+
+def boot_allowance(tag: str) -> timedelta:
+    """Read the boot allowance in seconds from an instance's tag, where its launch put it. The default for any other text."""
+    seconds = int(tag) if re.fullmatch("[1-9][0-9]{0,5}", tag, re.ASCII) else 0
+    return timedelta(seconds=seconds) if 0 < seconds <= LONGEST_BOOT.total_seconds() else BOOT_ALLOWANCE
 
 
 def read_lease(body: bytes, now: datetime) -> Lease:
@@ -42,8 +50,10 @@ def read_lease(body: bytes, now: datetime) -> Lease:
     return lease
 
 
-def silent(*, launched_at: datetime, lease_until: datetime | None, now: datetime) -> bool:
+def silent(
+    *, launched_at: datetime, lease_until: datetime | None, now: datetime, boot_allowance: timedelta = BOOT_ALLOWANCE
+) -> bool:
     """Return whether a node missed its lease, or sent none within the boot allowance."""
     if lease_until is None:
-        return now > launched_at + BOOT_ALLOWANCE
+        return now > launched_at + boot_allowance
     return now > lease_until + SLACK

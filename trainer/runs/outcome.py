@@ -29,6 +29,7 @@ from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
 DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
+START_WITHIN = timedelta(hours=1)  # of its record: a launcher that slept longer may have been taken out of the index
 LAUNCHER_SILENT = timedelta(seconds=120)  # a run that starts stores an intent or a call more often than this
 AT_START = ("account", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
 
@@ -76,7 +77,9 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
     lease_until = observed.heartbeat.lease_until if observed.heartbeat else None
-    return _silent(observed) if silent(launched_at=launched_at, lease_until=lease_until, now=now) else None
+    allowance = timedelta(seconds=record.ladder[launch.rung].boot_seconds)
+    hung = silent(launched_at=launched_at, lease_until=lease_until, now=now, boot_allowance=allowance)
+    return _silent(observed) if hung else None
 
 
 def correction(record: RunRecord, observed: Observation) -> Ending | None:
@@ -106,7 +109,7 @@ def _by_result(record: RunRecord, result: NodeResult) -> Ending:
         error = dict(result.error or {})
         code = next((code for code in (error.get("code"), result.exit_code) if code in FAILED_CODES), 100)
         if not error.get("what"):
-            names = ", ".join(sorted({str(item.get("symbol", "?")) for item in result.failed}))
+            names = ", ".join(sorted({str(item.get("piece") or item.get("symbol", "?")) for item in result.failed}))
             error = TrainingFailed(
                 f"training failed for {names}" if names else "training failed", do=f"mayfly logs {record.run_id} shows why."
             ).as_dict()
@@ -126,6 +129,8 @@ def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
     if not observed.may_start and now > last_sign + LAUNCHER_SILENT:
         return _interrupted("the launcher ended before an instance was started", "")
+    if launch is None and now > record.created_at + START_WITHIN:
+        return _interrupted("the launcher slept before an instance was started", "")
     return _expired(record) if now >= record.effective_deadline.at else None
 
 

@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from trainer.artifacts.names import read_name
+from trainer.artifacts.names import MODEL_SUFFIX, read_name
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
-from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso, job_setting
+from trainer.runs.pieces import identity_of, identity_of_file, planned_pieces
+from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
 
-FORMAT = 3  # 2, before jobs had tables: `job` is flat; 1, before 2026-11-22: `deadline` was the run's, and there was no cause
+# 3, before pieces: models and failures name a symbol; 2, before jobs had tables: `job` is flat; 1, before 2026-11-22:
+# `deadline` was the run's, and there was no cause.
+FORMAT = 4
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
 LAST_LINES, MOST_LINE = 20, 190  # of the log of an instance that left no result; together less than reading.MOST_TEXT
@@ -76,7 +79,7 @@ def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     if observed.result is not None:
         return [
             {
-                **_identity(record, model),
+                **identity_of(record.job, model),
                 "family": model["family"],
                 "target": model.get("target", ""),
                 "key": model["key"],
@@ -180,10 +183,10 @@ def _instance(seen: InstanceSeen) -> dict[str, Any]:
 
 
 def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
-    name = read_name(model.key.rsplit("/", 1)[-1].removesuffix(".safetensors"))
-    numbers = {"fold": name.fold, "seed": name.seed} if name.fold is not None else {}
+    file = model.key.rsplit("/", 1)[-1]
+    name = read_name(file.removesuffix(MODEL_SUFFIX))
     return {
-        **_identity(record, {"symbol": name.symbol, **numbers}),
+        **identity_of_file(record.job, record.pieces, file),
         "family": name.family,
         "target": name.target,
         "key": model.key,
@@ -193,36 +196,15 @@ def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
     }
 
 
-def _identity(record: RunRecord, reported: Mapping[str, Any]) -> dict[str, Any]:
-    """Return symbol, fold and seed of a model; fold and seed have defaults where a job makes one model a symbol."""
-    return {
-        "symbol": str(reported.get("symbol", "")),
-        "fold": int(reported.get("fold", 1)),
-        "seed": int(reported.get("seed", job_setting(record.job, "train.seed", 0))),
-    }
-
-
 def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[str, Any]], state: str) -> list[dict[str, Any]]:
     """Return what failed by the node's word, and every model of the job that was not made."""
     failed = [
-        {**_identity(record, item), "reason": str(item.get("reason", ""))}
+        {**identity_of(record.job, item), "reason": str(item.get("reason", ""))}
         for item in (observed.result.failed if observed.result else ())
     ]
-    settled = [_identity(record, item) for item in (*models, *failed)]
-    missing = [model for model in _planned(record) if model not in settled]
-    return failed + [{**model, "reason": f"not finished, the run ended {state}"} for model in missing]
-
-
-def _planned(record: RunRecord) -> list[dict[str, Any]]:
-    """Return every model of the job: one for each symbol, fold and seed."""
-    job = record.job
-    first = int(job_setting(job, "train.seed", 0))
-    return [
-        {"symbol": symbol, "fold": fold, "seed": seed}
-        for symbol in job_setting(job, "data.symbols", ())
-        for fold in range(1, int(job_setting(job, "data.folds", 1)) + 1)
-        for seed in range(first, first + int(job_setting(job, "train.seeds", 1)))
-    ]
+    settled = {item["piece"] for item in (*models, *failed)}
+    missing = [piece for piece in planned_pieces(record.job, record.pieces) if piece["piece"] not in settled]
+    return failed + [{**piece, "reason": f"not finished, the run ended {state}"} for piece in missing]
 
 
 def _data(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,12 @@ from trainer.aws_errors import Meaning, meaning
 from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
+from trainer.runs.pieces import RunPiece, job_setting
 
-FORMAT = 4  # 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus
-READABLE_FORMATS = (1, 2, 3, 4)
+# 4, before a run had pieces; 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus.
+FORMAT = 5
+READABLE_FORMATS = (1, 2, 3, 4, 5)
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
 State = Literal["starting", "running", "ending", "closed"]
@@ -69,6 +72,7 @@ class Rung:
     quota_code: str = ""  # Service Quotas code that this type and market count against
     default_seconds: float = 0.0  # max(30 min, 3 x P90) on this type; 0: the job names a duration
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
+    boot_seconds: int = round(BOOT_ALLOWANCE.total_seconds())  # boot allowance of the type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +156,7 @@ class RunRecord:
     created_at: datetime  # when the record was written
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
+    pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     state: State = "starting"
     outcome: Outcome | None = None
@@ -220,13 +225,6 @@ def client_token(run_id: str, attempt: int, rung: int, launches_before: int) -> 
     return hashlib.sha256(f"{run_id}/{attempt}/{rung}/{launches_before}".encode()).hexdigest()[:40]
 
 
-def job_setting(job: Mapping[str, Any], key: str, default: Any) -> Any:
-    """Return a setting of a stored job by its table and key, such as train.seed. Jobs of formats 1 and 2 are flat."""
-    table, _, name = key.partition(".")
-    values = job.get(table)
-    return (values if isinstance(values, Mapping) else job).get(name, default)
-
-
 def to_json(value: Any) -> str:
     """Write a record (or any value of this module) as JSON, keys in the order of the fields."""
     return json.dumps(_plain(value), indent=1)
@@ -258,8 +256,12 @@ def _check_sums(record: RunRecord) -> None:
     wrong = {
         "no rung": not record.ladder,
         "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
+        "a boot allowance of another kind": not all(
+            0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
+        ),
         "a launch on a rung that its ladder has not": any(launch.rung >= len(record.ladder) for launch in launches),
         "two launches of one token": len({launch.token for launch in launches}) < len(launches),
+        "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
         "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
         "no instance, and it is running": record.state == "running"
         and (record.last_launch is None or record.last_launch.outcome != "created"),

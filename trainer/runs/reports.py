@@ -12,13 +12,14 @@ from typing import Any
 
 from trainer.artifacts.metrics import check_metrics
 from trainer.artifacts.names import is_model_file
-from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
+from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
 MOST_SHOWN = 2_000  # models whose progress is told; of more, `models_total` and `models_done`
 MOST_MODELS = 20_000  # of one run
+MOST_TITLE = MOST_NAME + 40  # of a piece: a symbol with fold and seed
 MOST_PHASES = 8
 MOST_FILES = 20_000
 MOST_COUNT = 10**12  # of steps, bars and the like
@@ -37,7 +38,7 @@ class Heartbeat:
     lease_until: datetime
     phase: str = ""
     phases: Mapping[str, datetime] = field(default_factory=dict)  # when each phase began
-    progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by symbol
+    progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece
     models_total: int = 0
     models_done: int = 0
     rate: float | None = None  # of all workers together, in `unit` a second
@@ -158,9 +159,12 @@ def read_devices(fields: Fields) -> dict[str, Any]:
 
 
 def read_identity(fields: Fields) -> dict[str, Any]:
-    """Return a model's symbol, and fold and seed where they are named."""
+    """Return the piece that an entry is of, with fold and seed where they are named; of older entries their symbol."""
     numbers = {key: fields.whole(key) for key in ("fold", "seed") if fields.values.get(key) is not None}
-    return {"symbol": fields.text("symbol"), **numbers}
+    if fields.values.get("piece") is None:
+        return {"symbol": fields.text("symbol"), **numbers}
+    piece = {"piece": fields.text("piece", most=MOST_TITLE), "kind": fields.text("kind")}
+    return {**piece, "series": [name.text() for name in fields.value("series", []).items(most=MOST_MODELS)], **numbers}
 
 
 def _model_progress(fields: Fields) -> dict[str, Any]:

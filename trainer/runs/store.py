@@ -1,4 +1,4 @@
-"""A run in S3: its keys, its receipt, and its record by compare-and-swap.
+"""A run in S3: its keys, and its record by compare-and-swap.
 
 Owns the names under `runs/` and the few object calls that the control plane needs (`Objects`, which S3 implements here and
 the tests in memory). Does not own the contents of a record (`record`) nor the decisions about it (`reconcile`).
@@ -12,17 +12,22 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from trainer.access import Access, aws_error, error_code
+from trainer.access import Access, aws_error, error_code, version_of
 from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError, UsageError, nearest
 from trainer.reading import Unsound
 from trainer.runs.record import RunRecord, record_from_json, to_json
 
+LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
 PART_BYTES = 1 << 20  # of a log or metrics part, at most
 
 
 class Conflict(Exception):
     """Another writer was first: read again and decide again. Never reaches a user."""
+
+
+class RecordMissing(ConnectionFailed):
+    """A record that was there, or that is about to be, and that S3 does not find now."""
 
 
 class UnreadableRecord(ConfigError):
@@ -84,16 +89,23 @@ class S3Objects:
         return None if response is None else _stored(key, response)
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
-        """Write an object and return its ETag. Raises Conflict where `if_match` or `create` finds another writer's."""
+        """Write an object and return its ETag. Raises Conflict where `if_match` or `create` finds another writer's.
+
+        Raises NotVersioned for an object without a version, ConnectionFailed where S3 lost sight of the one to replace.
+        """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             response = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition)
         except (BotoCoreError, ClientError) as error:
-            if condition and error_code(error) in LOST_RACE | NO_OBJECT:
+            if condition and error_code(error) in LOST_RACE:
                 raise Conflict(key) from error
+            if if_match and error_code(error) in NO_OBJECT:
+                what = f"s3://{self._bucket}/{key} was there and is not found now"
+                raise ConnectionFailed(what, why=LAGS, do="Look again in a few minutes.") from error
             raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
+        version_of(response, f"s3://{self._bucket}/{key}")
         return str(response["ETag"])
 
     def list(self, *, prefix: str) -> tuple[Stored, ...]:
@@ -184,9 +196,14 @@ def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
     return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), if_match=etag)
 
 
-def read_record(objects: Objects, run_id: str) -> tuple[RunRecord, str]:
-    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord."""
+def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[RunRecord, str]:
+    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord.
+
+    Nobody deletes a record: where one that was `seen` is not found, S3 lags, and RecordMissing is raised.
+    """
     stored = objects.get(key=record_key(run_id))
+    if stored is None and seen:
+        raise RecordMissing(f"the record of run {run_id} is not found now", why=LAGS, do="Look again in a few minutes.")
     if stored is None:
         runs = run_ids(objects)
         hint = nearest(run_id, runs) or (f"The latest run is {runs[-1]}." if runs else "There is no run yet.")

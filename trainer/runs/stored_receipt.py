@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trainer.artifacts.names import is_model_file
@@ -13,6 +14,7 @@ from trainer.errors import ConfigError
 from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.pieces import identity_of
 from trainer.runs.receipt import PHASES, Receipt
 from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity
 from trainer.runs.store import Objects, receipt_key
@@ -53,8 +55,8 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "error": read_error(fields),
         "deadline": fields.text("deadline", most=40),
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
-        "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
-        "failed": [_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
+        "models": [_model(item, run_id, job.values) for item in fields.rows("models", most=MOST_MODELS)],
+        "failed": [_failed(item, job.values) for item in fields.rows("failed", most=MOST_MODELS)],
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
@@ -78,7 +80,7 @@ def _instance(fields: Fields) -> dict[str, Any]:
     return {**fields.values, **texts, "proof": fields.text("proof", "")}
 
 
-def _model(fields: Fields, run_id: str) -> dict[str, Any]:
+def _model(fields: Fields, run_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model. Its key names the run, and a model's file: it is downloaded under the last part of its key."""
     key = fields.text("key", most=1024)
     parts = key.removeprefix(EXPERIMENTS).split("/")
@@ -86,16 +88,16 @@ def _model(fields: Fields, run_id: str) -> dict[str, Any]:
     right = len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdigit() and is_model_file(parts[-1])
     if not key.startswith(EXPERIMENTS) or not right:
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
-    return _with_fold(model_entry(fields))
+    return _with_piece(model_entry(fields), job)
 
 
-def _failed(fields: Fields) -> dict[str, Any]:
-    return _with_fold({**read_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)})
+def _failed(fields: Fields, job: Mapping[str, Any]) -> dict[str, Any]:
+    return _with_piece({**read_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)}, job)
 
 
-def _with_fold(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of a model; receipts of before folds name none."""
-    return {**entry, "fold": entry.get("fold", 1)}
+def _with_piece(entry: dict[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry with its piece; receipts of before format 4 name a symbol instead."""
+    return {**{key: value for key, value in entry.items() if key != "symbol"}, **identity_of(job, entry)}
 
 
 def _numbers(fields: Fields, names: tuple[str, ...]) -> dict[str, float]:

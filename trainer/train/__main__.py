@@ -103,7 +103,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     found = survey(job, data.plan)
-    num_workers = min(options.workers or default_workers(kind), len(found.tasks))
+    num_workers = min(options.workers or default_workers(kind), len(found.pieces))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
@@ -115,12 +115,13 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing)
     chosen = choose_way(job, site=site, found=found, out=options.out, emit=emit)
     job = chosen.job
-    models = [task.identity for task in found.tasks]
+    models = [piece.description for piece in found.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": found.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
-    places = places_of(job, kind)
+    # A runner takes its worker for itself: what waited behind it could be with another.
+    places = 1 if any(piece.runner for piece in found.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
         from trainer.train.observing.gpu_watch import GpuWatch
@@ -130,11 +131,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
         watched,
         Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit) as supervisor,
     ):
-        outcome = supervisor.run(found.tasks)
+        outcome = supervisor.run(found.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     emit({"event": "ended", **counts})
     for done in outcome.done.values():
-        print(json.dumps({"symbol": done["symbol"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
+        print(json.dumps({"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
     return 100 if outcome.failed else 0
 
 

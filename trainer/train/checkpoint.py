@@ -34,7 +34,7 @@ KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
 # others of these.
 _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
-    *("data.path", "data.symbols"),
+    *("data.path", "data.set", "data.symbols", "data.exclude"),
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
     *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib"),
 }
@@ -217,7 +217,7 @@ class CheckpointWriter:
             self._writing.pop(model).result()
 
     def _write(self, run: Run, state: ModelState, mark: str, training: Mapping[str, float]) -> None:
-        identity = {"model": run.member.name, "symbol": run.symbol}
+        identity = {"model": run.member.name, "piece": run.title}
         began = time.perf_counter()
         try:
             place = write(self._folder, run, state, mark, choice=self._choice)

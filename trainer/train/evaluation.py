@@ -51,12 +51,29 @@ def evaluate(
     blocks; a gain is beyond chance where the interval lies above zero. Intervals are null below five blocks.
     `forecasts` are what the target's `baselines` returned for these bars, where somebody has asked before.
     """
-    scores, labels = scores_of(target), rows.labels(rows.scored)
-    blocks, length = scores.blocks(target, rows)
+    blocks, length = scores_of(target).blocks(target, rows)
+    if forecasts is None:
+        forecasts = scores_of(target).baselines(target, rows)
+    options: dict[str, Any] = {"replicates": replicates, "seed": seed, "level": level}
+    return compare(forecast, target, rows.labels(rows.scored), blocks=blocks, length=length, forecasts=forecasts, **options)
+
+
+def compare(
+    forecast: np.ndarray,
+    target: TargetSettings,
+    labels: np.ndarray,
+    *,
+    blocks: np.ndarray,
+    length: Mapping[str, int],
+    forecasts: Baselines,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> dict[str, Any]:
+    """Score forecasts (N, ...) beside others on labels (N, K), as `evaluate` does, with the block (N,) of each bar."""
+    scores = scores_of(target)
     _, place = np.unique(blocks, return_inverse=True)
     num_blocks = int(place.max()) + 1
-    if forecasts is None:
-        forecasts = scores.baselines(target, rows)
     ours = scores.weighted(target, forecast, labels, place)
     theirs = {name: scores.weighted(target, other, labels, place) for name, other in forecasts.items()}
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}

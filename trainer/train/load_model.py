@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.artifacts.card import Card
+from trainer.artifacts.card import Card, CardSeries
 from trainer.data.settings import CALENDARS, EXCHANGES
 from trainer.errors import DataError, UsageError
 from trainer.models import home_of, network_of
@@ -29,10 +29,11 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
         raise unfit(path, f"it has {str(outputs)[:40]} outputs")
     if target.name != OWN.name and outputs != target.outputs:
         raise unfit(path, f"it has {outputs} outputs, and {target.name} has {target.outputs}")
-    if card.calendar not in (*CALENDARS[1:], *EXCHANGES):
-        raise unfit(path, f"its calendar is {card.calendar!r}")
-    if missing := [name for name in target.needs_fitted if name not in fitted_of(card)]:
-        raise unfit(path, f"it has no {missing[0]}, which {target.name} needs")
+    for series in card.series:
+        if series.calendar not in (*CALENDARS[1:], *EXCHANGES):
+            raise unfit(path, f"the calendar of {series.symbol} is {series.calendar!r}")
+        if missing := [name for name in target.needs_fitted if name not in fitted_of(series)]:
+            raise unfit(path, f"{series.symbol} has no {missing[0]}, which {target.name} needs")
     try:
         home_of(card.family).check_architecture(
             card.architecture, features=len(card.features), outputs=outputs, bars_seen=card.lookback
@@ -41,9 +42,9 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
         raise unfit(path, f"{error.what}: {error.why}") from error
 
 
-def fitted_of(card: Card) -> dict[str, float]:
-    """Return the numbers that were fitted for the target. Cards of before there were targets have them beside the scaler."""
-    return {name: value for name, value in (card.fitted or card.scaler).items() if type(value) in (int, float)}
+def fitted_of(series: CardSeries) -> dict[str, float]:
+    """Return the numbers that were fitted for the target on a series: beside its scaler, before there were targets."""
+    return {name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)}
 
 
 def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **place: Any) -> nn.Module:

@@ -36,7 +36,7 @@ class Run:
     """One model's way through its training: where it stands, and the best it has been."""
 
     member: Member
-    symbol: str
+    title: str  # of its piece
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
     validate: Callable[[nn.Module], float]  # the validation loss of a network
     learning_rate: float
@@ -241,7 +241,7 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validation_loss}
     run.history.append(losses)
-    report({"event": "epoch", "model": member.name, "symbol": run.symbol, **losses})
+    report({"event": "epoch", "model": member.name, "piece": run.title, **losses})
     if validation_loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validation_loss, run.epoch, tensors_of(model)
     if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
@@ -269,7 +269,7 @@ def _progress(run: Run, job: Job, rate: float) -> dict[str, Any]:
     return {
         "event": "progress",
         "model": run.member.name,
-        "symbol": run.symbol,
+        "piece": run.title,
         "epoch": run.epoch + 1,
         "epochs": job.train.epochs,
         "step": math.ceil(run.position / job.train.batch),

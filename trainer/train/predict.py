@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.artifacts.card import Card
+from trainer.artifacts.card import Card, CardSeries
 from trainer.artifacts.weights import load
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles, time_text
@@ -42,29 +42,31 @@ class Prediction:
 
 
 def predict_file(
-    model_path: Path, data_path: Path, last: int | None = None, *, model_file: Path | None = None
+    model_path: Path, data_path: Path, last: int | None = None, *, model_file: Path | None = None, symbol: str = ""
 ) -> Sequence[Prediction]:
     """Predict every bar of the file (the last `last` ones) that has behind it all that the model sees, oldest first.
 
     A bar has not within warm-up + lookback bars of the series' beginning, or where a hole lies in them.
     Uses one thread, as training did, so that the sums are the same. A model of the user's own needs its file, for the card runs
-    no code. Raises DataError for a model that does not fit, UsageError for another file than the card's.
+    no code. `symbol` is one of those that the model was trained on; a model of one needs none. Raises DataError for a model
+    that does not fit, UsageError for another file than the card's, and for a symbol that the card does not know.
     """
     use_one_thread()
     keep_freed_memory()
     tensors, card = load(model_path)
+    series = card.of(symbol)
     with_features = _has_features(card, model_path)
     target = target_of(card, model_path)
     check_card(card, target, model_path)
     place = _own_place(card, model_path, model_file)
-    symbol = card.symbol
+    symbol = series.symbol
     candles = read_candles(data_path, symbols=(symbol,), timeframe=card.timeframe, columns=card.columns)[symbol]
     warmup = max(WARMUP if with_features else 0, candles.columns_begin)
-    bars = _whole_bars(candles, card, target, warmup=warmup)
+    bars = _whole_bars(candles, card, series, target, warmup=warmup)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):
-        needed = f"{warmup + card.lookback} bars of {card.symbol}, the last {card.lookback} without a hole"
+        needed = f"{warmup + card.lookback} bars of {symbol}, the last {card.lookback} without a hole"
         raise DataError(
             f"no bar of {data_path} has behind it what the model sees",
             why=f"a prediction needs {needed}; there are {len(candles)}",
@@ -77,14 +79,14 @@ def predict_file(
     reader = reader_of(
         reads_of(card.family, card.architecture),
         rows_TF=compute_inputs(candles.rows(first_row), features=with_features),
-        mean_F=torch.tensor(card.scaler["mean"]),
-        std_F=torch.tensor(card.scaler["std"]),
-        limit=card.scaler.get("limit", math.inf),
+        mean_F=torch.tensor(series.scaler["mean"]),
+        std_F=torch.tensor(series.scaler["std"]),
+        limit=series.scaler.get("limit", math.inf),
         bars_seen=card.lookback,
         first_bar=warmup + card.lookback - 1,
     )
     outputs_NO = reader.outputs(network, bars - first_row)
-    columns = scores_of(target).columns(target, outputs_NO, candles, bars, fitted_of(card))
+    columns = scores_of(target).columns(target, outputs_NO, candles, bars, fitted_of(series))
     times, values = candles.timestamp[bars], np.stack(list(columns.values()), axis=1).tolist()
     return [
         Prediction(time_text(bar), time_text(end), dict(zip(columns, row, strict=True)))
@@ -100,14 +102,15 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
     name = card.target or default_of(card.family)
     if not is_known(card.family) or name not in (*TARGETS, OWN.name):
         raise DataError(
-            f"{model_path} is a {card.family} model of {name}",
+            f"{model_path} is a {card.family} model{f' of {name}' if card.target else ''}",
             why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
             do="Predict with the Mayfly that made it.",
         )
     try:
         if name == OWN.name:  # its outputs are said as they are: nothing of the user's runs
             return OWN.from_keys(card.target_settings)
-        given: dict[str, Any] = card.target_settings if card.target else {"horizon": card.horizon, **card.scaler}
+        first = card.series[0]
+        given: dict[str, Any] = card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
         return TARGETS[name].from_keys({key: given[key] for key in keys_of(TARGETS[name]) if key in given})
     except UsageError as error:
         raise unfit(model_path, f"{error.what}: {error.why}") from error
@@ -139,9 +142,9 @@ def _has_features(card: Card, model_path: Path) -> bool:
     return bool(features)
 
 
-def _whole_bars(candles: Candles, card: Card, target: TargetSettings, *, warmup: int) -> np.ndarray:
+def _whole_bars(candles: Candles, card: Card, series: CardSeries, target: TargetSettings, *, warmup: int) -> np.ndarray:
     """Return the bars with all that the model and the target's columns read: as in training, but with a label or without."""
-    hole = holes(candles.timestamp, candles.timeframe, card.calendar)
+    hole = holes(candles.timestamp, candles.timeframe, series.calendar)
     bars = np.arange(max(warmup + card.lookback - 1, target.reach), len(candles), dtype=np.int64)
     return np.asarray(bars[clear_of_holes(hole, bars - max(card.lookback - 1, target.reach), bars)])
 

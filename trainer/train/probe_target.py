@@ -14,7 +14,7 @@ import torch
 
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles
-from trainer.data.sources import FIELDS
+from trainer.data.headers import FIELDS
 from trainer.data.synthetic import synthetic_candles
 from trainer.errors import UsageError
 from trainer.job import Job

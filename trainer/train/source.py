@@ -1,4 +1,4 @@
-"""A symbol's data, made once for all models of that symbol: rows and labels, and each fold's scaler and windows.
+"""What pieces are made from, read once for all that share it: rows and labels, and each fold's scaler and windows.
 
 A worker that trains folds and seeds of one symbol together keeps its rows once. A source is always prepared on the CPU and
 moved to the device when its model joins: what is in it depends neither on the device nor on whether it was staged.
@@ -6,23 +6,29 @@ moved to the device when its model joins: what is in it depends neither on the d
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainer.code_files import training_sha256
+from trainer.data.candles import Candles
 from trainer.data.reading import Part, read_parts
 from trainer.data.settings import DataSettings
 from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job, with_settings
+from trainer.pieces.piece import Piece
 from trainer.plan.document import DataPlan, SymbolPlan, read_plan
 from trainer.plan.planning import folder_of, plan_data, plans_of
+from trainer.settings import CHUNKS
 from trainer.targets import scores_of
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines
-from trainer.train.prepare import SymbolData, prepare_folds
+from trainer.train.prepare import SymbolData, prepare, prepare_folds
+from trainer.train.series import PieceData, alone, lay
 
 _CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
 _PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
@@ -41,6 +47,10 @@ class JobData:
             raise self.plan.refused[symbol].error
         return self.plan.symbols[symbol]
 
+    def read(self, symbol: str, job: Job) -> Candles:
+        """Return the candles of a symbol, as the job takes them."""
+        return read_parts(symbol, self.plan.timeframe, self.parts[symbol], bars=job.data.bars, columns=job.data.columns)
+
 
 def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None) -> JobData:
     """Return the job's data, planned here unless `plan` is a plan.json; files of many symbols are split into `scratch`.
@@ -54,27 +64,42 @@ def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None)
         made = read_plan(plan)
         made.check_fits(job)
         files = {file.file for file in made.files}
-        symbols = job.data.symbols or (*made.symbols, *made.refused)
+        symbols = job.data.chosen((*made.symbols, *made.refused))
         chosen = with_settings(job, symbols=symbols, timeframe=made.timeframe)
         folder = folder_of(chosen, path, scratch=scratch, files=files)
     return JobData(plan=made, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The bars that a model is made from, as its plan has them."""
+
+    entries: tuple[SymbolPlan, ...]  # of the series, in their order
+    files: tuple[Mapping[str, str], ...]
+    timeframe: str
+    synthetic: bool
+    mark: str  # what the model, and a checkpoint of its training, belong to
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
-    """What every model of a symbol is made from. `folds` share one `rows_TF`; `data` is what their cards say of it."""
+    """What all pieces of one source are made from: what each fold's model trains on, and what their cards say of it.
 
-    symbol: str
-    folds: tuple[SymbolData, ...]
-    data: dict[str, Any]
-    mark: str  # what a checkpoint of these trainings belongs to
-    _baselines: dict[int, Baselines] = field(default_factory=dict, repr=False)
+    Folds of one series share one `rows_TF`. Of several series only the fold of the piece that asked is there: their rows are
+    scaled, each fold's otherwise.
+    """
 
-    def baselines(self, fold: int) -> Baselines:
-        """Return what simple forecasts say in the test span of a fold (from 1 on); computed once for all its seeds."""
+    name: str  # `Piece.source`
+    folds: Mapping[int, PieceData]  # from 1 on
+    origin: Origin
+    _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
+
+    def baselines(self, fold: int) -> list[Baselines]:
+        """Return what simple forecasts say in the test span of a fold, by series; computed once for all its seeds."""
         if fold not in self._baselines:
-            data = self.folds[fold - 1]
-            self._baselines[fold] = scores_of(data.target).baselines(data.target, data.scored("test"))
+            self._baselines[fold] = [
+                scores_of(data.target).baselines(data.target, data.scored("test")) for data in self.folds[fold].series
+            ]
         return self._baselines[fold]
 
 
@@ -93,49 +118,79 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
     return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
 
 
-def read_source(symbol: str, job: Job, data: JobData, *, code_sha256: str) -> Source:
-    """Read and prepare one symbol, on the CPU. Raises DataError when its bars are not those of the plan."""
-    entry, settings = data.of(symbol), job.data
-    candles = read_parts(symbol, data.plan.timeframe, data.parts[symbol], bars=settings.bars, columns=settings.columns)
-    return Source(
-        symbol=symbol,
-        folds=prepare_folds(candles, job, plans_of(candles, job, entry)),
-        data={
-            "files": [{"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in entry.files],
-            "bars": entry.bars,
-            "first": entry.first,
-            "last": entry.last,
-            "holes": entry.num_holes,
-            "synthetic": data.plan.synthetic,
-        },
-        mark=mark_of(entry, job, code_sha256=code_sha256),
+def read_source(piece: Piece, job: Job, data: JobData) -> Source:
+    """Read and prepare the source of a piece, on the CPU. Raises DataError when its bars are not those of the plan."""
+    entries = tuple(data.of(symbol) for symbol in piece.series)
+    if len(entries) == 1:
+        candles = data.read(piece.series[0], job)
+        plans = plans_of(candles, job, entries[0])
+        folds = {fold: alone(one) for fold, one in enumerate(prepare_folds(candles, job, plans), 1)}
+    else:
+        parts = (_fold_of(data.read(entry.symbol, job), job, entry, piece.fold) for entry in entries)
+        # A chunk that begins in a series ends within as many rows after it.
+        padding = job.model.bars_out if job.model.reads == CHUNKS else 0
+        folds = {piece.fold: lay(parts, bars=[entry.bars for entry in entries], padding=padding)}
+    return Source(name=piece.source, folds=folds, origin=origin_of(piece, job, data))
+
+
+def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
+    """Return what a piece is made from. Raises the DataError with which planning refused one of its series."""
+    entries = tuple(data.of(symbol) for symbol in piece.series)
+    read = {name for entry in entries for name in entry.files}
+    return Origin(
+        entries=entries,
+        files=tuple({"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in read),
+        timeframe=data.plan.timeframe,
+        synthetic=data.plan.synthetic,
+        mark=mark_of(piece, job, data),
     )
 
 
-def mark_of(entry: SymbolPlan, job: Job, *, code_sha256: str) -> str:
-    """Return what a model of the symbol, and its checkpoints, belong to. It takes no bars: the plan has their hash."""
-    return fingerprint(job, data={entry.symbol: entry.mark}, code_sha256=code_sha256)
+def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int) -> SymbolData:
+    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1])
+
+
+def mark_of(piece: Piece, job: Job, data: JobData) -> str:
+    """Return what a piece's model, and its checkpoints, belong to. It takes no bars: the plan has their hash.
+
+    Raises the DataError with which planning refused one of its series.
+    """
+    marks = {symbol: data.of(symbol).mark for symbol in piece.series}
+    if piece.runner:
+        marks[piece.runner] = _code_of(piece.runner)
+    return fingerprint(job, data=marks, code_sha256=code_sha256(job))
+
+
+def code_sha256(job: Job) -> str:
+    """Return the hash of the code that makes the job's models."""
+    return training_sha256((type(job.model).__module__, type(job.target).__module__))
+
+
+def _code_of(runner: str) -> bytes:
+    """Return the file of a runner's module; nothing of one that is not there, which is said when it is to run."""
+    try:
+        found = importlib.util.find_spec(runner.partition(":")[0])
+    except ImportError:
+        found = None
+    return Path(found.origin).read_bytes() if found is not None and found.origin else b""
 
 
 def on_device(source: Source, device: str) -> Source:
     """Return the source with its tensors on a device, those that folds share once; the same one where they lie there."""
     if device == "cpu":
         return source
-    moved: dict[int, torch.Tensor] = {}
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with the tensor, whose id is its own while it lives
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if id(value) not in moved:
-                moved[id(value)] = value.to(device)
-            return moved[id(value)]
+                moved[id(value)] = (value, value.to(device))
+            return moved[id(value)][1]
         if isinstance(value, dict):
             return {name: move(part) for name, part in value.items()}
         return value
 
-    folds = tuple(
-        replace(data, **{item.name: move(getattr(data, item.name)) for item in fields(data)}) for data in source.folds
-    )
-    return replace(source, folds=folds)
+    return replace(source, folds={fold: data.moved(move) for fold, data in source.folds.items()})
 
 
 class Sources:
@@ -144,10 +199,10 @@ class Sources:
     def __init__(self) -> None:
         self._last: Source | None = None
 
-    def get(self, symbol: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
-        """Return a symbol's source: one that is there, else what `read` returns."""
+    def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
+        """Return the source of that name: one that is there, else what `read` returns."""
         there = [*in_use, self._last] if self._last else [*in_use]
-        found = next((source for source in there if source.symbol == symbol), None)
+        found = next((source for source in there if source.name == name), None)
         if found is None:
             # Before the next is read, not after: rows are what fills the memory.
             self._last = None

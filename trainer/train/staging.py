@@ -1,4 +1,4 @@
-"""Read ahead: prepare the symbol that a worker will probably train next, on a thread beside the training.
+"""Read ahead: prepare the source of the piece that a worker will probably train next, on a thread beside the training.
 
 Owns the thread, the one source that waits there, and how much memory one may take. It never touches a GPU: a call there from
 another thread would spoil the recording of a CUDA graph, and memory is pinned by such a call, too. What is staged lies in
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from trainer.job import Job
+from trainer.pieces.piece import Piece
 from trainer.train.source import Source
-from trainer.train.task import Task
 
 
 def stages(job: Job, *, kind: str, num_workers: int, cores: int) -> bool:
@@ -27,30 +27,30 @@ def stages(job: Job, *, kind: str, num_workers: int, cores: int) -> bool:
 class Staging:
     """One source at most, read ahead on a thread. Any thread may call it."""
 
-    def __init__(self, read: Callable[[Task], Source]) -> None:
+    def __init__(self, read: Callable[[Piece], Source]) -> None:
         self._read = read
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="staging")
         self._lock = threading.Lock()
-        self._symbol = ""
+        self._name = ""
         self._source: Future[Source] | None = None
 
-    def stage(self, task: Task | None) -> None:
-        """Begin to read the task's symbol, and drop what was staged before; with None, only drop that."""
+    def stage(self, piece: Piece | None) -> None:
+        """Begin to read the piece's source, and drop what was staged before; with None, only drop that."""
         with self._lock:
-            if task is not None and task.symbol == self._symbol:
+            if piece is not None and piece.source == self._name:
                 return
             if self._source is not None:
                 self._source.cancel()  # what is being read already is read to its end, and dropped
-            self._symbol = task.symbol if task is not None else ""
-            self._source = self._thread.submit(self._read, task) if task is not None else None
+            self._name = piece.source if piece is not None else ""
+            self._source = self._thread.submit(self._read, piece) if piece is not None else None
 
-    def claim(self, symbol: str) -> Future[Source] | None:
-        """Hand the symbol's source over, read or still being read; None when another one or none is staged.
+    def claim(self, name: str) -> Future[Source] | None:
+        """Hand the source of that name over, read or still being read; None when another one or none is staged.
 
         It raises what went wrong when it was read, and is no longer staged: the next `stage` does not drop it.
         """
         with self._lock:
-            if self._symbol != symbol:
+            if self._name != name:
                 return None
-            source, self._symbol, self._source = self._source, "", None
+            source, self._name, self._source = self._source, "", None
             return source

@@ -1,60 +1,49 @@
-"""The models of a job and what each costs, from the plan of its data.
+"""The pieces of a job and what each costs, from the plan of its data.
 
-Where some symbols can be trained on, those that planning refused stay in the list, and the worker that gets one of them says
-what is wrong.
+Where some symbols can be trained on, those that planning refused stay among the series, and the worker that gets a piece of one
+says what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.job import Job
+from trainer.pieces import pieces_of
+from trainer.pieces.piece import Piece, SeriesWork
 from trainer.plan.document import DataPlan, FoldPlan
 from trainer.train.source import source_gib
-from trainer.train.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The models to train, and the data summary that the `started` event carries."""
+    """The pieces to train, and the data summary that the `started` event carries."""
 
-    tasks: tuple[Task, ...]
+    pieces: tuple[Piece, ...]
     data: dict[str, Any]
 
 
 def survey(job: Job, plan: DataPlan) -> Survey:
-    """Return the models of a planned job."""
-    tasks: list[Task] = []
-    for symbol in job.data.symbols or sorted((*plan.symbols, *plan.refused)):
-        entry = plan.symbols.get(symbol)
-        if entry is None:
-            tasks += _tasks(symbol, [0] * job.data.folds, job, timeframe=plan.timeframe, memory_gib=0.0)
-            continue
-        memory_gib = source_gib(bars=entry.bars, rows=entry.rows, folds=len(entry.folds), data=job.data)
-        visits = [_visits(fold, job) for fold in entry.folds]
-        tasks += _tasks(symbol, visits, job, timeframe=plan.timeframe, memory_gib=memory_gib)
-    return Survey(tasks=tuple(tasks), data=plan.summary())
+    """Return the pieces of a planned job."""
+    symbols = job.data.chosen((*plan.symbols, *plan.refused))
+    series = [_series(symbol, job, plan) for symbol in symbols]
+    return Survey(pieces=pieces_of(job, series, timeframe=plan.timeframe), data=plan.summary())
 
 
-def _tasks(symbol: str, visits: Sequence[int], job: Job, *, timeframe: str, memory_gib: float) -> list[Task]:
-    """Return a symbol's models: one for each fold and seed. `visits` are those of an epoch, by fold."""
-    return [
-        Task(
-            symbol=symbol,
-            family=job.model.name,
-            target=job.target.name,
-            timeframe=timeframe,
-            estimate=job.train.epochs * visits_of_fold,
-            seed=seed,
-            fold=fold,
-            source_gib=memory_gib,
-            several=job.data.folds * job.train.seeds > 1,
-        )
-        for fold, visits_of_fold in enumerate(visits, 1)
-        for seed in range(job.train.seed, job.train.seed + job.train.seeds)
-    ]
+def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
+    """Return what pieces are planned by; nothing of a symbol that planning refused."""
+    entry = plan.symbols.get(symbol)
+    if entry is None:
+        nothing = (0,) * job.data.folds
+        return SeriesWork(symbol=symbol, bars=0, windows=nothing, visits=nothing)
+    return SeriesWork(
+        symbol=symbol,
+        bars=entry.bars,
+        windows=tuple(fold.bars["train"] for fold in entry.folds),
+        visits=tuple(_visits(fold, job) for fold in entry.folds),
+        memory_gib=source_gib(bars=entry.bars, rows=entry.rows, folds=len(entry.folds), data=job.data),
+    )
 
 
 def _visits(fold: FoldPlan, job: Job) -> int:

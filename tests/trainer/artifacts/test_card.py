@@ -10,8 +10,10 @@ import pytest
 
 from tests.trainer.artifacts.test_weights import CARD
 from trainer.artifacts.card import card_from_json, read_card
+from trainer.artifacts.card_reading import MOST_CARD_BYTES
 from trainer.errors import DataError
 
+OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted")
 OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net: ..."}
 
 
@@ -21,6 +23,7 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"family": ["lstm"]},
         {"symbol": {"deep": 1}},
         {"symbol": "x" * 300},
+        {"symbol": "../../x"},
         {"architecture": []},
         {"features": "ab"},
         {"features": ["a", 1]},
@@ -53,6 +56,12 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"fold": 3, "folds": 2},
         {"folds": 10**9},
         {"seed": -1},
+        {"series": {"symbol": "A"}},
+        {"series": [asdict(CARD.series[0])] * 2},
+        {"series": ["BTC-USD"]},
+        {"metrics": {"test": 1}},
+        {"piece": 5},
+        {"kind": None},
         {"format": "1"},
         {"format": True},
         {"format": {"a": 1}},
@@ -62,18 +71,22 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
     ids=lambda changes: json.dumps(changes)[:60],
 )
 def test_a_card_that_no_training_of_ours_writes_is_one_error(changes: dict[str, Any]) -> None:
+    card = asdict(CARD)
+    for key, value in changes.items():
+        (card["series"][0] if key in OF_SERIES else card)[key] = value
     with pytest.raises(DataError, match="the model's card can't be used") as caught:
-        card_from_json(json.dumps({**asdict(CARD), **changes}))
+        card_from_json(json.dumps(card))
     assert "\n" not in str(caught.value)
 
 
 def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
-    card = replace(CARD, columns=["b"], own_files={"model": OWN}, fold=2, folds=3, fitted={"shift": -0.5}, target="quantiles")
+    card = replace(CARD, columns=["b"], own_files={"model": OWN}, fold=2, folds=3, target="quantiles")
+    card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})])
     assert card_from_json(card.to_json()) == card
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "[" * 100_000, '{"format": NaN}', "\ud800", '{"format": 1, "x": "' + "y" * 9_000_000 + '"}']
+    "text", ["", "[]", "[" * 100_000, '{"format": NaN}', "\ud800", '{"format": 1, "x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}']
 )
 def test_what_is_no_card_at_all_is_one_error(text: str) -> None:
     with pytest.raises(DataError, match="the model's card can't be used"):

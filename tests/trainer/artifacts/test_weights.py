@@ -12,23 +12,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.artifacts.card import Card, card_from_json, read_card
+from trainer.artifacts.card import Card, CardSeries, card_from_json, read_card
 from trainer.artifacts.weights import load, save
-from trainer.errors import DataError
+from trainer.errors import DataError, UsageError
 
 CARD = Card(
     model="lstm_BTC-USD_1m",
     family="lstm",
-    symbol="BTC-USD",
+    piece="BTC-USD",
+    kind="symbol",
+    series=[
+        CardSeries(
+            symbol="BTC-USD",
+            calendar="24x7",
+            horizon=5,
+            scaler={"mean": [0.1, 1 / 3], "std": [1.0, 2.0]},
+            splits={"train": {"bars": 10}},
+            data={"bars": 20},
+        )
+    ],
     timeframe="1m",
     architecture={"features": 2, "hidden": 4, "layers": 2, "dropout": 0.1},
     features=["a", "b"],
     features_version="1.0",
     lookback=60,
-    horizon=5,
-    calendar="24x7",
-    scaler={"mean": [0.1, 1 / 3], "std": [1.0, 2.0]},
-    splits={"train": {"bars": 10}},
     metrics={"test": {"auc": 0.5123456789012345, "n": 3}},
     training={"epochs": 1},
     data={"bars": 20, "synthetic": False},
@@ -102,12 +109,34 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_card_of_a_later_format_is_refused():
-    with pytest.raises(DataError, match="has format 2"):
-        card_from_json(replace(CARD, format=2).to_json())
+    with pytest.raises(DataError, match="has format 3"):
+        card_from_json(replace(CARD, format=3).to_json())
 
 
 def test_an_incomplete_card_says_what_is_missing():
     values = json.loads(CARD.to_json())
-    del values["scaler"]
+    del values["series"][0]["scaler"]
     with pytest.raises(DataError, match="no scaler"):
         card_from_json(json.dumps(values))
+    with pytest.raises(DataError, match="series is not a list"):
+        card_from_json(json.dumps(values | {"series": {"symbol": "A"}}))
+
+
+def test_a_card_of_before_pieces_is_read_as_one_of_one_series():
+    values = json.loads(CARD.to_json())
+    (series,) = values.pop("series")
+    own = {name: series[name] for name in ("symbol", "calendar", "horizon", "scaler", "splits", "fitted")}
+    old = {key: value for key, value in values.items() if key not in ("piece", "kind")} | own | {"format": 1}
+    assert card_from_json(json.dumps(old)) == CARD
+
+
+def test_a_card_of_several_series_gives_the_one_that_is_named():
+    other = replace(CARD.series[0], symbol="ETH-USD")
+    card = replace(CARD, series=[*CARD.series, other])
+    assert card.of("ETH-USD") == other and CARD.of() == CARD.of("BTC-USD")
+    with pytest.raises(
+        UsageError, match=r"no symbol of its own \(it was trained on 2: BTC-USD, ETH-USD\). Choose one with --symbol"
+    ):
+        card.of()
+    with pytest.raises(UsageError, match="does not know 'ETH-USDT' .it was trained on BTC-USD, ETH-USD.. Did you mean ETH-USD"):
+        card.of("ETH-USDT")

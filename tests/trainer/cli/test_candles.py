@@ -12,23 +12,29 @@ from trainer.cli.candles import DataCheck
 from trainer.job import job_of
 
 
-def test_the_check_ends_when_the_other_end_of_its_pipe_closes(tmp_path):
-    os.mkfifo(tmp_path / "job.json")  # nobody writes it: the check waits for its job, as it would work, for ever
+def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copies_of_bars(tmp_path):
+    scratch = tmp_path / "scratch"
+    (scratch / "mayfly-candles-x").mkdir(parents=True)
+    (scratch / "mayfly-candles-x" / "0.npy").write_bytes(b"bars")
+    os.mkfifo(scratch / "job.json")  # nobody writes it: the check waits for its job, as it would work, for ever
     theirs, ours = os.pipe()
-    command = [sys.executable, "-m", "trainer.plan.check", "--job", str(tmp_path / "job.json"), "--data", str(tmp_path)]
+    command = [sys.executable, "-m", "trainer.plan.check", "--job", str(scratch / "job.json"), "--data", str(tmp_path)]
+    command += ["--scratch", str(scratch)]
     child = subprocess.Popen([*command, "--parent", str(theirs)], pass_fds=(theirs,))
     os.close(theirs)
     os.close(ours)  # as the kernel does when the launcher is killed
     assert child.wait() == 1
+    assert not scratch.exists()
 
 
 def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
     check = DataCheck(job_of(data=str(tmp_path)))
     try:
-        child = check._child
+        child = check.child.process
         child.send_signal(signal.SIGSTOP)  # as it is, while it is looked at
         given = int(child.args[-1])
-        assert Path(f"/proc/{child.pid}/fd/{given}").readlink() == Path(f"/proc/self/fd/{check._ours}").readlink()
-        assert not os.get_inheritable(check._ours)
+        assert Path(child.args[child.args.index("--scratch") + 1]) == Path(check.child.folder.name)
+        assert Path(f"/proc/{child.pid}/fd/{given}").readlink() == Path(f"/proc/self/fd/{check.child.pipe}").readlink()
+        assert not os.get_inheritable(check.child.pipe)
     finally:
         check.close()

@@ -33,7 +33,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[2].endswith("retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle")
     assert lines[3] == "list prices of us-east-1, 2026-07-20; times are an estimate, not measured: P50 (P90)"
     assert lines[5].startswith(
-        "hard stop 30m00s after launch, set by the default of max_duration, at most $6.12 at the on-demand price"
+        "hard stop 35m00s after launch, set by the default of max_duration, at most $7.14 at the on-demand price"
     )
     assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
     assert objects_in(rehearsed) == before
@@ -47,9 +47,9 @@ def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, can
     plan = json.loads(capsys.readouterr().out)
     assert [candidate["instance_type"] for candidate in plan["candidates"]] == ["g6.xlarge", "p3.8xlarge"]
     assert plan["rungs"][0].startswith("g6.xlarge on_demand us-east-1")
-    assert plan["data"] == {"timeframe": "1m", "bars": {"BTC-USD": 3000, "ETH-USD": 3000}, "synthetic": True}
+    assert plan["data"] == {"timeframe": "1m", "bars": {"BTC-USD": 3000, "ETH-USD": 3000}, "synthetic": True, "left_out": []}
     assert plan["job"]["data"]["symbols"] == ["BTC-USD", "ETH-USD"]
-    assert plan["hard_stop"]["seconds"] == plan["max_duration_seconds"] == 1800
+    assert (plan["hard_stop"]["seconds"], plan["max_duration_seconds"]) == (1800, 2100)
     assert plan["hard_stop"]["cause"] == "default_duration"
 
 
@@ -236,7 +236,7 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     schedules = access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]
     assert {f"mayfly-{left['run_id']}-sweep", f"mayfly-{left['run_id']}-kill-1"} <= {entry["Name"] for entry in schedules}
     keys = objects_in(access)
-    assert {"raw/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
+    assert {"raw/main/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
 
 
 # --- the example -----------------------------------------------------------------------------------------------------

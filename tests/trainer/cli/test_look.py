@@ -44,7 +44,7 @@ def test_receipts_are_listed_and_printed_one_by_one(mayfly):
     _, told, _ = mayfly("receipts", "--json")
     assert [(item["run_id"], item["exit_code"]) for item in told["receipts"]] == [(CLOSED_RUN, 0), (OPEN_RUN, 105)]
     _, receipt, _ = mayfly("receipts", CLOSED_RUN, "--json")
-    assert receipt["models"][0]["symbol"] == "BTC-USD"
+    assert receipt["models"][0]["piece"] == "BTC-USD"
     _, text, _ = mayfly("receipts")
     assert len(text.splitlines()) == 3
 
@@ -150,7 +150,7 @@ def test_what_a_terminal_obeys_is_escaped_in_logs_receipts_and_listings(mayfly, 
     evil = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
     account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/log/000003.log", body=f"{evil} last\n".encode())
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
-    receipt["models"][0]["symbol"] = receipt["models"][0]["family"] = receipt["note"] = evil
+    receipt["models"][0]["piece"] = receipt["models"][0]["family"] = receipt["note"] = evil
     receipt["models"][0]["metrics"]["about"]["metrics"]["auc"]["title"] = evil
     receipt["instances"] = [dict.fromkeys(("instance_id", "instance_type", "market", "availability_zone", "state"), evil)]
     receipt["failed"] = [{"symbol": "A", "reason": f"{evil}\nstate      done"}]

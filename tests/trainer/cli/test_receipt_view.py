@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from trainer.cli.receipt_view import receipt_lines
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
@@ -27,7 +25,7 @@ RECEIPT = {
     ],
     "models": [
         {
-            "symbol": "A",
+            "piece": "A",
             "family": "lstm",
             "key": "k",
             "version_id": "v1",
@@ -35,7 +33,7 @@ RECEIPT = {
             "metrics": {"about": Direction().about(), "test": {"accuracy": 0.51, "base_rate": 0.5, "auc": None}},
         }
     ],
-    "failed": [{"symbol": "B", "reason": "its worker died twice"}],
+    "failed": [{"piece": "B", "reason": "its worker died twice"}],
     "retries": 1,
     "note": "",
 }
@@ -62,15 +60,6 @@ def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
     assert "deadline   2026-11-20T13:00:00Z, set by the budget" in told
     format_1 = {**RECEIPT, "format": 1, "deadline": "2026-11-20T13:00:00Z"}
     assert not [line for line in receipt_lines(format_1) if line.startswith("deadline")]
-
-
-@pytest.mark.parametrize("job", [{"data": {"folds": 2}}, {"folds": 2}], ids=["tables", "flat, of format 2"])
-def test_models_of_one_symbol_are_told_apart_by_fold_and_seed(job):
-    numbers = {"fold": 2, "seed": 7}
-    models = [{**RECEIPT["models"][0], **numbers}]
-    failed = [{"symbol": "A", "fold": 1, "seed": 7, "reason": "broke"}]
-    text = "\n".join(receipt_lines({**RECEIPT, "job": job, "models": models, "failed": failed}))
-    assert "A f2 s7  lstm" in text and "failed     A f1 s7: broke" in text
 
 
 def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():

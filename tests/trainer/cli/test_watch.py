@@ -57,8 +57,8 @@ def test_when_training_starts_it_is_said_how_to_leave_without_stopping():
 
 
 def test_each_model_is_said_when_it_is_done():
-    symbols = {"A": {"state": "done"}, "B": {"state": "training", "epoch": 1, "epochs": 2}}
-    lines = told(replace(START, phase="train", symbols=symbols, models_total=2, models_done=1))
+    pieces = {"A": {"state": "done"}, "B": {"state": "training", "epoch": 1, "epochs": 2}}
+    lines = told(replace(START, phase="train", pieces=pieces, models_total=2, models_done=1))
     assert any(line.endswith("A done (1/2)") for line in lines)
 
 

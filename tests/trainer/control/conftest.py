@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from trainer.control.fleet import FleetAnswer, read_answer
+from trainer.runs.index import begin_run
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import RunRecord, iso
-from trainer.runs.store import Conflict, Stored, create_record, stop_key
+from trainer.runs.store import Conflict, Stored, stop_key
 
 SHA256 = "ab" * 32
 PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
@@ -64,7 +65,8 @@ class MemoryObjects:
         return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))
 
     def folders(self, *, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted({key[len(prefix) :].split("/")[0] for key in self.stored if key.startswith(prefix)}))
+        below = [key[len(prefix) :] for key in self.stored if key.startswith(prefix)]
+        return tuple(sorted({key.split("/")[0] for key in below if "/" in key}))
 
 
 class MemoryCloud:
@@ -195,7 +197,7 @@ class MemoryCloud:
         return replace(machine, state="running" if self.clock >= machine.launched_at + PENDING else "pending")
 
     def _node(self, machine: DescribedInstance) -> None:
-        run_id = next(key.split("/")[1] for key in self.objects.stored if key.startswith("runs/"))
+        run_id = next(key.split("/")[1] for key in self.objects.stored if key.endswith("/run.json"))
         began = machine.launched_at + PENDING
         stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
         over = self.node_works and self.clock >= began + self.work
@@ -239,7 +241,7 @@ def make_cloud(make_record: Callable[..., RunRecord]) -> Callable[..., tuple[Mem
     def build(**fields: Any) -> tuple[MemoryCloud, RunRecord]:
         record = make_record(**fields)
         cloud = MemoryCloud(record.created_at)
-        create_record(cloud.objects, record)
+        begin_run(cloud.objects, record)
         cloud.calls.clear()
         return cloud, record
 

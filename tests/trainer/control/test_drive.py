@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.pieces import named
 from trainer.control.drive import drive_to_instance, drive_to_receipt
 from trainer.control.fleet import FleetAnswer
 from trainer.control.progress import RunProgress
@@ -23,7 +24,7 @@ def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
     cloud, record = make_cloud()
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], receipt["error"]) == ("done", 0, None)
-    assert [model["symbol"] for model in receipt["models"]] == ["BTC-USD", "ETH-USD"]
+    assert [model["piece"] for model in receipt["models"]] == ["BTC-USD", "ETH-USD"]
     assert [(item["state"], item["proof"]) for item in receipt["instances"]] == [("terminated", "described terminated")]
     assert cloud.alive() == []
     assert cloud.schedules == {}
@@ -41,7 +42,8 @@ def test_the_receipt_is_written_after_the_end_and_before_the_record_closes(make_
     cloud, record = make_cloud()
     drive(cloud, record)
     run = f"put runs/{record.run_id}"
-    assert cloud.done()[-4:] == ["delete_schedule", "delete_schedule", f"{run}/receipt.json", f"{run}/run.json"]
+    closing = [f"{run}/receipt.json", f"{run}/run.json", "put runs/index.json"]
+    assert cloud.done()[-5:] == ["delete_schedule", "delete_schedule", *closing]
 
 
 def test_no_capacity_falls_to_the_next_rung(make_cloud):
@@ -161,6 +163,53 @@ def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instan
     assert cloud.alive() == []
 
 
+def lost_from_sight(cloud, name, looks):
+    """Let S3 answer 404 for an object, the first times that it is read once the caller asks for that many."""
+    shown, asked = cloud.objects.get, []
+
+    def get(*, key, **more):
+        if key.endswith(name) and len(asked) < looks:
+            asked.append(key)
+            return None
+        return shown(key=key, **more)
+
+    cloud.objects.get = get
+    return asked
+
+
+def test_a_record_that_was_seen_and_is_not_found_is_looked_for_again(make_cloud):
+    cloud, record = make_cloud()
+    begun, errors = [], []
+
+    def hide(progress: RunProgress) -> None:
+        errors.append(progress.last_error)
+        if progress.state == "running" and not begun:
+            begun.append(lost_from_sight(cloud, "/run.json", 5))
+
+    assert drive(cloud, record, on_event=hide)["state"] == "done"
+    assert len(begun[0]) == 5
+    assert "is not found now (S3 may lose sight of it" in next(filter(None, errors))
+
+
+def test_a_record_that_the_launcher_wrote_is_looked_for_again_and_any_other_is_no_run(make_cloud):
+    cloud, record = make_cloud()
+    lost_from_sight(cloud, "/run.json", 1)
+    with pytest.raises(UsageError, match="no run"):
+        drive(cloud, record)
+    lost_from_sight(cloud, "/run.json", 3)
+    assert drive(cloud, record, registered=record)["state"] == "done"
+
+
+def test_the_receipt_of_a_closed_run_is_looked_for_again_and_not_for_ever(make_cloud):
+    cloud, record = make_cloud()
+    asked = lost_from_sight(cloud, "/receipt.json", 3)
+    receipt = drive(cloud, record)
+    assert (receipt["state"], len(asked)) == ("done", 3)
+    lost_from_sight(cloud, "/receipt.json", 999)
+    with pytest.raises(ConnectionFailed, match="does not find its receipt"):
+        drive(cloud, record)
+
+
 def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)
@@ -172,8 +221,8 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
 
     receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
     assert (receipt["state"], receipt["exit_code"]) == ("stopped", 130)
-    assert [model["symbol"] for model in receipt["models"]] == ["BTC-USD"]
-    assert receipt["failed"] == [{"symbol": "ETH-USD", "fold": 1, "seed": 0, "reason": "not finished, the run ended stopped"}]
+    assert [model["piece"] for model in receipt["models"]] == ["BTC-USD"]
+    assert receipt["failed"] == [{**named("ETH-USD"), "reason": "not finished, the run ended stopped"}]
     assert cloud.alive() == []
 
 
@@ -296,7 +345,7 @@ def test_progress_walks_through_the_phases_and_the_dollars_only_grow(make_cloud)
     assert phases == ["capacity", "boot", "train", "terminate"]
     spent = [progress.spent_usd for progress in told]
     assert spent == sorted(spent) and spent[-1] > 0
-    assert any(progress.symbols.get("BTC-USD", {}).get("epoch") == 1 for progress in told)
+    assert any(progress.pieces.get("BTC-USD", {}).get("epoch") == 1 for progress in told)
 
 
 def test_an_aws_error_is_told_and_tried_again(make_cloud):

@@ -12,7 +12,7 @@ from trainer.control import sweep as sweep_module
 from trainer.control.cloud import schedule_request
 from trainer.control.sweep import Clients, SweepSettings, handler, overdue, sweep
 from trainer.runs.keys import NodeKeys
-from trainer.runs.lease import LEASE
+from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, boot_allowance
 
 RUN = "20261120-120000-crypto-k3v9"
 GROUP = "mayfly-runs"
@@ -156,6 +156,19 @@ def test_a_node_that_never_spoke_has_time_to_boot(account):
     assert account.state(mute) == "alive"
     account.sweep(later=timedelta(minutes=16))
     assert account.state(mute) == "ended"
+
+
+@pytest.mark.parametrize("tag", ["0", "-5", "1e9", "99999999999999999999", "", "soon", "\u0661\u0662"])
+def test_a_boot_allowance_of_another_kind_is_the_default(tag):
+    assert boot_allowance(tag) == BOOT_ALLOWANCE
+
+
+def test_a_type_that_boots_slowly_has_the_time_of_its_tag(account):
+    slow, other = account.launch(deadline=timedelta(days=1), boot_seconds="1800"), account.launch(deadline=timedelta(days=1))
+    account.sweep(later=timedelta(minutes=29))
+    assert (account.state(slow), account.state(other)) == ("alive", "ended")
+    account.sweep(later=timedelta(minutes=31))
+    assert account.state(slow) == "ended"
 
 
 def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):

@@ -4,6 +4,7 @@ import pytest
 
 from trainer.cost.instances import catalogue, instance_type, replacements
 from trainer.errors import UsageError
+from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
 
 
 def test_the_catalogue_holds_every_type_of_the_table_with_a_dated_price():
@@ -28,6 +29,24 @@ def test_every_replacement_is_launchable_and_has_as_many_gpus():
     for machine in catalogue().values():
         if not machine.launchable:
             assert all(other.launchable and other.num_workers == machine.num_workers for other in replacements(machine))
+
+
+def test_every_type_has_a_boot_and_the_more_gpus_the_longer():
+    allowed = {machine.name: machine.boot.allowance_seconds for machine in catalogue().values()}
+    assert allowed["g6.xlarge"] == BOOT_ALLOWANCE.total_seconds()
+    assert (
+        allowed["g6.xlarge"] < allowed["g6.12xlarge"] < allowed["g6.48xlarge"] < allowed["p5.48xlarge"] < allowed["g4dn.metal"]
+    )
+    assert allowed["p5.4xlarge"] == allowed["g6.xlarge"]  # one GPU
+    for machine in catalogue().values():
+        boot = machine.boot
+        assert boot.expected_seconds < boot.allowance_seconds <= LONGEST_BOOT.total_seconds() and boot.basis
+        assert boot.smoke_seconds < boot.allowance_seconds
+        least = catalogue()[
+            "g6.xlarge" if machine.num_workers < 4 else "g6.12xlarge" if machine.num_workers < 8 else "g6.48xlarge"
+        ]
+        assert boot.allowance_seconds >= least.boot.allowance_seconds, machine.name
+        assert boot.smoke_seconds >= least.boot.smoke_seconds, machine.name
 
 
 def test_a_fraction_of_a_gpu_is_one_worker():

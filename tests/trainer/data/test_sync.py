@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainer.access import Access
+from trainer.cli import taken
 from trainer.data import sync
 from trainer.data.sync import LocalFile, upload
-from trainer.errors import DataError
-from trainer.launch.inputs import list_inputs
+from trainer.data.writing import write_candles
+from trainer.errors import DataError, NotVersioned
+from trainer.launch.inputs import choose, list_inputs, read_summary
+from trainer.plan.check import describe
 from trainer.runs.store import open_objects
 
 
@@ -30,35 +34,116 @@ def local(path: Path, content: bytes) -> LocalFile:
 
 def test_an_upload_is_pinned_by_version_and_hash_and_indexed(access, bucket, tmp_path):
     file = local(tmp_path / "a.parquet", b"one")
-    (entry,) = upload([file], access, bucket=bucket)
-    (found,) = list_inputs(open_objects(access, bucket))
-    assert found.pinned() == entry == {**entry, "key": "raw/a.parquet", "sha256": file.sha256, "bytes": 3}
+    (entry,) = upload([file], access, bucket=bucket, data_set="main")
+    (found,) = list_inputs(open_objects(access, bucket), "main")
+    assert found.pinned() == entry == {**entry, "key": "raw/main/a.parquet", "sha256": file.sha256, "bytes": 3}
     assert found.summary == file.summary
 
 
 def test_the_same_bytes_are_not_uploaded_again_and_others_are_a_new_version(access, bucket, tmp_path):
-    (first,) = upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket)
-    (again,) = upload([local(tmp_path / "b" / "a.parquet", b"one")], access, bucket=bucket)
-    (other,) = upload([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket)
+    (first,) = upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    (again,) = upload([local(tmp_path / "b" / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    (other,) = upload([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main")
     assert again == first
     assert other["key"] == first["key"]
     assert other["version_id"] != first["version_id"]
 
 
+def test_a_file_that_s3_keeps_without_a_version_is_no_input(access, bucket, tmp_path):
+    access.client("s3").create_bucket(Bucket=f"un{bucket}")
+    for _ in range(2):  # the second time it is there already
+        with pytest.raises(NotVersioned, match=r"raw/a.parquet without a version"):
+            upload([local(tmp_path / "a.parquet", b"one")], access, bucket=f"un{bucket}")
+
+
 def test_two_files_of_one_name_are_refused_before_anything_is_uploaded(access, bucket, tmp_path):
     files = [local(tmp_path / folder / "a.parquet", folder.encode()) for folder in ("x", "y")]
     with pytest.raises(DataError, match=r"2 files are called a.parquet"):
-        upload(files, access, bucket=bucket)
-    assert list_inputs(open_objects(access, bucket)) == ()
+        upload(files, access, bucket=bucket, data_set="main")
+    assert list_inputs(open_objects(access, bucket), "main") == ()
 
 
 def test_a_file_too_large_for_one_upload_is_named(access, bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(sync, "LARGEST_PUT_BYTES", 2)
     with pytest.raises(DataError, match="Split it"):
-        upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket)
+        upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+
+
+def test_sets_never_mix_and_a_folder_in_a_set_is_none_of_it(access, bucket, tmp_path):
+    upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    upload([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main-2")
+    for key in ("raw/main/deeper/x.parquet", "raw/old.parquet", "raw/main/.hidden.parquet"):
+        access.client("s3").put_object(Bucket=bucket, Key=key, Body=b"x")
+    objects = open_objects(access, bucket)
+    assert [item.key for item in list_inputs(objects, "main")] == ["raw/main/a.parquet"]
+    assert [item.key for item in list_inputs(objects, "main-2")] == ["raw/main-2/a.parquet"]
+    assert list_inputs(objects, "other") == ()
 
 
 def test_a_file_that_somebody_else_put_there_is_listed_without_a_hash(access, bucket):
-    access.client("s3").put_object(Bucket=bucket, Key="raw/x.parquet", Body=b"x")
-    (found,) = list_inputs(open_objects(access, bucket))
+    access.client("s3").put_object(Bucket=bucket, Key="raw/main/x.parquet", Body=b"x")
+    (found,) = list_inputs(open_objects(access, bucket), "main")
     assert (found.sha256, found.summary) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"holds": 5}', b'{"timeframe": "1m", "holds": [{"symbol": "../x"}]}', b"[" * 10**5]
+)
+def test_an_index_entry_that_no_check_wrote_counts_as_none(body):
+    assert read_summary(body) == {}
+
+
+def synced(access: Access, bucket: str, folder: Path) -> None:
+    """Put files into the data set as `aws s3 sync` does."""
+    for path in folder.iterdir():
+        access.client("s3").put_object(Bucket=bucket, Key=f"raw/main/{path.name}", Body=path.read_bytes())
+
+
+class InProcess:
+    """The data check's description of a folder, without a child."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def report(self) -> dict[str, Any]:
+        return describe(self._folder)
+
+
+def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, bucket, tmp_path, make_candles, monkeypatch):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    write_candles(tmp_path / "AAA_1m_2024.parquet", [make_candles(200)])
+    write_candles(tmp_path / "more_1m.parquet", [make_candles(150, symbol=symbol) for symbol in ("BBB", "CCC")])
+    (tmp_path / "spoilt.csv").write_text("time,open\n1,2\n")
+    (tmp_path / "notes.txt").write_text("hello")
+    synced(access, bucket, tmp_path)
+    objects = open_objects(access, bucket)
+    inputs, notes = taken.take(list_inputs(objects, "main"), objects, writes=False)
+    assert not any(item.summary for item in list_inputs(objects, "main"))  # a dry run
+    inputs, notes = taken.take(list_inputs(objects, "main"), objects)
+    assert sorted(notes) == [
+        "left out: raw/main/notes.txt (no candle file: it does not end in .parquet, .pq, .csv, .csv.gz)",
+        "left out: raw/main/spoilt.csv (spoilt.csv has no column for high, low, close, volume: its columns are time, open)",
+        "taken: raw/main/AAA_1m_2024.parquet (200 bars; no launch put it there)",
+        "taken: raw/main/more_1m.parquet (300 bars; no launch put it there)",
+    ]
+    chosen = choose(inputs, symbols=(), timeframe="", fewest_bars=65)
+    assert chosen.bars == {"AAA": 200, "BBB": 150, "CCC": 150}
+    pinned = chosen.inputs[0].pinned()
+    content = (tmp_path / "AAA_1m_2024.parquet").read_bytes()
+    assert pinned["sha256"] == hashlib.sha256(content).hexdigest() and pinned["version_id"]
+
+    monkeypatch.setattr(taken, "CheckChild", lambda folder: pytest.fail("it is looked at again"))
+    access.client("s3").delete_object(Bucket=bucket, Key="raw/main/spoilt.csv")
+    again, _ = taken.take(list_inputs(objects, "main"), objects)
+    assert choose(again, symbols=(), timeframe="", fewest_bars=65).inputs == chosen.inputs
+
+
+def test_no_more_than_a_gigabyte_of_new_files_is_fetched(access, bucket, tmp_path, make_candles, monkeypatch):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(200)])
+    write_candles(tmp_path / "BBB_1m.parquet", [make_candles(2000, symbol="BBB")])
+    synced(access, bucket, tmp_path)
+    monkeypatch.setattr(taken, "MOST_BYTES", (tmp_path / "BBB_1m.parquet").stat().st_size)
+    objects = open_objects(access, bucket)
+    inputs, notes = taken.take(list_inputs(objects, "main"), objects)
+    assert [bool(item.summary) for item in inputs] == [True, False] and "name it with --data once" in notes[0]

@@ -40,7 +40,7 @@ def test_several_timeframes_are_listed_and_none_is_guessed():
 def test_an_unknown_timeframe_and_an_unknown_symbol_name_what_there_is():
     with pytest.raises(DataError, match=r"no 5m bars \(it has 1m\)"):
         chosen(ETH, timeframe="5m")
-    with pytest.raises(DataError, match=r"unknown symbol 'ETH-EUR' \(raw/ has ETH-USD at 1m\). Did you mean ETH-USD"):
+    with pytest.raises(DataError, match=r"unknown symbol 'ETH-EUR' \(raw/main/ has ETH-USD at 1m\). Did you mean ETH-USD"):
         chosen(ETH, symbols=("ETH-EUR",))
 
 
@@ -49,9 +49,23 @@ def test_fewer_bars_than_one_window_are_refused():
         chosen(ETH, fewest=1000)
 
 
-def test_a_file_that_nobody_checked_is_left_out_and_named():
+def test_a_symbol_with_too_few_bars_is_left_out_beside_others_and_so_is_an_excluded_one():
+    candles = chosen(BTC_2021, ETH, fewest=950)
+    assert candles.bars == {"BTC-USD": 1000} and [entry.key for entry in candles.inputs] == ["raw/btc21"]
+    assert candles.refused == (
+        "ETH-USD has 900 bars (one window and its label take 950). Bring more bars, or set a smaller lookback.",
+    )
+    taken = {"symbols": (), "timeframe": "1m", "fewest_bars": 65}
+    assert list(choose([BTC_2021, ETH], **taken, exclude=["BTC-USD"]).bars) == ["ETH-USD"]
+    with pytest.raises(DataError, match="no symbol is left to train"):
+        choose([ETH], **taken, exclude=["ETH-USD"])
+    with pytest.raises(DataError, match="unknown symbol 'ETH'"):
+        choose([ETH], **taken, exclude=["ETH"])
+
+
+def test_a_file_that_nobody_checked_is_left_out():
     stranger = Input(key="raw/x.parquet", version_id="v", sha256="", bytes=1)
-    assert chosen(ETH, stranger).left_out == ("raw/x.parquet",)
+    assert chosen(ETH, stranger).inputs == (ETH,)
     with pytest.raises(DataError, match="--data PATH"):
         chosen(stranger)
 

@@ -43,7 +43,9 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2},
         ],
         "plan": {"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
-        "instance_types": {"p3.8xlarge": {"gpu_count": 4, "gpu_model": "NVIDIA V100 16GB", "gpu_memory_gib": 16.0}},
+        "instance_types": {
+            "p3.8xlarge": {"gpu_count": 4, "gpu_model": "NVIDIA V100 16GB", "gpu_memory_gib": 16.0, "smoke_seconds": 240}
+        },
         "tuned": {"cpu": {"a shape": {"pack": 1}}},
         "gpu_profiles": {"mine": {"memory_gib": 20}},
     }

@@ -14,6 +14,7 @@ from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.start import new_record, register
+from trainer.runs.index import INDEX_KEY
 from trainer.runs.record import from_iso, record_from_json
 from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
 from trainer.stack_outputs import StackOutputs
@@ -62,6 +63,9 @@ class Memory:
         self.written[key] = body
         return "etag"
 
+    def list(self, *, prefix: str) -> tuple[Stored, ...]:
+        return tuple(Stored(key=key, etag="etag", modified_at=NOW) for key in self.written if key.startswith(prefix))
+
 
 def record_and_plan():
     plan = make_plan(
@@ -91,7 +95,7 @@ def test_code_and_manifest_are_there_before_the_record_that_names_them():
     item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
     register(record, JOB, bundle, chosen, OFFERS, memory)
-    keys = (plan_key(record.run_id), manifest_key(record.run_id), record_key(record.run_id))
+    keys = (plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
     assert list(memory.written) == [bundle.key, *keys]
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["plan"] == {"key": keys[0], "sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}

@@ -21,6 +21,7 @@ import pytest
 
 import trainer
 from infra import policies
+from tests.pieces import named
 from trainer.access import Access
 from trainer.code_files import code_files
 from trainer.job import job_of
@@ -50,7 +51,7 @@ import trainer; print("code:", trainer.__file__, flush=True)
 with (options.events / "events.jsonl").open("a") as events:
     for event in script["events"]:
         if event["event"] == "model_done":
-            content = ("weights of " + event["symbol"]).encode()
+            content = ("weights of " + event["piece"]).encode()
             (options.out / event["file"]).write_bytes(content)
             (options.out / event["file"]).with_suffix(".json").write_text("{}")
             event.setdefault("sha256", hashlib.sha256(content).hexdigest())
@@ -63,12 +64,12 @@ SMOKE = 'import sys\nprint("smoke", sys.argv[2])\n'
 
 def model_done(symbol: str, **more: Any) -> dict[str, Any]:
     model = f"lstm_{symbol}_1m"
-    done = {"event": "model_done", "model": model, "symbol": symbol, "family": "lstm", "file": f"{model}.safetensors"}
+    done = {"event": "model_done", "model": model, **named(symbol), "family": "lstm", "file": f"{model}.safetensors"}
     return {**done, "metrics": {"test": {"auc": 0.5}}, **more}
 
 
 def started(*symbols: str) -> dict[str, Any]:
-    models = [{"model": f"lstm_{symbol}_1m", "symbol": symbol} for symbol in symbols]
+    models = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in symbols]
     return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": {"bars": 7, "synthetic": True}}
 
 
@@ -85,6 +86,7 @@ class Machine:
     boot_seconds: str = "900"
     image_python: str = ""  # in the place of the desk's
     smoke: str = SMOKE
+    smoke_seconds: float = 180
     trainer: str = STAND_IN
     bundle_sha256: str = ""
     deadline: datetime = field(
@@ -123,7 +125,7 @@ class Machine:
         manifest = {
             "job": job_of(symbols=("A", "B")).to_dict(),
             "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
-            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus}},
+            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}},
             **self.known,
         }
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from tests.pieces import named
 from trainer.runs.lease import MOST_LEASE_BYTES
 from trainer.runs.record import from_iso
 
@@ -19,7 +20,7 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     machine.wait_until_off()
     result = machine.result()
     assert (result["state"], result["exit_code"], machine.exit_code(), result["error"]) == ("done", 0, 0, None)
-    assert [model["symbol"] for model in result["models"]] == ["A", "B"]
+    assert [model["piece"] for model in result["models"]] == ["A", "B"]
     for model in result["models"]:
         stored = machine.s3.get_object(Bucket=machine.bucket, Key=model["key"], VersionId=model["version_id"])
         assert hashlib.sha256(stored["Body"].read()).hexdigest() == model["sha256"] == stored["Metadata"]["sha256"]
@@ -105,16 +106,16 @@ def test_an_input_with_another_sha256_is_not_trained_on(machine: Any) -> None:
 
 
 def test_a_failed_model_is_reported_and_its_neighbour_is_uploaded(machine: Any) -> None:
-    failed = {"event": "model_failed", "model": "lstm_B_1m", "symbol": "B", "reason": "killed twice"}
-    retry = {"event": "retry", "model": "lstm_B_1m", "symbol": "B", "reason": "killed"}
+    failed = {"event": "model_failed", "model": "lstm_B_1m", "piece": "B", "reason": "killed twice"}
+    retry = {"event": "retry", "model": "lstm_B_1m", "piece": "B", "reason": "killed"}
     machine.script["events"][2:3] = [retry, failed]
     machine.script["exit"] = 100
     machine.start()
     machine.wait_until_off()
     result = machine.result()
     assert (result["state"], result["exit_code"], result["retries"]) == ("failed", 100, 1)
-    assert [model["symbol"] for model in result["models"]] == ["A"]
-    assert result["failed"] == [{"symbol": "B", "fold": 1, "seed": 0, "reason": "killed twice"}]
+    assert [model["piece"] for model in result["models"]] == ["A"]
+    assert result["failed"] == [{**named("B"), "reason": "killed twice"}]
 
 
 def test_a_file_that_is_not_what_the_trainer_hashed_is_not_uploaded(machine: Any) -> None:
@@ -123,7 +124,7 @@ def test_a_file_that_is_not_what_the_trainer_hashed_is_not_uploaded(machine: Any
     machine.wait_until_off()
     result = machine.result()
     assert result["state"] == "failed"
-    assert [entry["symbol"] for entry in result["failed"]] == ["A"]
+    assert [entry["piece"] for entry in result["failed"]] == ["A"]
     assert f"{MODELS}lstm_A_1m.safetensors" not in machine.keys(MODELS)
 
 
@@ -135,8 +136,8 @@ def test_stop_json_ends_the_trainer_and_keeps_finished_models(machine: Any) -> N
     machine.wait_until_off()
     result = machine.result()
     assert (result["state"], result["exit_code"]) == ("stopped", 130)
-    assert [model["symbol"] for model in result["models"]] == ["A"]
-    assert result["failed"] == [{"symbol": "B", "fold": 1, "seed": 0, "reason": "stopped before it was done"}]
+    assert [model["piece"] for model in result["models"]] == ["A"]
+    assert result["failed"] == [{**named("B"), "reason": "stopped before it was done"}]
 
 
 def test_a_terminated_node_reports_within_the_grace(machine: Any) -> None:
@@ -158,13 +159,13 @@ def test_a_killed_trainer_is_a_failure_that_says_so(machine: Any) -> None:
 
 
 def started(*symbols: str) -> dict[str, Any]:
-    models = [{"model": f"lstm_{symbol}_1m", "symbol": symbol} for symbol in symbols]
+    models = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in symbols]
     return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": {}}
 
 
 def model_done(symbol: str) -> dict[str, Any]:
     model = f"lstm_{symbol}_1m"
-    done = {"event": "model_done", "model": model, "symbol": symbol, "family": "lstm", "file": f"{model}.safetensors"}
+    done = {"event": "model_done", "model": model, **named(symbol), "family": "lstm", "file": f"{model}.safetensors"}
     return {**done, "metrics": {}}
 
 

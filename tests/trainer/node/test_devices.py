@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import ConfigError, TrainingFailed
-from trainer.node.devices import compare
+from trainer.node.devices import compare, smoke_test
 from trainer.node.packages import TORCH, check_torch
 
 FOUR = "".join(f"{index}, NVIDIA L4, 22888\n" for index in range(4))
@@ -28,6 +28,11 @@ def test_a_rehearsal_tries_the_one_cpu_out_once() -> None:
 def test_another_number_than_expected_is_an_error(listing: str) -> None:
     with pytest.raises(TrainingFailed, match="this instance type has 4"):
         compare(listing, expected=4, rehearsal=False)
+
+
+def test_a_smoke_test_that_does_not_answer_in_its_time_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailed, match="the smoke test hangs"):
+        smoke_test(compare(FOUR, expected=4, rehearsal=False), folder=tmp_path, seconds=0)
 
 
 def test_another_minor_of_torch_is_refused() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
+from tests.pieces import named
 from trainer.node.progress import Progress, advance
 
-MODELS = [{"model": f"lstm_{symbol}_1m", "symbol": symbol, "fold": 1, "seed": 0} for symbol in "AB"]
+MODELS = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in "AB"]
 STARTED = {"event": "started", "models": MODELS, "data": {"bars": 7}}
 
 
@@ -19,7 +20,7 @@ def step(symbol: str, worker: int, rate: float, **more: Any) -> dict[str, Any]:
     return {
         "event": "progress",
         "model": f"lstm_{symbol}_1m",
-        "symbol": symbol,
+        "piece": symbol,
         "worker": worker,
         "rate": rate,
         "unit": "chunks",
@@ -29,12 +30,12 @@ def step(symbol: str, worker: int, rate: float, **more: Any) -> dict[str, Any]:
 
 def test_a_model_waits_trains_and_is_done() -> None:
     told = {"epoch": 1, "epochs": 2, "step": 3, "steps": 9, "loss": 0.5}
-    assert after(STARTED).symbols == {"A": {"state": "waiting"}, "B": {"state": "waiting"}}
+    assert after(STARTED).pieces == {"A": {"state": "waiting"}, "B": {"state": "waiting"}}
     training = after(STARTED, step("A", 0, 100.0, **told))
-    assert training.symbols["A"] == {"state": "training", **told}
-    done = advance(training, {"event": "model_done", "symbol": "A", "model": "lstm_A_1m"})
-    assert done.symbols["A"]["state"] == "done"
-    assert [event["symbol"] for event in done.done] == ["A"]
+    assert training.pieces["A"] == {"state": "training", **told}
+    done = advance(training, {"event": "model_done", "piece": "A", "model": "lstm_A_1m"})
+    assert done.pieces["A"]["state"] == "done"
+    assert [event["piece"] for event in done.done] == ["A"]
     assert done.data == {"bars": 7}
 
 
@@ -47,22 +48,11 @@ def test_the_rate_is_that_of_all_workers_until_the_end() -> None:
 def test_a_retry_counts_and_a_failure_keeps_its_reason() -> None:
     progress = after(
         STARTED,
-        {"event": "retry", "model": "lstm_A_1m", "symbol": "A", "reason": "killed"},
-        {"event": "model_failed", "model": "lstm_A_1m", "symbol": "A", "reason": "killed twice"},
+        {"event": "retry", "model": "lstm_A_1m", "piece": "A", "reason": "killed"},
+        {"event": "model_failed", "model": "lstm_A_1m", "piece": "A", "reason": "killed twice"},
     )
-    assert (progress.retries, progress.failed) == (1, ({"symbol": "A", "fold": 1, "seed": 0, "reason": "killed twice"},))
-    assert progress.symbols["A"]["state"] == "failed"
-
-
-def test_folds_and_seeds_of_a_symbol_are_told_apart() -> None:
-    names = {f"lstm_A_1m_f{fold}_s{seed}": (fold, seed) for fold in (1, 2) for seed in (3, 4)}
-    models = [{"model": name, "symbol": "A", "fold": fold, "seed": seed} for name, (fold, seed) in names.items()]
-    done = {"event": "model_done", "model": "lstm_A_1m_f2_s3", "symbol": "A"}
-    failed = {"event": "model_failed", "model": "lstm_A_1m_f1_s4", "symbol": "A", "reason": "broke"}
-    progress = after({**STARTED, "models": models}, done, failed)
-    states = {name: told["state"] for name, told in progress.symbols.items()}
-    assert states == {"A f1 s3": "waiting", "A f1 s4": "failed", "A f2 s3": "done", "A f2 s4": "waiting"}
-    assert progress.failed == ({"symbol": "A", "fold": 1, "seed": 4, "reason": "broke"},)
+    assert (progress.retries, progress.failed) == (1, ({**named("A"), "reason": "killed twice"},))
+    assert progress.pieces["A"]["state"] == "failed"
 
 
 def test_an_unknown_event_changes_nothing() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.pieces import named
 from trainer.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
@@ -18,12 +19,12 @@ from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, heartbeat, rea
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 DEADLINE = NOON + timedelta(hours=1)
-MODELS = {f"lstm_{symbol}_1m": {"symbol": symbol, "fold": 1, "seed": 0} for symbol in "AB"}
+MODELS = {f"lstm_{symbol}_1m": named(symbol) for symbol in "AB"}
 
 
 def status(*, done: str = "", **progress: Any) -> Status:
     identity = NodeIdentity(run_id="r", attempt=2, node=0, deadline=DEADLINE, instance_id="i-1", instance_type="p3.8xlarge")
-    models = [{"symbol": symbol, "fold": 1, "seed": 0} for symbol in done]
+    models = [named(symbol) for symbol in done]
     return Status(identity=identity, progress=Progress(models=MODELS, **progress), models=models)
 
 
@@ -45,7 +46,7 @@ def test_all_models_in_s3_is_done_even_if_somebody_wanted_a_stop_meanwhile() -> 
 
 def test_a_model_that_never_reached_s3_is_a_failure() -> None:
     lost = status(done="A")
-    lost.failed.append({"symbol": "B", "fold": 1, "seed": 0, "reason": "S3 did not take it"})
+    lost.failed.append({**named("B"), "reason": "S3 did not take it"})
     assert end(lost, trainer_exit=0) == ("failed", 100)
 
 
@@ -66,16 +67,16 @@ def test_the_trainers_own_error_is_the_nodes() -> None:
 
 
 def test_every_model_that_is_not_there_is_reported_with_a_reason() -> None:
-    failed = status(done="", failed=({"symbol": "A", "fold": 1, "seed": 0, "reason": "killed twice"},))
+    failed = status(done="", failed=({**named("A"), "reason": "killed twice"},))
     value = result(failed, ended=("failed", 100, None), unfinished="the trainer ended", python_packages="node lock")
     assert value["failed"] == [
-        {"symbol": "A", "fold": 1, "seed": 0, "reason": "killed twice"},
-        {"symbol": "B", "fold": 1, "seed": 0, "reason": "the trainer ended"},
+        {**named("A"), "reason": "killed twice"},
+        {**named("B"), "reason": "the trainer ended"},
     ]
 
 
 def test_lease_and_progress_are_what_the_desk_and_the_sweeper_read() -> None:
-    told = status(done="A", symbols={"A": {"state": "done", "loss": math.nan, "step": 3}}, rates={0: 5.0})
+    told = status(done="A", pieces={"A": {"state": "done", "loss": math.nan, "step": 3}}, rates={0: 5.0})
     told.enter("boot", NOON)
     at = NOON + timedelta(seconds=3)
     read = heartbeat(read_lease(json.dumps(lease(told, at)).encode(), at), progress(told))
@@ -89,7 +90,7 @@ def test_a_lease_stays_small_and_progress_is_bounded_however_many_models_there_a
     entry = {"epoch": 3, "epochs": 15, "step": 120, "steps": 900, "loss": 0.6931471, "train_loss": 0.69, "validation_loss": 0.7}
     symbols = {f"SYMBOL-{number:05d}": {"state": "waiting", **entry} for number in range(num_models)}
     symbols["SYMBOL-04999"] = {"state": "training", **entry}
-    told = status(symbols=symbols)
+    told = status(pieces=symbols)
     assert len(json.dumps(lease(told, NOON))) < 512
     body = progress(told)
     read = heartbeat(read_lease(json.dumps(lease(told, NOON)).encode(), NOON), body)
@@ -98,9 +99,9 @@ def test_a_lease_stays_small_and_progress_is_bounded_however_many_models_there_a
 
 
 def test_what_a_node_says_at_the_end_is_what_the_desk_reads_however_long_its_texts() -> None:
-    failed = status(failed=({"symbol": "A", "fold": 1, "seed": 0, "reason": "x" * 99_999},))
+    failed = status(failed=({**named("A"), "reason": "x" * 99_999},))
     error = TrainingFailed("y" * 99_999, why="it\x1b[31m").as_dict()
     value = result(failed, ended=("failed", 100, error), unfinished="the trainer ended", python_packages="node lock")
     read = read_result(json.dumps(value).encode(), models_prefix="models/experiments/r/2/")
-    assert [item["symbol"] for item in read.failed] == ["A", "B"]
+    assert [item["piece"] for item in read.failed] == ["A", "B"]
     assert read.error is not None and read.error["what"].endswith(" ...")

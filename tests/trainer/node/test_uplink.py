@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ConnectTimeoutError
 
+from tests.pieces import named
 from trainer.access import Access
 from trainer.errors import TrainingFailed
 from trainer.node.identity import NodeIdentity
@@ -50,7 +51,7 @@ def node(uplink: Uplink, work: Path) -> Node:
 EVENT = {
     "event": "model_done",
     "model": "lstm_A_1m",
-    "symbol": "A",
+    **named("A"),
     "family": "lstm",
     "file": "lstm_A_1m.safetensors",
     "sha256": SHA256,
@@ -98,8 +99,23 @@ def test_a_model_waits_out_an_outage(uplink: Uplink, model: Path, tmp_path: Path
     uploads.send()
     assert one.status.models == []
     uploads.finish()
-    assert [entry["symbol"] for entry in one.status.models] == ["A"]
+    assert [entry["piece"] for entry in one.status.models] == ["A"]
     assert one.status.failed == []
+
+
+def test_a_model_that_s3_kept_without_a_version_is_asked_for_again(
+    uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, put = node(uplink, tmp_path), uplink.s3.put_object
+    without = lambda **asked: {name: value for name, value in put(**asked).items() if name != "VersionId"}  # noqa: E731
+    uploads = ModelUploads(one)
+    with monkeypatch.context() as lagging:
+        lagging.setattr(uplink.s3, "put_object", without)
+        uploads.add(EVENT)
+        uploads.send()
+    assert one.status.models == []
+    uploads.finish()
+    assert one.status.models[0]["version_id"]
 
 
 def test_a_model_that_never_reaches_s3_is_reported(

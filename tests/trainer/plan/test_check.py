@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -72,11 +73,41 @@ def test_the_plan_goes_along_as_the_text_that_it_is_hashed_as(folder: Path, caps
     assert list(plan.symbols) == ["AAA", "BBB"] and plan.to_bytes() == report["plan"].encode()
 
 
-def test_a_symbol_that_cannot_be_trained_on_is_an_error_at_a_desk(tmp_path: Path, capsys, make_candles) -> None:
+def test_a_symbol_that_cannot_be_trained_on_is_told_and_left_out(tmp_path: Path, capsys, make_candles) -> None:
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000)])
     write_candles(tmp_path / "BBB_1m.parquet", [make_candles(100, symbol="BBB")])
+    broken = make_candles(1000, symbol="CCC")
+    broken.close[5] = np.nan
+    write_candles(tmp_path / "CCC_1m.parquet", [broken])
     code, report = run(capsys, "--data", str(tmp_path))
-    assert code == 2 and report["error"]["what"] == "BBB has 100 bars"
+    assert code == 0 and [entry["symbol"] for entry in report["symbols"]] == ["AAA"]
+    assert [(entry["symbol"], entry["what"]) for entry in report["refused"]] == [
+        ("BBB", "BBB has 100 bars"),
+        ("CCC", "CCC_1m.parquet: close is NaN in a bar of CCC"),
+    ]
+    assert list(read_plan(report["plan"].encode()).refused) == ["BBB", "CCC"]
+    (tmp_path / "AAA_1m.parquet").unlink()
+    code, report = run(capsys, "--data", str(tmp_path))
+    assert code == 2 and report["error"]["what"] == "none of the 2 symbols can be trained on"
+
+
+def test_excluded_symbols_are_neither_planned_nor_refused(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
+    write_candles(folder / "CCC_1m.parquet", [make_candles(100, symbol="CCC")])
+    job = tmp_path / "job.json"
+    for data, planned in (({"exclude": ["CCC", "AAA"]}, ["BBB"]), ({"symbols": ["AAA", "CCC"], "exclude": ["CCC"]}, ["AAA"])):
+        job.write_text(json.dumps({"data": data}))
+        code, report = run(capsys, "--job", str(job), "--data", str(folder))
+        assert code == 0 and [entry["symbol"] for entry in report["symbols"]] == planned and not report["refused"]
+        assert [entry["file"] for entry in report["files"]] == [f"{symbol}_1m.parquet" for symbol in planned]
+    for data, what in (
+        ({"exclude": ["AAA", "BBB", "CCC"]}, "no symbol is left to train"),
+        ({"exclude": ["DDD"]}, "unknown symbol 'DDD' in data.exclude"),
+        ({"symbols": ["AAA"], "exclude": ["AAA"]}, "no symbol is left to train"),
+        ({"exclude": ["../x"]}, "job key 'data.exclude' has '../x'"),
+    ):
+        job.write_text(json.dumps({"data": data}))
+        code, report = run(capsys, "--job", str(job), "--data", str(folder))
+        assert code == 2 and report["error"]["what"] == what
 
 
 def test_every_symbol_counts_when_the_job_names_none(folder: Path, capsys) -> None:

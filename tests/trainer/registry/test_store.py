@@ -23,7 +23,7 @@ LAUNCH = Launch(rung=0, token="t", deadline=NOON, intended_at=NOON, outcome="cre
 def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
     (model,) = list_models(account).models
     assert (model.name, model.run_id, model.key, model.stage) == ("lstm_BTC-USD_1m", CLOSED_RUN, KEY, "experiment")
-    assert (model.family, model.symbol, model.metrics["test"]["auc"]) == ("lstm", "BTC-USD", 0.53)
+    assert (model.family, model.series, model.metrics["test"]["auc"]) == ("lstm", ("BTC-USD",), 0.53)
     assert model.version_id == account.head(key=KEY).version_id
 
 
@@ -79,8 +79,8 @@ def test_folds_and_seeds_are_models_of_their_own(account, make_record):
             key=f"models/experiments/AROA1:i-2/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors", body=b"weights"
         )
     found = models_of_run(account, record.run_id)
-    assert [(model.name, model.symbol, model.fold, model.seed) for model in found] == [
-        (f"lstm_ETH-USD_1m_f{fold}_s5", "ETH-USD", fold, 5) for fold in (1, 2)
+    assert [(model.name, model.series, model.fold, model.seed) for model in found] == [
+        (f"lstm_ETH-USD_1m_f{fold}_s5", ("ETH-USD",), fold, 5) for fold in (1, 2)
     ]
 
 

@@ -92,6 +92,16 @@ def test_an_unclear_answer_is_asked_again_under_the_same_token_after_a_growing_p
         assert store.record.last_launch == create.launch
 
 
+def test_a_call_without_a_clear_answer_is_not_repeated_once_the_job_could_not_be_done(starting):
+    """An answer that comes so late would buy a machine for nothing; the run ends, and looks for one by its tag."""
+    record, half = starting(intent(called_at=at(1770), calls=9)), at(1800)
+    before = reconcile(record, Observation(schedules={SWEEP: DEADLINE}), half - timedelta(milliseconds=1))
+    assert isinstance(before[-1], Create)
+    stored = only_store(reconcile(record, Observation(), half))
+    assert (stored.state, stored.error["code"]) == ("ending", 103)
+    assert "9 calls" in stored.error["what"] and stored.last_launch.is_open
+
+
 def test_pauses_grow_are_bounded_and_differ_by_token():
     pauses = [pause_after(calls, "t") for calls in range(1, 12)]
     assert all(timedelta(seconds=2) <= pause <= LONGEST_PAUSE for pause in pauses)

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.pieces import named
 from trainer.errors import UsageError
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
+from trainer.runs.pieces import RunPiece
 from trainer.runs.receipt import PHASES, make_receipt, seconds, spent
 from trainer.runs.record import Attempt, InstanceSeen, Launch
 from trainer.runs.reports import Heartbeat, NodeResult
@@ -54,7 +56,7 @@ def ended(make_record):
 def result(**fields: Any) -> NodeResult:
     phases = {"boot": at(60), "stage": at(70), "train": at(100.5), "upload": at(370.25), "end": at(380)}
     model = {
-        "symbol": "BTC-USD",
+        **named("BTC-USD"),
         "family": "lstm",
         "target": "direction",
         "key": "k",
@@ -121,8 +123,8 @@ def test_an_instance_that_was_never_seen_running_may_have_cost_nothing(ended):
 def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
     key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
     receipt = make_receipt(ended, Observation(models=(ModelSeen(key=key, version_id="v", sha256="s", metrics={"test": {}}),)))
-    assert [(model["symbol"], model["family"]) for model in receipt["models"]] == [("BTC-USD", "lstm")]
-    assert [item["symbol"] for item in receipt["failed"]] == ["ETH-USD"]
+    assert [(model["piece"], model["family"]) for model in receipt["models"]] == [("BTC-USD", "lstm")]
+    assert [item["piece"] for item in receipt["failed"]] == ["ETH-USD"]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +143,24 @@ def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(
         for f, s in ((1, 3), (2, 4))
     ]
     receipt = make_receipt(several, Observation(models=tuple(seen)))
-    assert [(model["symbol"], model["fold"], model["seed"]) for model in receipt["models"]] == [
-        ("BTC-USD", 1, 3),
-        ("BTC-USD", 2, 4),
+    assert [(model["piece"], model["fold"], model["seed"]) for model in receipt["models"]] == [
+        ("BTC-USD f1 s3", 1, 3),
+        ("BTC-USD f2 s4", 2, 4),
     ]
-    assert [(item["symbol"], item["fold"], item["seed"]) for item in receipt["failed"]] == [
-        ("BTC-USD", 1, 4),
-        ("BTC-USD", 2, 3),
+    assert [(item["piece"], item["fold"], item["seed"]) for item in receipt["failed"]] == [
+        ("BTC-USD f1 s4", 1, 4),
+        ("BTC-USD f2 s3", 2, 3),
     ]
+
+
+def test_a_piece_that_the_record_names_is_found_by_its_models_name_and_missed_by_its_own(ended):
+    pool = RunPiece(model="lstm-direction_both_1m", piece="both", kind="pooled", series=("A", "B"), seed=7)
+    lost = replace(pool, model="lstm-direction_lost_1m", piece="lost")
+    key = "models/experiments/r/1/lstm-direction_both_1m.safetensors"
+    seen = Observation(models=(ModelSeen(key=key, version_id="v", sha256="s"),))
+    receipt = make_receipt(replace(ended, pieces=(pool, lost)), seen)
+    assert receipt["models"][0] | {"piece": "both", "kind": "pooled", "series": ["A", "B"], "seed": 7} == receipt["models"][0]
+    assert receipt["failed"] == [lost.identity | {"reason": "not finished, the run ended done"}]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +176,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 
 def test_the_documented_receipt_is_the_produced_one(ended):
-    failed = make_receipt(ended, Observation(result=result(failed=({"symbol": "ETH-USD", "reason": "why"},))))
+    failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
     assert set(paths(failed)) == set(documented("field", after="# The receipt"))
 
 

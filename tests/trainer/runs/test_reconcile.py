@@ -162,6 +162,14 @@ def test_every_way_to_end_has_its_outcome(running, now, observed, outcome, code)
     assert (record.error or {}).get("code") == code
 
 
+def test_a_type_that_boots_slowly_has_its_own_allowance(running):
+    record = running()
+    record = replace(record, ladder=tuple(replace(rung, boot_seconds=1800) for rung in record.ladder))
+    booting = Observation(instances=(instance(),))
+    assert settle(record, booting, at(1800)).state == "running"
+    assert settle(record, booting, at(1811)).outcome == "failed"
+
+
 def test_a_silent_node_is_judged_by_its_lease_and_not_before(running):
     observed = Observation(instances=(instance(),), heartbeat=heartbeat(100))
     last = at(100) + LEASE + SLACK

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.errors import PermissionDenied, UsageError
-from trainer.runs.store import Conflict, create_record, open_objects, read_record, run_ids, swap_record
+from trainer.errors import ConnectionFailed, NotVersioned, PermissionDenied, UsageError
+from trainer.runs.store import Conflict, RecordMissing, create_record, open_objects, read_record, run_ids, swap_record
 
 BUCKET = "mayfly-store"
 
@@ -37,6 +37,20 @@ def test_of_two_writers_who_read_the_same_record_one_loses(objects, make_record)
     with pytest.raises(Conflict):
         swap_record(objects, replace(record, owner="second"), etag)
     assert read_record(objects, record.run_id)[0].owner == "first"
+
+
+def test_an_object_that_was_read_and_is_not_found_is_no_conflict(objects, make_record):
+    with pytest.raises(ConnectionFailed, match="was there and is not found now"):
+        swap_record(objects, make_record(), '"an-etag-of-before"')
+    with pytest.raises(RecordMissing, match="is not found now"):
+        read_record(objects, make_record().run_id, seen=True)
+
+
+def test_an_object_without_a_version_is_an_error_that_says_to_wait(access, objects, make_record):
+    bucket = f"{BUCKET}-unversioned-{access.access_key[4:16]}"
+    access.client("s3").create_bucket(Bucket=bucket)
+    with pytest.raises(NotVersioned, match="Wait a quarter of an hour after the first pulumi up"):
+        create_record(open_objects(access, bucket), make_record())
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_ids(objects, make_record):

@@ -19,13 +19,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tests.pieces import piece_of
 from trainer.job import Job, job_of
+from trainer.pieces.piece import Piece
 from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.source import JobData, open_data
-from trainer.train.task import Opened, Task, close_task, open_task, source_of
+from trainer.train.piece import Opened, close_piece, open_piece
+from trainer.train.source import JobData, open_data, read_source
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
@@ -71,9 +73,9 @@ def write_candles() -> WriteCandles:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """One model, as `run_task` left it."""
+    """One model, as `run_piece` left it."""
 
-    task: Task
+    piece: Piece
     job: Job
     data: Path
     out: Path
@@ -90,19 +92,19 @@ def planned(job: Job, data: Path) -> JobData:
     return open_data(job, data, scratch=data)
 
 
-class OneTask:
-    """A roster of one task, which ends up as a file."""
+class OnePiece:
+    """A roster of one piece, which ends up as a file."""
 
-    def __init__(self, task: Task, job: Job, data: Path, out: Path) -> None:
-        self._task, self._job, self._data, self._out = task, job, data, out
+    def __init__(self, piece: Piece, job: Job, data: Path, out: Path) -> None:
+        self._piece, self._job, self._data, self._out = piece, job, data, out
         self._opened: Opened | None = None
         self.done: dict[str, Any] = {}
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         if self._opened is not None:
             return []
-        source = source_of(self._task, self._job, planned(self._job, self._data))
-        self._opened = open_task(self._task, self._job, source)
+        source = read_source(self._piece, self._job, planned(self._job, self._data))
+        self._opened = open_piece(self._piece, self._job, source)
         return [self._opened.run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
@@ -110,15 +112,15 @@ class OneTask:
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
-        self.done = close_task(self._opened, model, self._job, out=self._out, device="cpu")
+        self.done = close_piece(self._opened, model, self._job, out=self._out, device="cpu")
 
 
 @pytest.fixture(scope="session")
-def train_task() -> Callable[..., dict[str, Any]]:
-    """Return a function that trains one task in this process and returns its `model_done` event."""
+def train_piece() -> Callable[..., dict[str, Any]]:
+    """Return a function that trains one piece in this process and returns its `model_done` event."""
 
-    def run(task: Task, job: Job, data: Path, out: Path) -> dict[str, Any]:
-        roster = OneTask(task, job, data, out)
+    def run(piece: Piece, job: Job, data: Path, out: Path) -> dict[str, Any]:
+        roster = OnePiece(piece, job, data, out)
         train_pack(roster, lambda members: form_pack(members, job), job, lambda event: None)
         return roster.done
 
@@ -131,13 +133,11 @@ def train() -> Callable[..., Trained]:
 
     def run(data: Path, out: Path, symbol: str = "SIG-USD", **settings: Any) -> Trained:
         job = job_of(**settings)
-        task = Task(
-            symbol=symbol, family=job.model.name, target=job.target.name, timeframe="1m", estimate=1, seed=job.train.seed
-        )
+        piece = piece_of(job, symbol)
         events: list[dict[str, Any]] = []
-        roster = OneTask(task, job, data, out)
+        roster = OnePiece(piece, job, data, out)
         train_pack(roster, lambda members: form_pack(members, job), job, events.append)
-        return Trained(task=task, job=job, data=data, out=out, done=roster.done, events=events)
+        return Trained(piece=piece, job=job, data=data, out=out, done=roster.done, events=events)
 
     return run
 
@@ -171,7 +171,7 @@ class Training:
     def await_event(self, name: str, *, symbol: str = "", count: int = 1) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
-            found = [event for event in self.events(name) if symbol in ("", event["symbol"])]
+            found = [event for event in self.events(name) if symbol in ("", event["piece"])]
             if len(found) >= count:
                 return found[count - 1]
             assert self.process.poll() is None, self.process.communicate()
@@ -180,8 +180,8 @@ class Training:
 
     def let_it_save(self, *, symbol: str) -> None:
         """Have the next chunk of a model's training saved: `checkpoint_seconds=1` pass while its worker stands still."""
-        pid = [event["pid"] for event in self.events("model_started") if event["symbol"] == symbol][-1]
-        saved = len([event for event in self.events("checkpoint") if event["symbol"] == symbol])
+        pid = [event["pid"] for event in self.events("model_started") if event["piece"] == symbol][-1]
+        saved = len([event for event in self.events("checkpoint") if event["piece"] == symbol])
         os.kill(pid, signal.SIGSTOP)
         time.sleep(1.05)  # the trainer's clock is this machine's, whose speed does not matter here
         os.kill(pid, signal.SIGCONT)

@@ -46,8 +46,8 @@ def run(python: list[str], data: Path, folder: Path, *arguments: str) -> Outcome
     return Outcome(
         exit_code=process.returncode,
         stderr=process.stderr,
-        done={event["symbol"]: event for event in events if event["event"] == "model_done"},
-        reasons={event["symbol"]: event["reason"] for event in events if event["event"] == "model_failed"},
+        done={event["piece"]: event for event in events if event["event"] == "model_done"},
+        reasons={event["piece"]: event["reason"] for event in events if event["event"] == "model_failed"},
         events=events,
         out=folder / "out",
     )
@@ -114,7 +114,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     assert (ended["done"], ended["failed"], ended["retries"]) == (3, 4, 0)
     # A feature that never moves is scaled to nothing, not to NaN.
     card = found.card("STILL-USD")
-    assert 1.0 in card.scaler["std"] and np.isfinite(card.metrics["test"]["log_loss"])
+    assert 1.0 in card.of().scaler["std"] and np.isfinite(card.metrics["test"]["log_loss"])
     if strategy == "lanes":  # the bad ones left no trace in their neighbours
         alone = run(python, tmp_path / "data", tmp_path / "alone", *pack, "--symbols", "GOOD-USD")
         assert alone.card("GOOD-USD").training["history"] == found.card("GOOD-USD").training["history"]

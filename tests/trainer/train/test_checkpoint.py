@@ -75,7 +75,7 @@ def _run(number: int) -> Run:
         return float(loss_for(JOB)(torch.from_numpy(reader.outputs(model, bars.numpy())), labels_TK[bars].double()).mean())
 
     return Run(
-        member=member, symbol=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.train.learning_rate
+        member=member, title=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.train.learning_rate
     )
 
 

@@ -73,7 +73,7 @@ def test_a_card_of_before_there_were_targets_says_the_same(model: str, tmp_path,
     trained = train(tmp_path, tmp_path / "out", **settings)
     tensors, card = load(trained.file)
     architecture = {name: value for name, value in card.architecture.items() if name != "outputs"}
-    scaler = {**card.scaler, **card.fitted, **card.target_settings}
+    scaler = {**card.of().scaler, **card.of().fitted, **card.target_settings}
     nameless = {"target": "", "target_settings": {}, "fitted": {}}
     old = replace(card, architecture=architecture, scaler=scaler, horizon=getattr(trained.job.target, "horizon", 5), **nameless)
     save(tmp_path / "old.safetensors", tensors, old)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.artifacts.card import Card
+from trainer.artifacts.card import Card, CardSeries
 from trainer.artifacts.weights import load, save
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.errors import DataError
@@ -32,16 +32,23 @@ def make_model(path: Path, family: str = "lstm", target: str = "direction") -> C
     card = Card(
         model=f"{family}-{target}_SIG-USD_1m",
         family=family,
-        symbol="SIG-USD",
+        piece="SIG-USD",
+        kind="symbol",
+        series=[
+            CardSeries(
+                symbol="SIG-USD",
+                calendar="24x7",
+                horizon=5,
+                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+                splits={},
+                fitted={} if target == "direction" else FITTED,
+            )
+        ],
         timeframe="1m",
         architecture=architecture,
         features=list(FEATURES),
         features_version=FEATURES_VERSION,
         lookback=settings.bars_seen,
-        horizon=5,
-        calendar="24x7",
-        scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
-        splits={},
         metrics={},
         training={},
         data={},
@@ -51,7 +58,6 @@ def make_model(path: Path, family: str = "lstm", target: str = "direction") -> C
         mayfly="0",
         target=target,
         target_settings={"horizon": 5} if target == "direction" else {"horizon_sessions": 1},
-        fitted={} if target == "direction" else FITTED,
     )
     torch.manual_seed(0)
     save(path, tensors_of(network_of(family).build(architecture)), card)
@@ -118,7 +124,9 @@ def test_a_card_that_does_not_fit_its_tensors_is_one_error(
     card = make_model(path, family, "direction" if family == "lstm" else "volatility")
     if isinstance(changes.get("architecture"), dict):
         changes = {"architecture": {**card.architecture, **changes["architecture"]}}
-    save(path, load(path)[0], replace(card, **changes))
+    of_series = {key: changes[key] for key in changes.keys() & {"calendar", "fitted"}}
+    rest = {key: value for key, value in changes.items() if key not in of_series}
+    save(path, load(path)[0], replace(card, **rest, series=[replace(card.series[0], **of_series)]))
     built_on = devices_of_builds(family, monkeypatch)
     with pytest.raises(DataError, match="has a card that can't be used") as caught:
         predict_file(path, candles)

@@ -94,7 +94,7 @@ def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
         name="m", rows_TF=torch.zeros(200, 1), labels_TK=torch.ones(200, 1), mean_F=torch.zeros(1), std_F=torch.ones(1)
     )
     validate = validation(member, torch.arange(51, 61), job)
-    run = Run(member=member, symbol="S", reads=torch.arange(WINDOWS), validate=validate, learning_rate=job.train.learning_rate)
+    run = Run(member=member, title="S", reads=torch.arange(WINDOWS), validate=validate, learning_rate=job.train.learning_rate)
     events: list[dict[str, Any]] = []
     train(Listed(run), lambda members: pack, job, events.append)
     return run, events
@@ -124,7 +124,7 @@ def test_every_epoch_visits_every_training_window_once_in_another_order():
 def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model():
     run, _ = _train(Scripted([]), epochs=1)
     job = job_of(lookback=2, batch=1, learning_rate=0.8)
-    run = Run(member=run.member, symbol="S", reads=run.reads, validate=run.validate, learning_rate=0.8)
+    run = Run(member=run.member, title="S", reads=run.reads, validate=run.validate, learning_rate=0.8)
     pack = Scripted([], broken=True)
     train(Listed(run), lambda members: pack, job, lambda event: None)
     assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1] and MAX_LOWERED == 3
@@ -142,7 +142,7 @@ def test_progress_is_reported_about_once_a_second():
     ticks = iter(range(1000))
     job = job_of(lookback=2, batch=10, epochs=1)
     run, _ = _train(Scripted([1]), epochs=1)
-    fresh = Run(member=run.member, symbol="S", reads=run.reads, validate=run.validate, learning_rate=1e-3)
+    fresh = Run(member=run.member, title="S", reads=run.reads, validate=run.validate, learning_rate=1e-3)
     events: list[dict[str, Any]] = []
     train(Listed(fresh), lambda members: Scripted([]), job, events.append, clock=lambda: next(ticks) * 0.5)
     progress = [event for event in events if event["event"] == "progress"]
@@ -160,7 +160,7 @@ def _real_run(number: int, job: Job) -> Run:
     last = len(rows_TF) - 60
     validate = validation(member, torch.arange(last, last + 40) + job.model.lookback - 1, job)
     reads = torch.arange(last)
-    return Run(member=member, symbol=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
 
 
 REAL_JOB = job_of(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
@@ -285,7 +285,7 @@ def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
     )
     validate, reads = validation(member, torch.arange(51, 61), job), torch.arange(WINDOWS)
     train(
-        Listed(Run(member=member, symbol="S", reads=reads, validate=validate, learning_rate=job.train.learning_rate)),
+        Listed(Run(member=member, title="S", reads=reads, validate=validate, learning_rate=job.train.learning_rate)),
         lambda members: pack,
         job,
         lambda event: None,

@@ -64,8 +64,8 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
         os.kill(training.await_event("model_started", symbol="BIG-USD", count=count)["pid"], signal.SIGKILL)
     assert training.end() == 100
     (failed,) = training.events("model_failed")
-    assert failed["symbol"] == "BIG-USD" and "signal 9" in failed["reason"]
-    assert [event["symbol"] for event in training.events("model_done")] == ["LOW-USD"]
+    assert failed["piece"] == "BIG-USD" and "signal 9" in failed["reason"]
+    assert [event["piece"] for event in training.events("model_done")] == ["LOW-USD"]
     assert [path.name for path in training.out.glob("*.safetensors")] == ["lstm-direction_LOW-USD_1m.safetensors"]
     ended = training.events("ended")[0]
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
@@ -77,13 +77,13 @@ def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_
         pids = {training.await_event("model_started", symbol=symbol, count=count)["pid"] for symbol in ("BIG-USD", "LOW-USD")}
         assert len(pids) == 1
         os.kill(pids.pop(), signal.SIGKILL)
-    first = training.await_event("retry", count=4)["symbol"]  # now one by one
+    first = training.await_event("retry", count=4)["piece"]  # now one by one
     alone = [training.await_event("model_started", count=5)]
-    assert alone[0]["symbol"] == "BIG-USD" and first in ("BIG-USD", "LOW-USD")
+    assert alone[0]["piece"] == "BIG-USD" and first in ("BIG-USD", "LOW-USD")
     os.kill(alone[0]["pid"], signal.SIGKILL)
     os.kill(training.await_event("model_started", count=6)["pid"], signal.SIGKILL)
     assert training.end() == 100
-    assert [event["symbol"] for event in training.events("model_failed")] == ["BIG-USD", "LOW-USD"]
+    assert [event["piece"] for event in training.events("model_failed")] == ["BIG-USD", "LOW-USD"]
     assert training.events("ended")[0]["retries"] == 4
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.pieces import piece_of
 from trainer.artifacts.card import read_card
 from trainer.data.feature_names import FEATURES
 from trainer.data.reading import read_candles
@@ -46,14 +47,14 @@ def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_th
     keys = {"model": model, "target": "direction", "dropout": 0.0, "horizon": 1, "epochs": 4, "learning_rate": 1e-2, **settings}
     trained = train(tmp_path, tmp_path / "out", **keys, columns="hint", features="none")
     card = read_card(trained.file)
-    assert (card.features, card.columns, len(card.scaler["mean"])) == (["hint"], ["hint"], 1)
+    assert (card.features, card.columns, len(card.of().scaler["mean"])) == (["hint"], ["hint"], 1)
     assert card.metrics["test"]["auc"] > 0.95
     predictions = predict_file(trained.file, file)
     candles = read_candles(file)["SIG-USD"]
     rows = {
         str(bar): row for row, bar in enumerate(np.datetime_as_string(candles.timestamp.astype("datetime64[ns]"), unit="s"))
     }
-    first, last = (rows[card.splits["test"][end].rstrip("Z")] for end in ("first", "last"))
+    first, last = (rows[card.of().splits["test"][end].rstrip("Z")] for end in ("first", "last"))
     scored = [(rows[one.bar.rstrip("Z")], one.values["probability"]) for one in predictions]
     inside = [(row, chance) for row, chance in scored if first <= row < last and candles.close[row] != candles.close[row + 1]]
     labels = np.array([[float(candles.close[row + 1] > candles.close[row])] for row, _ in inside])
@@ -81,7 +82,7 @@ def test_a_checkpoint_belongs_to_the_values_of_its_columns(tmp_path):
 
     def mark(**keys: str) -> str:
         job = with_settings(OWN, **keys)
-        return read_source("SIG-USD", job, open_data(job, tmp_path, scratch=tmp_path), code_sha256="c").mark
+        return read_source(piece_of(job), job, open_data(job, tmp_path, scratch=tmp_path)).origin.mark
 
     before, with_ours = mark(), mark(features="all")
     values = table.column("hint").to_numpy().copy()

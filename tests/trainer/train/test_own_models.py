@@ -104,7 +104,7 @@ def run_of(number: int, job: Job) -> Run:
     def validate(model: nn.Module) -> float:
         return float(loss_for(job)(torch.from_numpy(reader.outputs(model, bars)), labels_TK[bars].double()).mean())
 
-    return Run(member=member, symbol=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -6,13 +6,14 @@ import json
 
 import pytest
 
+from tests.pieces import piece_of
 from trainer.artifacts.card import read_card
 from trainer.errors import DataError
 from trainer.job import job_of
 from trainer.plan.document import read_plan
 from trainer.train import source as sources
+from trainer.train.piece import kept
 from trainer.train.source import open_data
-from trainer.train.task import Task, kept
 
 
 def test_a_training_follows_the_plan_of_another_and_leaves_no_arrays(tmp_path, write_candles, start):
@@ -38,7 +39,7 @@ def test_a_training_follows_the_plan_of_another_and_leaves_no_arrays(tmp_path, w
 def test_whether_a_model_is_finished_is_asked_before_a_bar_is_read(planted, monkeypatch):
     data = open_data(planted.job, planted.data, scratch=planted.data)
     monkeypatch.setattr(sources, "read_parts", lambda *_, **__: pytest.fail("bars are read"))
-    done = kept(planted.task, planted.job, data, out=planted.out)
+    done = kept(planted.piece, planted.job, data, out=planted.out)
     assert done is not None and done["sha256"] == planted.done["sha256"]
 
 
@@ -47,6 +48,5 @@ def test_a_symbol_that_planning_refused_is_refused_in_the_same_words(tmp_path, w
     write_candles(tmp_path, "BBB-USD", bars=100)
     job = job_of(batch=64, lookback=20)
     data = open_data(job, tmp_path, scratch=tmp_path)
-    task = Task(symbol="BBB-USD", family="lstm", timeframe="1m", estimate=0, seed=0)
     with pytest.raises(DataError, match="BBB-USD has 100 bars .one label needs"):
-        kept(task, job, data, out=tmp_path)
+        kept(piece_of(job, "BBB-USD"), job, data, out=tmp_path)

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from tests.pieces import piece_of
 from trainer.errors import DataError
 from trainer.job import job_of
-from trainer.train.source import Source, open_data
+from trainer.pieces.piece import Piece
+from trainer.train.source import Source, open_data, read_source
 from trainer.train.staging import Staging, stages
-from trainer.train.task import Task, source_of
 
 JOB = job_of(batch=64, lookback=20, folds=2)
 
 
-def _task(symbol: str) -> Task:
-    return Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=0)
+def _piece(symbol: str) -> Piece:
+    return piece_of(JOB, symbol)
 
 
 def _taken(staging: Staging, symbol: str) -> Source:
@@ -37,11 +38,11 @@ class Reader:
         self.go, self.begun = threading.Event(), threading.Event()
         self.go.set()
 
-    def __call__(self, task: Task) -> Source:
+    def __call__(self, piece: Piece) -> Source:
         self.begun.set()
         self.go.wait()
-        self.read.append(task.symbol)
-        return source_of(task, JOB, self._data)
+        self.read.append(piece.source)
+        return read_source(piece, JOB, self._data)
 
 
 @pytest.fixture
@@ -53,55 +54,57 @@ def reader(tmp_path: Path, write_candles: Any) -> Reader:
 
 def test_what_was_staged_is_read_once_and_handed_over_once(reader):
     staging = Staging(reader)
-    staging.stage(_task("A-USD"))
-    staging.stage(_task("A-USD"))
-    assert _taken(staging, "A-USD").symbol == "A-USD" and reader.read == ["A-USD"]
+    staging.stage(_piece("A-USD"))
+    staging.stage(_piece("A-USD"))
+    assert _taken(staging, "A-USD").name == "A-USD" and reader.read == ["A-USD"]
     assert staging.claim("A-USD") is None and staging.claim("") is None
 
 
 def test_what_was_claimed_is_not_dropped_when_the_next_is_staged(reader):
     staging = Staging(reader)
     reader.go.clear()
-    staging.stage(_task("A-USD"))
+    staging.stage(_piece("A-USD"))
     claimed = staging.claim("A-USD")
-    staging.stage(_task("B-USD"))
+    staging.stage(_piece("B-USD"))
     reader.go.set()
-    assert claimed is not None and claimed.result().symbol == "A-USD"
-    assert _taken(staging, "B-USD").symbol == "B-USD" and reader.read == ["A-USD", "B-USD"]
+    assert claimed is not None and claimed.result().name == "A-USD"
+    assert _taken(staging, "B-USD").name == "B-USD" and reader.read == ["A-USD", "B-USD"]
 
 
 def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
     staging = Staging(reader)
     reader.go.clear()
-    staging.stage(_task("A-USD"))
+    staging.stage(_piece("A-USD"))
     reader.begun.wait()
-    staging.stage(_task("B-USD"))
+    staging.stage(_piece("B-USD"))
     assert staging.claim("A-USD") is None
     reader.go.set()
-    assert _taken(staging, "B-USD").symbol == "B-USD"
-    staging.stage(_task("A-USD"))
+    assert _taken(staging, "B-USD").name == "B-USD"
+    staging.stage(_piece("A-USD"))
     staging.stage(None)
     assert staging.claim("A-USD") is None
 
 
 def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
     staging = Staging(reader)
-    staging.stage(_task("A-USD"))
-    staged, plain = _taken(staging, "A-USD"), source_of(_task("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path))
-    assert staged.mark == plain.mark
-    for one, other in zip(staged.folds, plain.folds, strict=True):
+    staging.stage(_piece("A-USD"))
+    staged, plain = _taken(staging, "A-USD"), read_source(_piece("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path))
+    assert staged.origin.mark == plain.origin.mark
+    assert staged.folds.keys() == plain.folds.keys() == {1, 2}
+    for fold in staged.folds:
+        (one,), (other,) = staged.folds[fold].series, plain.folds[fold].series
         for name in ("rows_TF", "mean_F", "std_F"):
             assert torch.equal(getattr(one, name), getattr(other, name))
         assert torch.equal(one.train_labels_TK.nan_to_num(-1), other.train_labels_TK.nan_to_num(-1))
         assert all(torch.equal(one.starts[span], other.starts[span]) for span in one.starts)
 
 
-def test_bad_data_is_said_when_the_task_arrives_and_not_before(tmp_path):
-    def read(task: Task) -> Source:
-        raise DataError(f"{task.symbol} has 3 bars", do="Bring more.")
+def test_bad_data_is_said_when_the_piece_arrives_and_not_before(tmp_path):
+    def read(piece: Piece) -> Source:
+        raise DataError(f"{piece.source} has 3 bars", do="Bring more.")
 
     staging = Staging(read)
-    staging.stage(_task("A-USD"))
+    staging.stage(_piece("A-USD"))
     with pytest.raises(DataError, match="A-USD has 3 bars"):
         _taken(staging, "A-USD")
     assert staging.claim("A-USD") is None

@@ -8,9 +8,8 @@ import pytest
 
 from trainer.data.settings import DataSettings
 from trainer.job import job_of
-from trainer.train.source import open_data, source_gib
+from trainer.train.source import open_data, read_source, source_gib
 from trainer.train.survey import survey
-from trainer.train.task import source_of
 
 SMALL = job_of(batch=64, lookback=20)
 
@@ -19,10 +18,10 @@ def test_a_worker_opens_the_files_of_its_symbol_and_no_other(tmp_path, write_can
     for symbol in ("A-USD", "B-USD"):
         write_candles(tmp_path, symbol, bars=1000)
     data = open_data(SMALL, tmp_path, scratch=tmp_path)
-    first, second = survey(SMALL, data.plan).tasks
-    assert [part.file for part in data.parts[second.symbol]] == ["B-USD_1m_2024-2024.parquet"]
+    first, second = survey(SMALL, data.plan).pieces
+    assert [part.file for part in data.parts[second.series[0]]] == ["B-USD_1m_2024-2024.parquet"]
     (tmp_path / "B-USD_1m_2024-2024.parquet").write_bytes(b"spoilt meanwhile")
-    assert source_of(first, SMALL, data).symbol == "A-USD"
+    assert read_source(first, SMALL, data).name == "A-USD"
 
 
 def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, write_candles):
@@ -34,12 +33,12 @@ def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, w
     pq.write_table(pa.concat_tables(tables), tmp_path / "all_1m.parquet")
     (tmp_path / "scratch").mkdir()
     data = open_data(SMALL, tmp_path, scratch=tmp_path / "scratch")
-    task = survey(SMALL, data.plan).tasks[0]
-    assert task.source_gib == source_gib(bars=1000, rows=1000, folds=1)
+    piece = survey(SMALL, data.plan).pieces[0]
+    assert piece.memory_gib == source_gib(bars=1000, rows=1000, folds=1)
     (tmp_path / "all_1m.parquet").unlink()
-    source = source_of(task, SMALL, data)
-    assert source.data["files"] == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
-    assert (source.symbol, source.data["bars"]) == ("A-USD", 1000)
+    source = read_source(piece, SMALL, data)
+    assert list(source.origin.files) == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
+    assert (source.name, source.origin.entries[0].bars) == ("A-USD", 1000)
 
 
 def test_the_formula_counts_what_it_says():

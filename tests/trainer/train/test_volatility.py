@@ -34,9 +34,11 @@ from trainer.train.evaluation import evaluate
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
+from trainer.train.piece import run_of
 from trainer.train.predict import predict_file
 from trainer.train.prepare import SymbolData, prepare
-from trainer.train.task import run_of, scores_for
+from trainer.train.scores import score_series
+from trainer.train.series import alone
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +108,7 @@ class OneRun:
 
 
 def trained(data: SymbolData, job: Job) -> tuple[nn.Module, Run]:
-    run = run_of(data, job, model="tcn_VOL-USD_2h", seed=job.train.seed)
+    run = run_of(alone(data), job, model="tcn_VOL-USD_2h", seed=job.train.seed)
     roster = OneRun(run)
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
@@ -122,7 +124,7 @@ def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(see
     told = np.array([0.5 * np.log(np.sum(size[bar + 1 : bar + 1 + SESSION] ** 2)) for bar in bars])
     attainable = float(np.corrcoef(told, labels)[0, 1])
     model, _ = trained(data, job)
-    scores = scores_for(model, data, job)[1]["test"]
+    scores = score_series(model, data, job).scores["test"]
     with capsys.disabled():
         beside = ", ".join(f"{name} {found['correlation'] or 0:.3f}" for name, found in scores["baselines"].items())
         print(f"\n  seed {seed}: correlation {scores['correlation']:.3f} of {attainable:.3f} attainable, beside {beside}")
@@ -220,7 +222,7 @@ def test_the_card_tells_what_was_made(model_file):
         "dropout": 0.1,
         "outputs": 1,
     }
-    assert (card.family, card.lookback, card.horizon, card.target_settings["horizon_sessions"]) == ("tcn", 29, SESSION, 1)
+    assert (card.family, card.lookback, card.of().horizon, card.target_settings["horizon_sessions"]) == ("tcn", 29, SESSION, 1)
     assert card.data["synthetic"] and card.data["holes"] == 1
     assert card.metrics == done["metrics"]
     assert card.metrics["test"]["baselines"].keys() == {"mean", "trailing", "har"}
@@ -230,7 +232,7 @@ def test_predict_reproduces_the_metrics_of_the_card(model_file):
     file, data, done = model_file
     card = read_card(file)
     told = {found.bar: found.values["volatility"] for found in predict_file(file, data)}
-    labels, bars = _scored(data, card.splits["test"])
+    labels, bars = _scored(data, card.of().splits["test"])
     forecast = np.log([told[bar] for bar in bars])
     again = volatility_metrics(Volatility(), forecast, labels)
     for name in ("n", "correlation", "qlike", "mse"):

@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
-from trainer.artifacts.names import label
 
 LINE_SECONDS = 10.0  # between progress lines of one model where there is no terminal
 
@@ -55,14 +53,12 @@ class Story:
         self._latest: dict[str, dict[str, Any]] = {}  # progress by model
         self._told: dict[str, float] = {}
         self._total = self._ended = 0
-        self._labels: dict[str, str] = {}  # what a model is called here
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event."""
         name, model = event["event"], event.get("model", "")
         if name == "started":
-            self._total, self._labels = len(event["models"]), _labels(event["models"])
-        event = {**event, "symbol": self._labels.get(model, event.get("symbol"))}
+            self._total = len(event["models"])
         if name == "progress":
             self._latest[model] = event
             self._progress(event)
@@ -95,7 +91,7 @@ class Story:
         speed = sum({event["worker"]: event["rate"] for event in self._latest.values()}.values())
         unit = next((event["unit"] for event in self._latest.values()), "windows")
         filled = round(20 * done)
-        names = "  ".join(f"{self._latest[model]['symbol']} {share:.0%}" for model, share in shares.items())
+        names = "  ".join(f"{self._latest[model]['piece']} {share:.0%}" for model, share in shares.items())
         bar = "#" * filled + "." * (20 - filled)
         return f"[{bar}] {self._ended}/{self._total} models  {rate_text(speed, unit)}  {names}"[:118]
 
@@ -110,15 +106,6 @@ def rate_text(rate: float, unit: str) -> str:
     return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"
 
 
-def _labels(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what each model is called: its symbol, with fold and seed where the symbol has several."""
-    count = Counter(item["symbol"] for item in models)
-    return {
-        item["model"]: label(item["symbol"], fold=item["fold"], seed=item["seed"], models_per_symbol=count[item["symbol"]])
-        for item in models
-    }
-
-
 def _share(event: dict[str, Any]) -> float:
     return float((event["epoch"] - 1 + event["step"] / event["steps"]) / event["epochs"])
 
@@ -126,7 +113,7 @@ def _share(event: dict[str, Any]) -> float:
 def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
-    return f"{event['symbol']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}"
+    return f"{event['piece']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}"
 
 
 def _started_line(event: dict[str, Any]) -> str:
@@ -158,31 +145,31 @@ def _worker_started_line(event: dict[str, Any]) -> str:
 
 def _epoch_line(event: dict[str, Any]) -> str:
     return (
-        f"{event['symbol']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
+        f"{event['piece']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
     )
 
 
 def _done_line(event: dict[str, Any]) -> str:
-    return f"{event['symbol']}  done  test: {'  '.join(shown(event['metrics']))}"
+    return f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
 
 
 def _retry_line(event: dict[str, Any]) -> str:
-    return f"{event['symbol']}  tried again: {event['reason']}"
+    return f"{event['piece']}  tried again: {event['reason']}"
 
 
 def _resumed_line(event: dict[str, Any]) -> str:
-    return f"{event['symbol']}  resumed in epoch {event['epoch']} after {event['visited']:,} {event['unit']}"
+    return f"{event['piece']}  resumed in epoch {event['epoch']} after {event['visited']:,} {event['unit']}"
 
 
 def _checkpoint_line(event: dict[str, Any]) -> str:
     held_up = event["snapshot_seconds"] + event["waited_seconds"]
     return (
-        f"{event['symbol']}  checkpoint: training held up {held_up:.4f} s, written beside it in {event['write_seconds']:.3f} s"
+        f"{event['piece']}  checkpoint: training held up {held_up:.4f} s, written beside it in {event['write_seconds']:.3f} s"
     )
 
 
 def _checkpoint_failed_line(event: dict[str, Any]) -> str:
-    return f"{event['symbol']}  has no checkpoint: {event['reason']}"
+    return f"{event['piece']}  has no checkpoint: {event['reason']}"
 
 
 def _trace_line(event: dict[str, Any]) -> str:
@@ -190,7 +177,7 @@ def _trace_line(event: dict[str, Any]) -> str:
 
 
 def _failed_line(event: dict[str, Any]) -> str:
-    return f"{event['symbol']}  failed: {event['reason']}"
+    return f"{event['piece']}  failed: {event['reason']}"
 
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {

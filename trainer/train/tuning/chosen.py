@@ -54,7 +54,7 @@ def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
 
     The estimate goes by the rate measured for the job's shape on this machine, else by the profile's.
     """
-    profile, symbols = site.profile.profile, found.data["symbols"].values()
+    profile, pieces = site.profile.profile, [piece for piece in found.pieces if piece.bars and not piece.runner]
     limit = 0
     if job.model.reads == WINDOWS:
         limit = batch_limit(
@@ -62,14 +62,14 @@ def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
             job,
             memory_gib=site.profile.memory_gib,
             features=len(job.data.inputs),
-            bars=max(int(summary["bars"]) for summary in symbols),
-            windows=min(fold["train"] for summary in symbols for fold in summary["folds"]),
+            bars=max((piece.bars for piece in pieces), default=0),
+            windows=min((piece.windows for piece in pieces), default=0),
             timeframe=found.data["timeframe"],
         )
     rate = rate_of(profile, job, known_here(profile.key, job, torch=torch.__version__), torch=torch.__version__)
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
-    visits = sum(task.estimate for task in found.tasks)
-    return visits / rate.with_models(len(found.tasks) / devices) / devices, limit
+    visits = sum(piece.estimate for piece in pieces)
+    return visits / rate.with_models(len(found.pieces) / devices) / devices, limit
 
 
 def choose_way(
@@ -106,7 +106,7 @@ def choose_way(
     way = with_settings(way, batch=_batch(job, way, resumed, limit))
     if kind == "cuda":
         given = with_settings(job, batch=way.train.batch, strategy=way.train.strategy)
-        way = placed(given, site, tuned=way, symbols=found.data["symbols"], entry=entry)
+        way = placed(given, site, tuned=way, bars=max(piece.bars for piece in found.pieces), entry=entry)
     way = concrete(way, kind)
     if entry is None:  # then less than the usual slice is what fits by the formula
         usual = concrete(with_settings(job, batch=way.train.batch), kind)
@@ -120,10 +120,10 @@ def choose_way(
     return Chosen(job=way, choice={**choice, "torch": torch.__version__, "from": where})
 
 
-def placed(job: Job, site: Site, *, tuned: Job, symbols: Mapping[str, Mapping[str, Any]], entry: Entry | None = None) -> Job:
+def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None = None) -> Job:
     """Return the tuned job as it fits one GPU of the site: `pack`, `micro_batch` and activation checkpointing.
 
-    What `job` itself names stands. `symbols` is the survey's summary of each. Without an entry the memory formula decides.
+    What `job` itself names stands. `bars` are those of the longest piece. Without an entry the memory formula decides.
     Raises UsageError if one model is too large.
     """
     size = fit(
@@ -131,7 +131,7 @@ def placed(job: Job, site: Site, *, tuned: Job, symbols: Mapping[str, Mapping[st
         job,
         memory_gib=site.profile.memory_gib / site.workers_per_gpu,
         features=len(job.data.inputs),
-        bars=max(int(summary["bars"]) for summary in symbols.values()),
+        bars=bars,
         tuned=tuned,
         measured_gib=entry["memory_per_model_gib"] if entry else 0.0,
     )

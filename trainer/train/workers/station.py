@@ -14,8 +14,8 @@ import torch
 from trainer import environment
 from trainer.gpu_profiles.memory import GIB, PROCESS_GIB
 from trainer.job import Job
+from trainer.pieces.piece import Piece
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.task import Task
 from trainer.train.workers.affinity import allowed_cores, core_list, cores_near_gpu, cores_of_worker, stay_on
 
 # For how many loops a thread of OpenMP (GNU's, which torch brings) waits awake for the others. Left alone they do so for long:
@@ -34,21 +34,21 @@ class Station:
     sharing: int = 1  # workers on the same GPU, itself included
 
 
-def threads_of(job: Job, tasks: Sequence[Task], *, num_workers: int, cores: int) -> dict[str, int]:
+def threads_of(job: Job, pieces: Sequence[Piece], *, num_workers: int, cores: int) -> dict[str, int]:
     """Return how many threads each model, by name, trains with on a CPU.
 
     One, where there is a model for each core, for more would only wait for each other. Where models are fewer than cores, each
     gets its worker's share of them; and so does what is left over for the end, the shortest models, when the others are done.
     Which model gets how many follows from the job and the machine and not from the clock: other sums may round otherwise.
     """
-    threads = {task.model: 1 for task in tasks}
+    threads = {piece.name: 1 for piece in pieces}
     if not job.model.gains_from_threads or job.train.pack > 1:
         return threads
-    if len(tasks) < cores:
+    if len(pieces) < cores:
         return dict.fromkeys(threads, max(1, cores // num_workers))
-    left = len(tasks) % cores if num_workers == cores else 0
-    for task in sorted(tasks, key=lambda task: (task.estimate, task.model))[:left]:
-        threads[task.model] = cores // left
+    left = len(pieces) % cores if num_workers == cores else 0
+    for piece in sorted(pieces, key=lambda piece: (piece.estimate, piece.name))[:left]:
+        threads[piece.name] = cores // left
     return threads
 
 

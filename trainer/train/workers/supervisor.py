@@ -1,6 +1,6 @@
-"""The one supervisor: a queue of models, a process for each worker, a second chance for models whose worker died.
+"""The one supervisor: a queue of pieces, a process for each worker, a second chance for models whose worker died.
 
-Owns the processes: who trains what, what starts again, who is told what to read ahead. The order of work is `task_queue`,
+Owns the processes: who trains what, what starts again, who is told what to read ahead. The order of work is `piece_queue`,
 what a worker does is `worker`.
 """
 
@@ -17,12 +17,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
 from trainer.train.staging import stages
-from trainer.train.task import Task
 from trainer.train.workers.devices import default_workers, device_of
+from trainer.train.workers.piece_queue import PieceQueue
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
-from trainer.train.workers.task_queue import TaskQueue
 from trainer.train.workers.worker import ReadAhead, WorkerSettings, work
 
 Emit = Callable[[dict[str, Any]], None]
@@ -42,16 +42,16 @@ class _Worker:
     number: int
     process: BaseProcess
     connection: Connection
-    tasks: dict[str, Task] = field(default_factory=dict)  # what it trains now, by model
+    pieces: dict[str, Piece] = field(default_factory=dict)  # what it trains now, by name
     alone: bool = False  # it trains one model that must have no neighbours
     crash: str = ""
-    last: str = ""  # symbol of the task given last: its rows stay there
-    staged: str = ""  # symbol that it was told to read ahead
+    last: str = ""  # source of the piece given last: its rows stay there
+    staged: str = ""  # source that it was told to read ahead
 
     @property
     def held(self) -> set[str]:
-        """Return the symbols whose rows lie there."""
-        return {self.last, *(task.symbol for task in self.tasks.values())} - {""}
+        """Return the sources whose rows lie there."""
+        return {self.last, *(piece.source for piece in self.pieces.values())} - {""}
 
 
 def worker_context(kind: str) -> Any:
@@ -69,7 +69,7 @@ def worker_context(kind: str) -> Any:
 
 
 class Supervisor:
-    """Train tasks on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every worker at once.
+    """Train pieces on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every worker at once.
 
     When a worker dies, the models it was training start again together, once. If they die again, each goes alone, once.
     A model that was alone from the first is reported when it dies a second time.
@@ -80,10 +80,10 @@ class Supervisor:
         self._settings, self._emit = settings, emit
         self._context = worker_context(kind)
         self._workers: dict[int, _Worker] = {}
-        self._queue = TaskQueue(())
+        self._queue = PieceQueue(())
         self._stages = stages(settings.job, kind=kind, num_workers=num_workers, cores=num_cores())
-        self._again_together: deque[tuple[Task, ...]] = deque()
-        self._again_alone: deque[Task] = deque()
+        self._again_together: deque[tuple[Piece, ...]] = deque()
+        self._again_alone: deque[Piece] = deque()
         self._deaths: Counter[str] = Counter()
         self._had_neighbours: set[str] = set()
         self._outcome = Outcome()
@@ -94,17 +94,17 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, tasks: Iterable[Task]) -> Outcome:
-        """Train every task, longest first; return when each is done or has failed."""
-        tasks = list(tasks)
+    def run(self, pieces: Iterable[Piece]) -> Outcome:
+        """Train every piece, longest first; return when each is done or has failed."""
+        pieces = list(pieces)
         if self._kind == "cpu":
-            threads = threads_of(self._settings.job, tasks, num_workers=self._num_workers, cores=num_cores())
-            tasks = [replace(task, threads=threads[task.model]) for task in tasks]
-        self._queue = TaskQueue(tasks)
+            threads = threads_of(self._settings.job, pieces, num_workers=self._num_workers, cores=num_cores())
+            pieces = [replace(piece, threads=threads[piece.name]) for piece in pieces]
+        self._queue = PieceQueue(pieces)
         while True:
             self._hand_out()
             self._send_ahead()
-            if not any(worker.tasks for worker in self._workers.values()):
+            if not any(worker.pieces for worker in self._workers.values()):
                 return self._outcome
             self._listen()
 
@@ -121,59 +121,59 @@ class Supervisor:
         """Fill free places: first what starts again, then the queue, one model to each worker in turn so that none waits."""
         for number in range(self._num_workers):
             if self._again_together and self._idle(number):
-                for task in self._again_together.popleft():
-                    self._give(number, task)
+                for piece in self._again_together.popleft():
+                    self._give(number, piece)
             elif self._again_alone and self._idle(number):
                 self._give(number, self._again_alone.popleft())
                 self._workers[number].alone = True
         for occupied in range(self._places):
             for number in range(self._num_workers):
                 worker = self._workers.get(number)
-                training = len(worker.tasks) if worker else 0
+                training = len(worker.pieces) if worker else 0
                 if len(self._queue) and training == occupied and not (worker and worker.alone):
                     staged = worker.staged if worker else ""
-                    task = self._queue.take(
+                    piece = self._queue.take(
                         held=worker.held if worker else (), staged=staged, elsewhere=self._elsewhere(number)
                     )
-                    self._give(number, task)
+                    self._give(number, piece)
 
     def _elsewhere(self, number: int) -> set[str]:
-        """Return the symbols that other workers hold or read ahead."""
+        """Return the sources that other workers hold or read ahead."""
         others = [worker for worker in self._workers.values() if worker.number != number]
-        return {symbol for worker in others for symbol in (*worker.held, worker.staged)}
+        return {source for worker in others for source in (*worker.held, worker.staged)}
 
     def _send_ahead(self) -> None:
         """Tell each worker that trains what to read meanwhile, where that has changed. It binds nobody."""
         for worker in self._workers.values() if self._stages else ():
             if worker.staged and self._queue.has(worker.staged):
                 continue
-            task = self._ahead_of(worker)
-            symbol = task.symbol if task is not None else ""
-            if symbol != worker.staged:
-                worker.staged = symbol
+            piece = self._ahead_of(worker)
+            source = piece.source if piece is not None else ""
+            if source != worker.staged:
+                worker.staged = source
                 with suppress(OSError):  # it died: `_listen` sees that
-                    worker.connection.send(ReadAhead(task=task))
+                    worker.connection.send(ReadAhead(piece=piece))
 
-    def _ahead_of(self, worker: _Worker) -> Task | None:
+    def _ahead_of(self, worker: _Worker) -> Piece | None:
         """Return what a worker would train next, if that is to be read: nobody holds it, and it is not too large."""
-        if not len(self._queue) or not worker.tasks:
+        if not len(self._queue) or not worker.pieces:
             return None
         elsewhere = self._elsewhere(worker.number)
-        task = self._queue.peek(held=worker.held, elsewhere=elsewhere)
-        there = task.symbol in worker.held or task.symbol in elsewhere
-        return None if there or task.source_gib > self._settings.job.train.stage_gib else task
+        piece = self._queue.peek(held=worker.held, elsewhere=elsewhere)
+        there = piece.source in worker.held or piece.source in elsewhere
+        return None if there or piece.memory_gib > self._settings.job.train.stage_gib else piece
 
     def _idle(self, number: int) -> bool:
-        return number not in self._workers or not self._workers[number].tasks
+        return number not in self._workers or not self._workers[number].pieces
 
-    def _give(self, number: int, task: Task) -> None:
+    def _give(self, number: int, piece: Piece) -> None:
         worker = self._workers.get(number) or self._start(number)
-        worker.tasks[task.model] = task
-        worker.last = task.symbol
-        if worker.staged == task.symbol:
+        worker.pieces[piece.name] = piece
+        worker.last = piece.source
+        if worker.staged == piece.source:
             worker.staged = ""
-        with suppress(OSError):  # it died while idle: `_listen` sees that and tries the task again
-            worker.connection.send(task)
+        with suppress(OSError):  # it died while idle: `_listen` sees that and tries the piece again
+            worker.connection.send(piece)
 
     def _start(self, number: int) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -216,8 +216,8 @@ class Supervisor:
         self._emit(event)
         if kind in ("model_done", "model_failed"):
             (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
-            del worker.tasks[event["model"]]
-            worker.alone = worker.alone and bool(worker.tasks)
+            del worker.pieces[event["model"]]
+            worker.alone = worker.alone and bool(worker.pieces)
 
     def _bury(self, worker: _Worker) -> None:
         """Clear away a dead worker, and give its models another chance or report them."""
@@ -226,14 +226,14 @@ class Supervisor:
         worker.process.join()
         worker.connection.close()
         reason = worker.crash or _cause(worker.process.exitcode)
-        self._deaths.update(worker.tasks.keys())
-        if len(worker.tasks) > 1:
-            self._had_neighbours.update(worker.tasks)
+        self._deaths.update(worker.pieces.keys())
+        if len(worker.pieces) > 1:
+            self._had_neighbours.update(worker.pieces)
         retries = self._settings.job.train.retries
         together = []
-        for model, task in worker.tasks.items():
+        for model, piece in worker.pieces.items():
             chances = retries + (retries > 0 and model in self._had_neighbours)
-            event = {**task.identity, "worker": worker.number, "reason": reason}
+            event = {**piece.identity, "worker": worker.number, "reason": reason}
             if self._deaths[model] > chances:
                 self._outcome.failed[model] = {"event": "model_failed", **event}
                 self._emit(self._outcome.failed[model])
@@ -241,9 +241,9 @@ class Supervisor:
             self._outcome.retries += 1
             self._emit({"event": "retry", **event})
             if self._deaths[model] <= retries:
-                together.append(task)
+                together.append(piece)
             else:
-                self._again_alone.append(task)
+                self._again_alone.append(piece)
         if together:
             self._again_together.append(tuple(together))
 

@@ -1,7 +1,7 @@
 """A worker: the process that owns one device (or one core) and trains the models that the supervisor hands out.
 
 It ends when the supervisor does, however that ends: a thread waits for the supervisor's death and ends this process at once.
-Another thread listens to the supervisor, so that the next symbol is read (`staging.py`) while this one trains.
+Another thread listens to the supervisor, so that the next source is read (`staging.py`) while this one trains.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ import torch
 
 from trainer.errors import DataError, TrainerError
 from trainer.job import Job
+from trainer.pieces.piece import Piece
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
-from trainer.train.source import JobData, Source, Sources, on_device
+from trainer.train.piece import Opened, close_piece, kept, open_piece
+from trainer.train.runner import run_piece
+from trainer.train.source import JobData, Source, Sources, on_device, read_source
 from trainer.train.staging import Staging
-from trainer.train.task import Opened, Task, close_task, kept, open_task, source_of
 from trainer.train.workers.parent import end_with_the_parent
 from trainer.train.workers.station import Station, settle
 
@@ -49,14 +51,14 @@ class WorkerSettings:
 class ReadAhead:
     """A message to a worker: what it will probably train next, and may prepare meanwhile; None: nothing."""
 
-    task: Task | None
+    piece: Piece | None
 
 
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
-    """Train the tasks that arrive on `connection` until the supervisor ends this process; send events.
+    """Train the pieces that arrive on `connection` until the supervisor ends this process; send events.
 
     The first event is `worker_started`, where the worker was given cores or memory of its own. The last event of a
-    task is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
+    piece is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
     """
     end_with_the_parent()
     # Ctrl-C reaches the whole terminal group; what it means is the supervisor's decision.
@@ -93,14 +95,14 @@ def _former(
 
 @dataclass(frozen=True, kw_only=True)
 class _Arrival:
-    """A task, and its symbol's source where that was staged."""
+    """A piece, and its source where that was staged."""
 
-    task: Task
+    piece: Piece
     staged: Future[Source] | None
 
 
 class _Desk:
-    """The worker's end of the pipe: tasks come in as runs, models go out as files and events."""
+    """The worker's end of the pipe: pieces come in as runs, models go out as files and events."""
 
     def __init__(self, station: Station, settings: WorkerSettings, connection: Connection) -> None:
         self._device, self._settings, self._connection = station.device, settings, connection
@@ -121,33 +123,36 @@ class _Desk:
             self._connection.send({**event, **self._identity})
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        """See `loop.Roster`. The supervisor sends no more tasks than there are places.
+        """See `loop.Roster`. The supervisor sends no more pieces than there are places.
 
-        While others train, a task whose symbol is being staged waits until that is ready, so that they need not.
+        While others train, a piece whose source is being staged waits until that is ready, so that they need not.
         """
         runs: list[Run] = []
         while len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None:
-            task = arrival.task
-            threads = {"threads": task.threads} if task.threads > 1 else {}
-            self.report({"event": "model_started", **task.identity, "staged": arrival.staged is not None, **threads})
-            torch.set_num_threads(task.threads)  # of its reading and its scores, too
+            piece = arrival.piece
+            threads = {"threads": piece.threads} if piece.threads > 1 else {}
+            self.report({"event": "model_started", **piece.identity, "staged": arrival.staged is not None, **threads})
+            torch.set_num_threads(piece.threads)  # of its reading and its scores, too
             try:
-                if done := self._kept(task):
-                    forget(self._checkpoints, task.model)
+                if done := self._kept(piece):
+                    forget(self._checkpoints, piece.name)
                     self.report({**done, "kept": True})
                     continue
-                opened = open_task(task, self._settings.job, self._source(arrival))
+                if piece.runner:
+                    self.report(self._run(piece))
+                    continue
+                opened = open_piece(piece, self._settings.job, self._source(arrival))
             except TrainerError as error:
-                self._fail(task, error)
+                self._fail(piece, error)
                 continue
-            self._opened[task.model] = opened
+            self._opened[piece.name] = opened
             self._resume(opened)
             runs.append(opened.run)
         return runs
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """See `loop.Roster`."""
-        self._writer.submit(run, state, self._opened[run.member.name].source.mark, snapshot_seconds=snapshot_seconds)
+        self._writer.submit(run, state, self._opened[run.member.name].source.origin.mark, snapshot_seconds=snapshot_seconds)
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         """See `loop.Roster`."""
@@ -155,13 +160,13 @@ class _Desk:
         self._writer.flush()
         try:
             settings = self._settings
-            done = close_task(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
+            done = close_piece(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
         except TrainerError as error:
-            forget(self._checkpoints, opened.task.model)
-            self._fail(opened.task, error)
+            forget(self._checkpoints, opened.piece.name)
+            self._fail(opened.piece, error)
         else:
             # Before the news: with the last model's, the supervisor ends this process.
-            forget(self._checkpoints, opened.task.model)
+            forget(self._checkpoints, opened.piece.name)
             self.report(done)
 
     def _listen(self) -> None:
@@ -170,26 +175,26 @@ class _Desk:
             while True:
                 message = self._connection.recv()
                 if isinstance(message, ReadAhead):
-                    self._stage(message.task)
+                    self._stage(message.piece)
                 else:
                     # Here and not later: the next message may name what to stage in its place.
-                    self._arrived.put(_Arrival(task=message, staged=self._staging.claim(message.symbol)))
+                    self._arrived.put(_Arrival(piece=message, staged=self._staging.claim(message.source)))
 
-    def _stage(self, task: Task | None) -> None:
-        """Read a task's symbol ahead, unless there is nothing to train."""
-        with suppress(DataError):  # a symbol that planning refused: said when its task begins
-            if task is None or self._kept(task) is None:
-                self._staging.stage(task)
+    def _stage(self, piece: Piece | None) -> None:
+        """Read a piece's source ahead, unless there is nothing to train."""
+        with suppress(DataError):  # a symbol that planning refused: said when its piece begins
+            if piece is None or (not piece.runner and self._kept(piece) is None):
+                self._staging.stage(piece)
 
     def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
-        """Return the first task that can begin, waiting with `wait`; without `may_block`, none whose symbol is being read."""
+        """Return the first piece that can begin, waiting with `wait`; without `may_block`, none whose source is being read."""
         with suppress(queue.Empty):
             while True:
                 self._waiting.append(self._arrived.get_nowait())
         if wait and not self._waiting:
             return self._arrived.get()
-        unread = {arrival.task.symbol for arrival in self._waiting if arrival.staged is not None and not arrival.staged.done()}
-        ready = (arrival for arrival in self._waiting if may_block or arrival.task.symbol not in unread)
+        unread = {arrival.piece.source for arrival in self._waiting if arrival.staged is not None and not arrival.staged.done()}
+        ready = (arrival for arrival in self._waiting if may_block or arrival.piece.source not in unread)
         found = next(ready, None)
         if found is not None:
             self._waiting.remove(found)
@@ -199,26 +204,30 @@ class _Desk:
         in_use = [opened.source for opened in self._opened.values()]
 
         def read() -> Source:
-            found = arrival.staged.result() if arrival.staged is not None else self._read(arrival.task)
+            found = arrival.staged.result() if arrival.staged is not None else self._read(arrival.piece)
             return on_device(found, self._device)
 
-        return self._sources.get(arrival.task.symbol, in_use, read)
+        return self._sources.get(arrival.piece.source, in_use, read)
 
-    def _read(self, task: Task) -> Source:
-        return source_of(task, self._settings.job, self._settings.data)
+    def _read(self, piece: Piece) -> Source:
+        return read_source(piece, self._settings.job, self._settings.data)
 
-    def _kept(self, task: Task) -> dict[str, Any] | None:
-        return kept(task, self._settings.job, self._settings.data, out=self._settings.out)
+    def _run(self, piece: Piece) -> dict[str, Any]:
+        settings = self._settings
+        return run_piece(piece, settings.job, settings.data, out=settings.out, device=self._device, choice=settings.choice)
+
+    def _kept(self, piece: Piece) -> dict[str, Any] | None:
+        return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)
 
     def _resume(self, opened: Opened) -> None:
         """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""
-        found = newest(self._checkpoints, opened.task.model, opened.source.mark)
+        found = newest(self._checkpoints, opened.piece.name, opened.source.origin.mark)
         if found is not None:
             found.put_into(opened.run)
             place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.model.reads}
-            self.report({"event": "resumed", **opened.task.identity, **place})
+            self.report({"event": "resumed", **opened.piece.identity, **place})
 
-    def _fail(self, task: Task, error: TrainerError) -> None:
+    def _fail(self, piece: Piece, error: TrainerError) -> None:
         # The same again would end the same: reported, not retried.
-        failure = {**task.identity, "reason": str(error), "error": error.as_dict()}
+        failure = {**piece.identity, "reason": str(error), "error": error.as_dict()}
         self.report({"event": "model_failed", **failure})

@@ -9,14 +9,14 @@ from typing import Any
 
 from trainer.train.observing.events import EventLog, Story
 
-MODELS = [{"model": symbol, "symbol": symbol, "fold": 1, "seed": 0} for symbol in ("BTC-USD", "ETH-USD")]
+MODELS = [{"model": symbol, "piece": symbol, "fold": 1, "seed": 0} for symbol in ("BTC-USD", "ETH-USD")]
 STARTED = {"event": "started", "models": MODELS, "workers": 2, "device": "cpu"}
 DATA = {"bars": 1000, "timeframe": "1m", "holes": 3, "synthetic": True}
 
 
 def _progress(symbol: str, step: int) -> dict[str, Any]:
     place = {"epoch": 1, "epochs": 2, "step": step, "steps": 10, "loss": 0.7, "rate": 1234.0, "unit": "windows"}
-    return {"event": "progress", "model": symbol, "symbol": symbol, "worker": symbol, **place}
+    return {"event": "progress", "model": symbol, "piece": symbol, "worker": symbol, **place}
 
 
 class Terminal(io.StringIO):
@@ -53,7 +53,7 @@ def test_a_tcns_rates_are_in_chunks():
     way = {"strategy": "lanes", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
     for event in (
         slow,
-        {"event": "resumed", "model": "SPY", "symbol": "SPY", "epoch": 2, "visited": 12, "unit": "chunks"},
+        {"event": "resumed", "model": "SPY", "piece": "SPY", "epoch": 2, "visited": 12, "unit": "chunks"},
         {"event": "tuned", "seconds": 20.0, "entry": way, "excluded": [], "unit": "chunks", "failure": ""},
     ):
         Story(stream)(event)
@@ -69,7 +69,7 @@ def test_a_tcns_rates_are_in_chunks():
 def test_the_log_says_what_a_checkpoint_cost():
     stream = io.StringIO()
     cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
-    Story(stream)({"event": "checkpoint", "model": "BTC-USD", "symbol": "BTC-USD", "folder": "BTC-USD/1", **cost})
+    Story(stream)({"event": "checkpoint", "model": "BTC-USD", "piece": "BTC-USD", "folder": "BTC-USD/1", **cost})
     assert stream.getvalue() == "BTC-USD  checkpoint: training held up 0.0006 s, written beside it in 0.013 s\n"
 
 
@@ -85,17 +85,6 @@ def test_on_a_terminal_there_is_one_bar_for_all_models():
     assert bar == "[########............] 0/2 models  2,468 windows/s  BTC-USD 50%  ETH-USD 25%"
 
 
-def test_models_of_one_symbol_are_told_apart_by_fold_and_seed():
-    stream = io.StringIO()
-    story = Story(stream)
-    names = {f"lstm_A_1m_f{fold}_s7": fold for fold in (1, 2)}
-    models = [{"model": name, "symbol": "A", "fold": fold, "seed": 7} for name, fold in names.items()]
-    story({**STARTED, "models": models, "data": DATA})
-    for name in names:
-        story({"event": "epoch", "model": name, "symbol": "A", "epoch": 1, "train_loss": 0.7, "validation_loss": 0.6})
-    assert [line.split("  ")[0] for line in stream.getvalue().splitlines()[1:]] == ["A f1 s7", "A f2 s7"]
-
-
 def test_synthetic_data_is_called_so():
     stream = io.StringIO()
     Story(stream)({**STARTED, "data": DATA})
@@ -105,6 +94,6 @@ def test_synthetic_data_is_called_so():
 def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
     stream = io.StringIO()
     story = Story(stream)
-    story({"event": "retry", "model": "m", "symbol": "BTC-USD", "reason": "its worker was killed by signal 9"})
-    story({"event": "model_failed", "model": "m", "symbol": "BTC-USD", "reason": "again"})
+    story({"event": "retry", "model": "m", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"})
+    story({"event": "model_failed", "model": "m", "piece": "BTC-USD", "reason": "again"})
     assert stream.getvalue() == "BTC-USD  tried again: its worker was killed by signal 9\nBTC-USD  failed: again\n"

@@ -9,7 +9,7 @@ from trainer.train.observing.observe import Observed, points_of
 PROGRESS = {
     "event": "progress",
     "model": "lstm_A-USD_1m",
-    "symbol": "A-USD",
+    "piece": "A-USD",
     "worker": 1,
     "epoch": 2,
     "epochs": 3,

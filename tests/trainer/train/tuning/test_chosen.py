@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.pieces import piece
 from trainer.artifacts.card import read_card
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Choice, choose
@@ -21,7 +22,6 @@ from trainer.train.checkpoint import write
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Lanes
 from trainer.train.survey import Survey
-from trainer.train.task import Task
 from trainer.train.tuning.chosen import Chosen, Site, choose_way, look_ahead, placed
 from trainer.train.tuning.timing import Candidate, Timing, make_members
 from trainer.train.tuning.tune import Tuning, entry_of
@@ -40,9 +40,8 @@ def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def surveyed(job: Job, *, models: int = 4, windows: dict[str, int] = WINDOWS) -> Survey:
     visits = job.train.epochs * windows["train"]
-    tasks = [Task(symbol=f"C{n}", family=job.model.name, timeframe="1m", estimate=visits, seed=0) for n in range(models)]
-    symbols = {task.symbol: {"bars": BARS, "folds": [windows]} for task in tasks}
-    return Survey(tasks=tuple(tasks), data={"symbols": symbols, "timeframe": "1m"})
+    size = {"estimate": visits, "bars": BARS, "windows": windows["train"]}
+    return Survey(pieces=tuple(piece(f"C{n}", **size) for n in range(models)), data={"timeframe": "1m"})
 
 
 class Choosing:
@@ -194,7 +193,7 @@ def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundr
 def checkpoint(out: Path, chosen: Chosen) -> None:
     (member,) = make_members(1, job_of(hidden=4, lookback=6), torch.device("cpu"))
     pack = Lanes([member], job_of(hidden=4, lookback=6))
-    run = Run(member=member, symbol="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3)
+    run = Run(member=member, title="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3)
     write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
 
 
@@ -258,13 +257,13 @@ def test_a_tcn_is_chosen_in_chunks(tmp_path):
     assert (chosen.job.train.micro_batch, chosen.job.train.activation_checkpointing, chosen.job.train.batch) == (4, True, 8)
 
 
-A_YEAR = {"A-USD": {"bars": 300_000}, "B-USD": {"bars": 525_600}}
+A_YEAR = 525_600  # minutes
 
 
 def place(job: Job, memory_gib: float = 22.35, *, tuned: Job | None = None, workers_per_gpu: int = 1) -> Job:
     choice = Choice(profile=named_profile("l4"), why="", memory_gib=memory_gib)
     site = Site(kind="cuda", profile=choice, workers=workers_per_gpu, workers_per_gpu=workers_per_gpu)
-    return placed(job, site, tuned=tuned or job, symbols=A_YEAR)
+    return placed(job, site, tuned=tuned or job, bars=A_YEAR)
 
 
 def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():

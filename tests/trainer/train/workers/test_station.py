@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+from tests.pieces import piece
 from trainer.job import job_of
-from trainer.train.task import Task
 from trainer.train.workers.station import let_threads_sleep, memory_fraction, threads_of
 
 GIB = 2**30
 NODES = Path("/sys/devices/system/node")
 
 
-def dealt(num_tasks: int, *, num_workers: int, cores: int = 8, **settings: Any) -> list[int]:
-    """Return the threads of tasks, the longest first."""
-    shape = {"family": "lstm", "timeframe": "1m", "seed": 0}
-    tasks = [Task(symbol=f"S{number}", estimate=100 - number, **shape) for number in range(num_tasks)]
-    threads = threads_of(job_of(**settings), tasks, num_workers=num_workers, cores=cores)
-    return [threads[task.model] for task in tasks]
+def dealt(num_pieces: int, *, num_workers: int, cores: int = 8, **settings: Any) -> list[int]:
+    """Return the threads of pieces, the longest first."""
+    pieces = [piece(f"S{number}", estimate=100 - number) for number in range(num_pieces)]
+    threads = threads_of(job_of(**settings), pieces, num_workers=num_workers, cores=cores)
+    return [threads[one.name] for one in pieces]
 
 
 @pytest.mark.parametrize("settings", [{"model": "tcn"}, {"model": "lstm"}, {"hidden": 128}])

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pieces import piece
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
 from trainer.job import Job
+from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
-from trainer.train.task import Task
 from trainer.train.workers import supervisor as supervising
 from trainer.train.workers.supervisor import Supervisor
 from trainer.train.workers.worker import WorkerSettings
@@ -52,7 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, python: list[str
 
 
 def _of(training: Any, name: str, *, symbol: str = "LONG-USD") -> list[dict[str, Any]]:
-    return [event for event in training.events(name) if event["symbol"] == symbol]
+    return [event for event in training.events(name) if event["piece"] == symbol]
 
 
 def _same_models(one: Path, other: Path) -> bool:
@@ -69,7 +70,7 @@ def _steps(training: Any, event: dict[str, Any]) -> int:
     """Return the optimizer steps that a `checkpoint` or `resumed` event is about."""
     if event["event"] == "checkpoint":
         return int(event["folder"].rpartition("/")[2])
-    windows = training.events("started")[0]["data"]["symbols"][event["symbol"]]["windows"]["train"]
+    windows = training.events("started")[0]["data"]["symbols"][event["piece"]]["windows"]["train"]
     return int((event["epoch"] - 1) * ceil(windows / BATCH) + ceil(event["visited"] / BATCH))
 
 
@@ -101,11 +102,11 @@ class Workers:
 
     Pipe = staticmethod(multiprocessing.Pipe)
 
-    def __init__(self, num_workers: int, num_tasks: int) -> None:
+    def __init__(self, num_workers: int, num_pieces: int) -> None:
         self.connections: dict[int, Connection] = {}
         self.given: list[tuple[int, str]] = []  # (worker, symbol), in this order
         self.done: list[tuple[int, str]] = []
-        self._num_workers, self._num_tasks = num_workers, num_tasks
+        self._num_workers, self._num_pieces = num_workers, num_pieces
         self._chance = random.Random(20)
         self._in_hand: dict[int, Any] = {}
 
@@ -115,42 +116,39 @@ class Workers:
 
     def play(self) -> None:
         """Finish one model after another until all are done."""
-        while len(self.done) < self._num_tasks:
-            while len(self.given) < self._num_tasks and len(self._in_hand) < self._num_workers:
+        while len(self.done) < self._num_pieces:
+            while len(self.given) < self._num_pieces and len(self._in_hand) < self._num_workers:
                 self._hear()
             number = self._chance.choice(sorted(self._in_hand))
-            task = self._in_hand.pop(number)
-            self.done.append((number, task.symbol))
-            self.connections[number].send({"event": "model_done", **task.identity, "worker": number})
+            taken = self._in_hand.pop(number)
+            self.done.append((number, taken.source))
+            self.connections[number].send({"event": "model_done", **taken.identity, "worker": number})
 
     def _hear(self) -> None:
         for connection in wait(list(self.connections.values()), timeout=0.05):  # a worker may only come to be meanwhile
             (number,) = (number for number, known in self.connections.items() if known is connection)
             message = connection.recv()
-            if isinstance(message, Task):
+            if isinstance(message, Piece):
                 assert number not in self._in_hand
                 self._in_hand[number] = message
-                self.given.append((number, message.symbol))
+                self.given.append((number, message.source))
 
 
 def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(monkeypatch, tmp_path):
     workers = Workers(8, 500)
     monkeypatch.setattr(supervising, "worker_context", lambda kind: workers)
-    tasks = [
-        Task(symbol=f"C{number:03d}-USD", family="lstm", timeframe="1m", estimate=420 + number % 100, seed=0)
-        for number in range(500)
-    ]
+    pieces = [piece(f"C{number:03d}-USD", estimate=420 + number % 100) for number in range(500)]
     settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path)
     player = threading.Thread(target=workers.play, daemon=True)
     player.start()
     with Supervisor(kind="cpu", num_workers=8, places=1, settings=settings, emit=lambda event: None) as supervisor:
-        outcome = supervisor.run(tasks)
+        outcome = supervisor.run(pieces)
     player.join()
-    names = sorted(task.symbol for task in tasks)
-    assert sorted(event["symbol"] for event in outcome.done.values()) == names
+    names = sorted(one.source for one in pieces)
+    assert sorted(event["piece"] for event in outcome.done.values()) == names
     assert sorted(symbol for _, symbol in workers.given) == names and not outcome.failed and outcome.retries == 0
     assert {number for number, _ in workers.done} == set(range(8))
-    longest = {task.symbol for task in tasks if task.estimate >= 510}
+    longest = {one.source for one in pieces if one.estimate >= 510}
     assert {symbol for _, symbol in workers.given[:8]} <= longest
     # Nobody starves: a worker's models come one after another, and when the first has no more, each other one finishes what
     # it has in hand and no more.
@@ -171,7 +169,7 @@ def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, wri
     training = start(folder, "--workers", "3", *TINY)
     assert training.end() == 0
     begun, ended = training.events("model_started"), training.events("model_done")
-    assert sorted(event["symbol"] for event in ended) == sorted(event["symbol"] for event in begun) == names
+    assert sorted(event["piece"] for event in ended) == sorted(event["piece"] for event in begun) == names
     assert {event["worker"] for event in ended} == set(range(3))
 
 
@@ -192,12 +190,12 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
     retried: Counter[str] = Counter()
     for event in training.events():
         if event["event"] == "checkpoint":
-            saved[event["symbol"]] = _steps(training, event)
+            saved[event["piece"]] = _steps(training, event)
         elif event["event"] == "retry":
-            retried[event["symbol"]] += 1
+            retried[event["piece"]] += 1
             assert "signal 9" in event["reason"]
         elif event["event"] == "resumed":
-            assert _steps(training, event) >= saved[event["symbol"]]
+            assert _steps(training, event) >= saved[event["piece"]]
     # On a slow machine the first kill may come after a checkpoint, too.
     assert retried == {"LONG-USD": 3} and len(training.events("resumed")) in (2, 3)
     epochs = [event["epoch"] for event in _of(training, "epoch")]
@@ -212,11 +210,11 @@ def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
     events = [json.loads(line) for line in (whole.parent / "events" / "events.jsonl").read_text().splitlines()]
     (started,) = [event for event in events if event["event"] == "started"]
     assert (started["workers"], started["device"], started["data"]["bars"]) == (2, "cpu", 8000)
-    assert [model["symbol"] for model in started["models"]] == ["LONG-USD", "SHORT-USD"]
+    assert [model["piece"] for model in started["models"]] == ["LONG-USD", "SHORT-USD"]
     (ended,) = [event for event in events if event["event"] == "ended"]
     assert (ended["done"], ended["failed"], ended["retries"]) == (2, 0, 0)
-    done = {event["symbol"]: event for event in events if event["event"] == "model_done"}
-    assert {symbol: read_card(whole / event["file"]).symbol for symbol, event in done.items()} == {
+    done = {event["piece"]: event for event in events if event["event"] == "model_done"}
+    assert {symbol: read_card(whole / event["file"]).of().symbol for symbol, event in done.items()} == {
         symbol: symbol for symbol in ("LONG-USD", "SHORT-USD")
     }
     assert all("time" in event for event in events)
@@ -240,10 +238,10 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
     stopped.events_file.unlink()
     again = start(data, *LONG)
     assert again.end() == 0
-    kept = {event["symbol"]: event.get("kept", False) for event in again.events("model_done")}
+    kept = {event["piece"]: event.get("kept", False) for event in again.events("model_done")}
     assert kept == {"SHORT-USD": True, "LONG-USD": False}
     (resumed,) = again.events("resumed")
-    assert resumed["symbol"] == "LONG-USD" and (resumed["epoch"], resumed["visited"]) > (1, 0)  # in the first epoch, or later
+    assert resumed["piece"] == "LONG-USD" and (resumed["epoch"], resumed["visited"]) > (1, 0)  # in the first epoch, or later
     epochs = [event["epoch"] for event in again.events("epoch")]
     assert epochs == list(range(resumed["epoch"], 15))
     assert not (again.out / "checkpoints").exists()
@@ -260,7 +258,7 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
     plain = start(tmp_path, *settings, "--set", "stage_gib=0", name="plain")
     assert (ahead.end(), packed.end(), plain.end()) == (0, 0, 0)
     begun = ahead.events("model_started")
-    assert [event["symbol"] for event in begun] == ["A-USD", "B-USD", "C-USD", "D-USD"]
+    assert [event["piece"] for event in begun] == ["A-USD", "B-USD", "C-USD", "D-USD"]
     assert [event["staged"] for event in begun] == [False, True, True, True]
     assert sum(event["staged"] for event in packed.events("model_started")) >= 1
     assert not any(event["staged"] for event in plain.events("model_started"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.pieces import piece_of
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
 from trainer.data.reading import read_candles
@@ -15,8 +16,7 @@ from trainer.job import job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
 from trainer.train.predict import predict_file
-from trainer.train.source import Source, Sources, open_data
-from trainer.train.task import Task, code_sha256, source_of
+from trainer.train.source import Source, Sources, code_sha256, open_data, read_source
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -45,25 +45,22 @@ def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(tmp_path, write_candles, train_task):
+def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(
+    tmp_path, write_candles, train_piece
+):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
     small = job_of(hidden=4, batch=64, epochs=1, lookback=20)
-    shared = {"symbol": "SIG-USD", "family": "lstm", "target": "direction", "timeframe": "1m", "estimate": 1, "seed": 5}
     made = []
-    for name, job, task in (
-        ("lstm-direction_SIG-USD_1m", with_settings(small, seed=5), Task(**shared)),
-        (
-            "lstm-direction_SIG-USD_1m_f2_s5",
-            with_settings(small, folds=2, seeds=2, seed=4),
-            Task(**shared, fold=2, several=True),
-        ),
+    for name, job, fold in (
+        ("lstm-direction_SIG-USD_1m", with_settings(small, seed=5), 1),
+        ("lstm-direction_SIG-USD_1m_f2_s5", with_settings(small, folds=2, seeds=2, seed=4), 2),
     ):
-        done = train_task(task, job, tmp_path, tmp_path / "out")
+        done = train_piece(piece_of(job, fold=fold, seed=5), job, tmp_path, tmp_path / "out")
         assert done["model"] == name
         made.append(load(tmp_path / "out" / done["file"]))
     (alone, card), (last_fold, numbered) = made
     assert all(np.array_equal(alone[name], last_fold[name]) for name in alone)
-    assert card.metrics == numbered.metrics and card.splits == numbered.splits
+    assert card.metrics == numbered.metrics and card.of().splits == numbered.of().splits
     assert (card.fold, card.folds, card.seed) == (1, 1, 5) and (numbered.fold, numbered.folds, numbered.seed) == (2, 2, 5)
 
 
@@ -77,16 +74,14 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
     in_use: list[Source] = []
 
     def get(symbol: str) -> Source:
-        task = Task(symbol=symbol, family="lstm", timeframe="1m", estimate=1, seed=0)
-
         def reading() -> Source:
             read.append(symbol)
-            return source_of(task, job, data)
+            return read_source(piece_of(job, symbol), job, data)
 
         return sources.get(symbol, in_use, reading)
 
     first = get("SIG-USD")
-    assert get("SIG-USD") is first and first.folds[0].rows_TF is first.folds[1].rows_TF
+    assert get("SIG-USD") is first and first.folds[1].rows_TF is first.folds[2].rows_TF
     in_use.append(first)
     get("LOW-USD")
     assert get("SIG-USD") is first  # a model of it still trains
@@ -100,11 +95,11 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
     candles = read_candles(planted.data)["SIG-USD"]
     close = dict(zip(_texts(candles.timestamp), candles.close, strict=True))
     bars = list(close)
-    last = bars.index(card.splits["test"]["last"]) - card.horizon
-    test_bars = set(bars[bars.index(card.splits["test"]["first"]) : last + 1])
+    last = bars.index(card.of().splits["test"]["last"]) - card.of().horizon
+    test_bars = set(bars[bars.index(card.of().splits["test"]["first"]) : last + 1])
     chances, labels = [], []
     for found in predict_file(planted.file, planted.data):
-        later = bars.index(found.bar) + card.horizon
+        later = bars.index(found.bar) + card.of().horizon
         if found.bar in test_bars and close[bars[later]] != close[found.bar]:
             chances.append(found.values["probability"])
             labels.append(float(close[bars[later]] > close[found.bar]))
@@ -138,9 +133,10 @@ def test_a_prediction_says_when_it_could_have_been_made(planted):
 
 def test_the_card_says_what_the_model_was_trained_on(planted):
     card = read_card(planted.file)
-    assert (card.model, card.symbol, card.timeframe, card.horizon) == ("lstm-direction_SIG-USD_1m", "SIG-USD", "1m", 1)
+    assert (card.model, card.piece, card.kind, card.timeframe) == ("lstm-direction_SIG-USD_1m", "SIG-USD", "symbol", "1m")
+    assert (card.symbols, card.of().horizon) == (("SIG-USD",), 1)
     assert card.data["bars"] == 12000 and card.data["holes"] == 0 and not card.data["synthetic"]
-    assert len(card.scaler["mean"]) == len(card.features) >= 30
+    assert len(card.of().scaler["mean"]) == len(card.features) >= 30
     assert card.training["best_epoch"] <= card.training["epochs_run"] <= 4
     assert planted.file.with_suffix(".json").exists()
 

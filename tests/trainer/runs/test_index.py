@@ -1,0 +1,116 @@
+"""The index of runs, against the embedded AWS: an open run is in it, and one that is missing or damaged is made anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainer.errors import ConnectionFailed
+from trainer.runs.index import INDEX_KEY, LAST_ENDED, RunIndex, begin_run, read_index, rebuild_index, take_out
+from trainer.runs.store import Conflict, create_record, open_objects, receipt_key
+
+OLD, NEW = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
+
+
+@pytest.fixture
+def objects(access):
+    s3 = access.client("s3")
+    bucket = f"mayfly-index-{access.access_key[4:16]}"
+    s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return open_objects(access, bucket)
+
+
+def test_a_run_is_in_the_index_from_before_its_record_until_it_is_taken_out(objects, make_record):
+    record = make_record(run_id=OLD)
+    begin_run(objects, record)
+    assert read_index(objects) == RunIndex(open={OLD: record.created_at})
+    take_out(objects, closed=[OLD])
+    assert read_index(objects) == RunIndex(ended=(OLD,))
+
+
+def test_a_stack_of_an_earlier_version_gets_its_index_from_one_listing(objects, make_record):
+    """The older run closed after its receipt; the younger one has a receipt, and its launcher died before it closed."""
+    for run_id in (OLD, NEW):
+        create_record(objects, make_record(run_id=run_id))
+    for run_id in (OLD, NEW):
+        objects.put(key=receipt_key(run_id), body=b"{}")
+    shown = objects.list
+
+    def dated(*, prefix):  # S3 dates objects to the second; here all are of one
+        late = {f"runs/{OLD}/run.json": 2, receipt_key(OLD): 1, receipt_key(NEW): 1}
+        now = {item.key: item.modified_at for item in shown(prefix=prefix)}
+        first = min(now.values())
+        return tuple(
+            replace(item, modified_at=first.replace(year=first.year + late.get(item.key, 0))) for item in shown(prefix=prefix)
+        )
+
+    objects.list = dated
+    index = read_index(objects)
+    assert (list(index.open), index.ended) == ([NEW], (OLD,))
+    objects.list = None  # from here on it is read, and not made again
+    assert read_index(objects) == index
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[" * 200_000,
+        b'{"format": 99}',
+        b'{"format": 1, "open": [{"run_id": "../x", "since": "2026-11-20T12:00:00Z"}]}',
+        b'{"format": 1, "open": [{"run_id": "x"}]}',
+        b'{"format": 1, "ended": ["x"]}',
+    ],
+    ids=lambda body: str(body[:30]),
+)
+def test_a_damaged_index_is_made_anew(objects, make_record, body):
+    create_record(objects, make_record(run_id=OLD))
+    objects.put(key=INDEX_KEY, body=body)
+    assert list(read_index(objects).open) == [OLD]
+    begin_run(objects, make_record(run_id=NEW))
+    assert list(read_index(objects).open) == [OLD, NEW]
+
+
+def test_a_run_that_an_earlier_version_launched_later_is_found_by_a_whole_listing(objects, make_record):
+    begin_run(objects, make_record(run_id=OLD))
+    create_record(objects, make_record(run_id=NEW))
+    assert list(read_index(objects).open) == [OLD]
+    assert list(rebuild_index(objects).open) == list(read_index(objects).open) == [OLD, NEW]
+
+
+def test_of_two_launches_at_once_both_are_in_the_index(objects, make_record):
+    put, rivals = objects.put, [make_record(run_id=NEW)]
+
+    def raced(*, key, body, **condition):
+        if rivals:
+            objects.put = put
+            begin_run(objects, rivals.pop())
+        return put(key=key, body=body, **condition)
+
+    objects.put = raced
+    begin_run(objects, make_record(run_id=OLD))
+    assert list(read_index(objects).open) == [OLD, NEW]
+
+
+def test_an_index_that_cannot_be_changed_is_one_error_before_there_is_a_record(objects, make_record):
+    real = objects.put
+
+    def put(*, key, **more):
+        if key == INDEX_KEY:
+            raise Conflict(key)
+        return real(key=key, **more)
+
+    objects.put = put
+    with pytest.raises(ConnectionFailed, match="cannot change the index of runs"):
+        begin_run(objects, make_record(run_id=OLD))
+    assert objects.folders(prefix="runs/") == ()
+
+
+def test_a_closed_record_may_change_again_and_its_index_names_the_last_that_ended(objects, make_record):
+    index = RunIndex(open={OLD: make_record().created_at})
+    for number in range(LAST_ENDED + 5):
+        index = index.without([f"20261122-0000{number:02d}-a-aaaa"])
+    assert len(index.ended) == LAST_ENDED and index.ended[-1] == f"20261122-0000{LAST_ENDED + 4}-a-aaaa"
+    assert list(index.open) == [OLD]

@@ -1,0 +1,161 @@
+"""One model of several symbols: laid end to end, scored singly and together, and asked for one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.pieces import piece_of
+from trainer.artifacts.card import read_card
+from trainer.artifacts.weights import load
+from trainer.data.candles import time_text
+from trainer.data.reading import read_candles
+from trainer.errors import DataError, UsageError
+from trainer.job import Job, job_of
+from trainer.targets import scores_of
+from trainer.train.loop import train as train_pack
+from trainer.train.packs.strategy import form_pack
+from trainer.train.piece import run_of
+from trainer.train.predict import predict_file, target_of
+from trainer.train.readers import gather, gather_chunks
+from trainer.train.series import PieceData, lay
+from trainer.train.source import on_device, open_data, read_source
+from trainer.train.survey import survey
+
+JOBS = {
+    "windows": job_of(lookback=20, hidden=4, batch=64, epochs=1),
+    "fused": job_of(lookback=20, hidden=4, batch=64, epochs=1, strategy="fused"),
+    "chunks": job_of(model="tcn", target="direction", blocks=2, width=4, chunk=64, batch=2, epochs=1),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
+    folder = tmp_path_factory.mktemp("pooled")
+    write_candles(folder, "SIG-USD", bars=1500, signal=1.0)
+    write_candles(folder, "LOW-USD", bars=1500, seed=1, first=150)
+    return folder
+
+
+def _series(job: Job, folder: Path, *symbols: str) -> list[PieceData]:
+    data = open_data(job, folder, scratch=folder)
+    return [read_source(piece_of(job, symbol), job, data).folds[1] for symbol in symbols]
+
+
+class OneRun:
+    """A roster of one run, whose network stays."""
+
+    def __init__(self, run: Any) -> None:
+        self._runs, self.weights = [run], dict[str, torch.Tensor]()
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Any]:
+        return [self._runs.pop()] if self._runs else []
+
+    def finished(self, run: Any, model: torch.nn.Module) -> None:
+        self.weights, self.history = run.best_weights, run.history
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOBS)
+def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name, data):
+    job = JOBS[name]
+    (single,) = _series(job, data, "SIG-USD")
+    (symbol_data,) = single.series
+    laid = lay([symbol_data], bars=[1500], padding=job.model.bars_out)
+    made = []
+    for piece_data in (single, laid):
+        roster = OneRun(run_of(piece_data, job, model="m", seed=3))
+        train_pack(roster, lambda members: form_pack(members, job), job, lambda event: None)  # type: ignore[arg-type]
+        made.append(roster)
+    assert made[0].history == made[1].history
+    assert all(torch.equal(made[0].weights[key], made[1].weights[key]) for key in made[0].weights)
+
+
+@pytest.mark.parametrize("name", ["windows", "chunks"])
+def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, data):
+    job = JOBS[name]
+    parts = _series(job, data, "SIG-USD", "LOW-USD")
+    both = lay([part.series[0] for part in parts], bars=[1500, 1350], padding=job.model.bars_out)
+    assert both.offsets == (0, 1500 + job.model.bars_out) and len(both.reads) == sum(len(part.reads) for part in parts)
+    seen = job.model.bars_seen
+    taken = 0
+    for part, offset in zip(parts, both.offsets, strict=True):
+        reads = part.reads
+        assert torch.equal(both.reads[taken : taken + len(reads)], reads + offset)
+        taken += len(reads)
+        if name == "chunks":
+            last = torch.tensor([len(part.rows_TF) - seen])  # begins at the last bar: all but that lies beyond the series
+            steps = torch.arange(job.model.bars_out + seen - 1)
+            place = torch.cat([reads, last])
+            one = gather_chunks(part.rows_TF, place, steps, part.mean_F, part.std_F)
+            same = gather_chunks(both.rows_TF, place + offset, steps, both.mean_F, both.std_F)
+        else:
+            steps = torch.arange(seen)[:, None]
+            one = gather(part.rows_TF, reads, steps, part.mean_F, part.std_F)
+            same = gather(both.rows_TF, reads + offset, steps, both.mean_F, both.std_F)
+        assert torch.equal(one, same)
+        end = offset + len(part.rows_TF)
+        assert both.train_labels_TK[offset:end].nan_to_num(-1).equal(part.train_labels_TK.nan_to_num(-1))
+        assert both.train_labels_TK[end : end + job.model.bars_out].isnan().all()
+
+
+def test_series_stay_views_of_the_rows_that_they_share_on_another_device(data):
+    job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
+    source = read_source(piece_of(job, "SIG-USD", "LOW-USD"), job, open_data(job, data, scratch=data))
+    moved = on_device(source, "meta").folds[1]
+    assert moved.rows_TF.device.type == "meta"
+    assert [one.rows_TF.shape[0] for one in moved.series] == [1500, 1350]
+    assert all(one.rows_TF._base is moved.rows_TF for one in moved.series)
+
+
+def test_a_symbol_that_planning_refused_is_the_whole_pieces_failure(data, tmp_path, write_candles):
+    write_candles(tmp_path, "SIG-USD", bars=1500)
+    write_candles(tmp_path, "NEW-USD", bars=1500, first=1400)
+    job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
+    (piece,) = survey(job, (found := open_data(job, tmp_path, scratch=tmp_path)).plan).pieces
+    assert piece.series == ("NEW-USD", "SIG-USD") and piece.bars == 1500
+    with pytest.raises(DataError, match="NEW-USD has 100 bars"):
+        read_source(piece, job, found)
+
+
+@pytest.mark.slow
+def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it_was_scored_by(data, tmp_path, train_piece):
+    job = job_of(name="mix", lookback=20, hidden=8, batch=64, epochs=2, learning_rate=1e-2, horizon=1, pooled=True)
+    piece = piece_of(job, "SIG-USD", "LOW-USD")
+    done = train_piece(piece, job, data, tmp_path)
+    file = tmp_path / done["file"]
+    tensors, card = load(file)
+    assert done["file"] == "lstm-direction_mix_1m.safetensors" and done["piece"] == card.piece == "mix" and tensors
+    assert (card.kind, card.symbols) == ("pooled", ("SIG-USD", "LOW-USD")) and done["series"] == list(card.symbols)
+    one, other = card.series
+    assert one.scaler["mean"] != other.scaler["mean"] and one.data["bars"] == 1500 and other.data["bars"] == 1350
+    assert one.splits["test"]["first"] == other.splits["test"]["first"]  # one split by time
+    assert card.metrics["test"]["n"] == one.metrics["test"]["n"] + other.metrics["test"]["n"]
+    assert card.metrics["test"]["baselines"].keys() == one.metrics["test"]["baselines"].keys()
+    assert card.metrics["test"]["block_days"] == 1 and "block_days" not in one.metrics["test"]
+    assert one.metrics["test"]["auc"] > other.metrics["test"]["auc"] + 0.1  # the other has no signal
+    target = target_of(card, file)
+    for series in card.series:
+        close = read_candles(data)[series.symbol]
+        rows = predict_file(file, data, symbol=series.symbol)
+        chances, labels = _of_test(rows, close, series.splits["test"])
+        scores = scores_of(target).metrics(target, chances, labels)
+        assert scores == {key: series.metrics["test"][key] for key in scores}
+    with pytest.raises(UsageError, match="Choose one with --symbol"):
+        predict_file(file, data)
+    with pytest.raises(UsageError, match="does not know 'BTC-USD'"):
+        predict_file(file, data, symbol="BTC-USD")
+    assert read_card(file).data["bars"] == 2850
+
+
+def _of_test(rows: Any, candles: Any, span: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return forecasts and labels of a test span, one bar ahead."""
+    place = {time_text(time): row for row, time in enumerate(candles.timestamp)}
+    said = {place[row.bar]: row.values["probability"] for row in rows}
+    bars = [bar for bar in range(place[span["first"]], place[span["last"]]) if candles.close[bar + 1] != candles.close[bar]]
+    labels = (candles.close[[bar + 1 for bar in bars]] > candles.close[bars]).astype(np.float64)
+    return np.array([said[bar] for bar in bars]), labels[:, None]

@@ -1,0 +1,69 @@
+"""The data check as a child process: it needs pyarrow, and the launcher does not.
+
+It ends with the launcher, whatever ends that. Its errors are the user's errors, word for word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError, DataError
+from trainer.job import Job
+
+INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # what an index entry has of a file
+
+
+class CheckChild:
+    """`python -m trainer.plan.check` on a path: of a job, or without one as `--describe` does."""
+
+    def __init__(self, data: str | Path, *, job: Job | None = None) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
+        command = [sys.executable, "-m", "trainer.plan.check", "--data", str(data)]
+        if job is None:
+            command += ["--describe"]
+        else:
+            job_file = Path(self.folder.name) / "job.json"
+            job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
+            command += ["--job", str(job_file)]
+        command += ["--scratch", self.folder.name]  # cleaned up by `close`, or by the child where this process is killed
+        theirs, self.pipe = os.pipe()  # its other end closes when this process ends, whatever ends it: then the child does
+        self.process = subprocess.Popen(
+            [*command, "--parent", str(theirs)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(theirs,),
+        )
+        os.close(theirs)
+
+    def report(self) -> dict[str, Any]:
+        """Wait for the child and return what it found. Raises DataError as it wrote it."""
+        try:
+            stdout, stderr = self.process.communicate()
+        finally:
+            self.close()
+        if self.process.returncode not in (0, 2) or not stdout.strip():
+            lines = stderr.strip().splitlines() or [f"exit {self.process.returncode}"]
+            why = lines[-1]
+            raise ConfigError("the data check could not run", why=why, do="Run make setup, or pip install 'mayfly[train]'.")
+        report: dict[str, Any] = json.loads(stdout)
+        if "error" in report:
+            error = report["error"]
+            raise DataError(error["what"], why=error.get("why", ""), do=error.get("do", ""))
+        return report
+
+    def close(self) -> None:
+        """End the child if it still runs, and remove its folder."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+        self.folder.cleanup()

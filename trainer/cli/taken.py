@@ -1,0 +1,66 @@
+"""Files of a data set that came by other means than a launch, such as `aws s3 sync`: fetched to the desk, looked at, indexed.
+
+The data check describes each by itself; the next launch finds hash and content on record and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.cli.check_child import INDEXED, CheckChild
+from trainer.data.settings import SUFFIXES
+from trainer.launch.inputs import Input, write_index
+from trainer.runs.store import Objects
+
+MOST_BYTES = 1 << 30  # fetched by one launch
+
+
+def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> tuple[list[Input], list[str]]:
+    """Return the inputs, those without an index entry now with one where they could be read, and a note on each of these.
+
+    At most MOST_BYTES are fetched, small files first. `writes`: keep what was found in the bucket.
+    """
+    notes, fetched, left = [], list[Input](), MOST_BYTES
+    for item in sorted((item for item in inputs if not item.summary), key=lambda item: item.bytes):
+        if not item.key.lower().endswith(SUFFIXES):
+            notes.append(f"left out: {item.key} (no candle file: it does not end in {', '.join(SUFFIXES)})")
+        elif item.bytes > left:
+            most = f"a launch looks at {MOST_BYTES / 1e9:.1f} GB of new files"
+            notes.append(f"left out: {item.key} ({most}; name it with --data once)")
+        else:
+            fetched.append(item)
+            left -= item.bytes
+    if not fetched:
+        return list(inputs), notes
+    described, told = _described(fetched, objects)
+    if writes:
+        for item in described.values():
+            write_index(item, objects)
+    return [described.get(item.key, item) for item in inputs], [*notes, *told]
+
+
+def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Input], list[str]]:
+    """Return by key the inputs that could be read, with hash and summary, and a note on each of `items`."""
+    found, notes = dict[str, Input](), []
+    with tempfile.TemporaryDirectory(prefix="mayfly-taken-") as folder:
+        by_name = {}
+        for item in items:
+            stored = objects.get(key=item.key, version_id=item.version_id)
+            name = item.key.rpartition("/")[2]
+            if stored is None:  # deleted since it was listed
+                continue
+            (Path(folder) / name).write_bytes(stored.body)
+            by_name[name] = replace(item, sha256=hashlib.sha256(stored.body).hexdigest())
+        report = CheckChild(folder).report() if by_name else {"files": [], "errors": {}}
+        for entry in report["files"]:
+            item = replace(by_name[entry["file"]], summary={name: entry[name] for name in INDEXED})
+            found[item.key] = item
+            notes.append(f"taken: {item.key} ({sum(held['bars'] for held in entry['holds']):,} bars; no launch put it there)")
+        for name, error in report["errors"].items():
+            why = f"{error['what']}: {error['why']}" if error["why"] else error["what"]
+            notes.append(f"left out: {by_name[name].key} ({why.replace(folder + '/', '')})")
+    return found, notes

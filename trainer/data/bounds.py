@@ -1,0 +1,77 @@
+"""How much a candle file may unpack to, asked before it is read: a small file must not fill the memory.
+
+A parquet file's footer says how many values and bytes each column has; a compressed CSV is counted while it is read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from trainer.errors import DataError
+
+# What arrow raises for a file that is not what it says. DataError is none of these.
+UNREADABLE = (pa.ArrowException, OSError, EOFError, ValueError, KeyError)
+MOST_ROWS = 1_000_000_000  # of a file; data.bars has the same bound
+MOST_COLUMNS = 10_000
+FREE_BYTES = 1 << 30  # unpacked, whatever the file's size
+MOST_TIMES = 200  # unpacked bytes for one of the file: candles take 3 to 20 times as much in memory as in a file
+_VALUE_BYTES = 8
+
+
+def check_footer(path: Path, metadata: Any) -> None:
+    """Raise DataError for a parquet file with more rows or columns than any of candles, or that unpacks to far too much."""
+    if metadata.num_rows > MOST_ROWS or metadata.num_columns > MOST_COLUMNS:
+        raise _too_large(path, f"it has {metadata.num_rows:,} rows and {metadata.num_columns:,} columns")
+    unpacked = 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for number in range(metadata.num_columns):
+            column = row_group.column(number)
+            unpacked += max(column.total_uncompressed_size, _VALUE_BYTES * column.num_values)
+    if unpacked > most_bytes(path):
+        raise _too_large(path, f"its {path.stat().st_size:,} bytes unpack to {unpacked:,}")
+
+
+def most_bytes(path: Path) -> int:
+    """Return how many bytes a file may unpack to."""
+    return max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
+
+
+def text_stream(path: Path) -> Any:
+    """Return a CSV as a stream of its text, unpacked. Raises DataError once more than `most_bytes` were read."""
+    stream = pa.input_stream(str(path))
+    return pa.PythonFile(_Counted(stream, path), mode="r") if path.suffix.lower() == ".gz" else stream
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what a library says."""
+    return str(error).strip().split("\n")[0][:160]
+
+
+def _too_large(path: Path, why: str) -> DataError:
+    return DataError(f"{path} is too large for candles", why=why, do="Split it, or move it out of the data folder.")
+
+
+class _Counted:
+    """A stream that refuses to unpack more than a file's share."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        self._stream, self._path, self._left = stream, path, most_bytes(path)
+
+    def read(self, size: int = -1) -> bytes:
+        content: bytes = self._stream.read(size if 0 <= size <= self._left else self._left + 1)
+        self._left -= len(content)
+        if self._left < 0:
+            size = self._path.stat().st_size
+            raise _too_large(self._path, f"its {size:,} bytes unpack to more than {most_bytes(self._path):,}")
+        return content
+
+    def close(self) -> None:
+        self._stream.close()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)

@@ -1,0 +1,80 @@
+"""The symbols of a candle file: from its column, by rows or by statistics, else from its name. Each follows the one rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trainer.data.bounds import UNREADABLE, first_line
+from trainer.data.headers import CandleHeader
+from trainer.errors import DataError
+from trainer.symbols import RULE, brief, flaw
+
+MOST_SYMBOLS = 20_000  # of a file: each takes a file of its own while it is read
+
+
+def only_symbol(source: CandleHeader) -> str | None:
+    """Return the file's one symbol if its name, or a parquet file's statistics, show that there is no other; else None."""
+    if not source.has_symbol_column:
+        return checked(source, source.name_symbol)
+    if source.delimiter:
+        return None
+    try:
+        return _only_one(source)
+    except UNREADABLE as error:
+        raise _unreadable(source, error) from error
+
+
+def split_rows(source: CandleHeader, column: Any) -> list[tuple[str, np.ndarray]]:
+    """Return each symbol of a column with its rows, (N,) int64, in their order. Raises DataError."""
+    if column.null_count:
+        raise DataError(
+            f"{source.path} has {column.null_count} rows without a symbol", do="Fill the column, or drop those rows."
+        )
+    try:
+        if not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        encoded = column.unify_dictionaries().combine_chunks()
+        codes, names = encoded.indices.to_numpy(), encoded.dictionary.cast(pa.string()).to_pylist()
+    except UNREADABLE as error:
+        raise _unreadable(source, error) from error
+    if None in names:
+        raise _unreadable(source, ValueError("a name in its dictionary is empty"))
+    if len(names) > MOST_SYMBOLS:
+        raise DataError(f"{source.path} has {len(names):,} symbols", why=f"{MOST_SYMBOLS:,} are the most", do="Split it.")
+    order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+    rows = [order[(ends[code - 1] if code else 0) : ends[code]] for code in range(len(names))]
+    return [(checked(source, name), rows[code]) for code, name in enumerate(names) if len(rows[code])]
+
+
+def checked(source: CandleHeader, symbol: str) -> str:
+    """Return a symbol of the file that follows the rule. Raises DataError for another."""
+    if why := flaw(symbol):
+        what = f"{source.path} has {brief(symbol)} for a symbol"
+        raise DataError(what, why=f"{why}; {RULE}", do="Rename it in the file, such as BTC-USD for BTC/USD.")
+    return symbol
+
+
+def _only_one(source: CandleHeader) -> str | None:
+    metadata = pq.read_metadata(source.path)
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    if source.columns["symbol"] not in paths:  # it has parts
+        return None
+    column = paths.index(source.columns["symbol"])
+    seen = set()
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(column).statistics
+        if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
+            return None
+        seen |= {statistics.min, statistics.max}
+    name = seen.pop() if len(seen) == 1 else None
+    return checked(source, str(name)) if isinstance(name, (str, int)) else None
+
+
+def _unreadable(source: CandleHeader, error: Exception) -> DataError:
+    what = f"the symbols of {source.path} can't be read"
+    return DataError(what, why=first_line(error), do=f"Write column {source.columns.get('symbol', 'symbol')} as text.")

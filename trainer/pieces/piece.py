@@ -1,0 +1,98 @@
+"""A piece: one model of a job by its name, the series that it trains on, and what it costs. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.artifacts.names import ModelName, label
+from trainer.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesWork:
+    """One symbol's series, as far as pieces are planned by it. Tuples have one item a fold, oldest first."""
+
+    symbol: str
+    bars: int
+    windows: tuple[int, ...]  # of training, an epoch
+    visits: tuple[float, ...]  # an epoch: windows of training, and those that are only scored at their share
+    memory_gib: float = 0.0  # of host memory that reading it takes; an estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One piece of a job: what the queue hands out, a checkpoint belongs to, and a model file is made of."""
+
+    name: str  # of the model: its file's, and the last part of its key
+    title: str  # what people call it; no other piece of the run has the same
+    kind: str  # a name of KINDS
+    series: tuple[str, ...]  # symbols, in the order in which their bars are laid end to end
+    source: str  # what it is made from: pieces of one source share their rows, so a worker keeps them for the next
+    estimate: float  # windows to visit: orders the queue, and is what the planner prices
+    bars: int = 0  # of all its series
+    windows: int = 0  # of training, an epoch
+    memory_gib: float = 0.0  # of host memory that reading its series takes
+    fold: int = 1  # of the job's, oldest first
+    seed: int = 0
+    draws: str = ""  # the name that all its random numbers follow from, with the seed; empty: its own
+    runner: str = ""  # package.module:function that trains it (`train.runner`); empty: the training loop
+    threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return what an event says of the piece that it is about."""
+        return {"model": self.name, "piece": self.title, "fold": self.fold, "seed": self.seed}
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Return the identity with kind and series: what is said of it once."""
+        return {**self.identity, "kind": self.kind, "series": list(self.series)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of piece: which jobs it makes the pieces of, and which pieces."""
+
+    name: str
+    takes: Callable[[Job], bool]
+    pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]  # of the job, its series, their timeframe
+    each: str = "symbols"  # what it makes a model of, for people
+    one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
+
+
+def models_of(
+    job: Job,
+    series: Sequence[SeriesWork],
+    *,
+    kind: str,
+    stem: str,
+    timeframe: str,
+    source: str,
+    source_by_fold: bool = False,
+) -> list[Piece]:
+    """Return a piece for each fold and seed of the job, all on these series. `stem` stands in their names for the symbol."""
+    several = job.data.folds * job.train.seeds
+    made = []
+    for fold in range(1, job.data.folds + 1):
+        for seed in range(job.train.seed, job.train.seed + job.train.seeds):
+            numbers = {"fold": fold, "seed": seed} if several > 1 else {}
+            name = ModelName(family=job.model.name, target=job.target.name, symbol=stem, timeframe=timeframe, **numbers)
+            made.append(
+                Piece(
+                    name=str(name),
+                    title=label(stem, fold=fold, seed=seed, models_per_symbol=several),
+                    kind=kind,
+                    series=tuple(one.symbol for one in series),
+                    source=f"{source} f{fold}" if source_by_fold else source,
+                    estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
+                    bars=sum(one.bars for one in series),
+                    windows=sum(one.windows[fold - 1] for one in series),
+                    memory_gib=sum(one.memory_gib for one in series),
+                    fold=fold,
+                    seed=seed,
+                    draws=name.draws,
+                )
+            )
+    return made

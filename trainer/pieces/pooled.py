@@ -1,0 +1,28 @@
+"""One model of all symbols for each fold and seed: `[data] pooled = true`.
+
+The job's name stands in the model's name for the symbol. Pieces of a fold share a source: rows are laid end to end already
+scaled, each series by a scaler that is fitted on its own bars of training, which differ from fold to fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.errors import DataError
+from trainer.job import Job
+from trainer.pieces.piece import Kind, Piece, SeriesWork, models_of
+
+
+def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
+    for one in series:
+        if one.symbol.casefold() == job.name.casefold():
+            raise DataError(
+                f"the job and its symbol {one.symbol} have one name",
+                why="a pooled model is called by its job, and would be taken for the symbol's",
+                do="Give the job another name.",
+            )
+    made = models_of(job, series, kind="pooled", stem=job.name, timeframe=timeframe, source=job.name, source_by_fold=True)
+    return tuple(made)
+
+
+POOLED = Kind(name="pooled", takes=lambda job: job.data.pooled, pieces=_pieces, each="pool of all symbols", one_split=True)

@@ -1,0 +1,19 @@
+"""A model for each symbol, fold and seed: the kind of every job that no other kind takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.job import Job
+from trainer.pieces.piece import Kind, Piece, SeriesWork, models_of
+
+
+def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
+    return tuple(
+        piece
+        for one in series
+        for piece in models_of(job, [one], kind="symbol", stem=one.symbol, timeframe=timeframe, source=one.symbol)
+    )
+
+
+SYMBOL = Kind(name="symbol", takes=lambda job: True, pieces=_pieces)

@@ -1,0 +1,133 @@
+"""One split for several series: the instants at which each of them passes from training to validation to test. Numpy, no torch.
+
+A model that trains on several series must not learn from one what another has yet to do, so all are cut at the same instants.
+The shares of the job are shares of the bars of all series; of one series alone they give the spans that it has by itself.
+Purge and embargo hold within each series, and so between all: a label of training ends before the instant at which
+validation begins, whichever series it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.data.candles import Candles, time_text
+from trainer.data.reading import CandleFolder
+from trainer.data.splits import Span, Spans, walk_forward
+from trainer.errors import DataError
+from trainer.job import Job
+from trainer.plan.plans import Plan, plan_symbol, warmup_of
+from trainer.settings import TargetSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The instants of one fold, in ns UTC: where validation and test begin, and where the test ends (None: with the bars)."""
+
+    validation: int
+    test: int
+    stop: int | None = None
+
+    def spans(self, candles: Candles, *, embargo: int, first: int) -> Spans:
+        """Return the spans of a series from its row `first` on; the embargo, in bars, is taken from the older span."""
+        instants = [self.validation, self.test, *([] if self.stop is None else [self.stop])]
+        rows = [int(row) for row in np.searchsorted(candles.timestamp, instants)]
+        validation, test, stop = rows if self.stop is not None else (*rows, len(candles))
+        return Spans(
+            train=Span(start=first, stop=max(first, validation - embargo)),
+            validation=Span(start=validation, stop=max(validation, test - embargo)),
+            test=Span(start=test, stop=stop),
+        )
+
+
+class Timeline:
+    """The instants at which any of several series has a bar, and how many have one there."""
+
+    def __init__(self) -> None:
+        self._instants, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+    def add(self, timestamps: np.ndarray) -> None:
+        """Add a series' bars (T,) int64, ascending."""
+        instants = np.union1d(self._instants, timestamps)
+        counts = np.zeros(len(instants), dtype=np.int64)
+        counts[np.searchsorted(instants, self._instants)] += self._counts
+        counts[np.searchsorted(instants, timestamps)] += 1
+        self._instants, self._counts = instants, counts
+
+    def cuts(self, job: Job) -> tuple[Cut, ...]:
+        """Return the instants of each fold, oldest first. Raises DataError for too few bars."""
+        ends, data = np.cumsum(self._counts), job.data
+        total = int(ends[-1]) if len(ends) else 0
+        try:
+            folds = walk_forward(
+                total,
+                folds=data.folds,
+                validation_fraction=data.validation_fraction,
+                test_fraction=data.test_fraction,
+                embargo=0,
+            )
+        except DataError as error:
+            raise DataError(f"all series together: {error.what}", why=error.why, do=error.do) from error
+
+        def instant(bar: int) -> int:
+            return int(self._instants[np.searchsorted(ends, bar, side="right")])
+
+        return tuple(
+            Cut(
+                validation=instant(spans.validation.start),
+                test=instant(spans.test.start),
+                stop=None if spans.test.stop == total else instant(spans.test.stop),
+            )
+            for spans in folds
+            if total
+        )
+
+
+def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
+    """Return the instants at which all series of a job are split, by the bars that a model can see. One is read at a time."""
+    timeline = Timeline()
+    for symbol in folder.symbols:
+        try:
+            candles = folder.read(symbol)
+        except DataError:  # whoever plans this symbol says so
+            continue
+        timeline.add(candles.timestamp[warmup_of(candles, job) :])
+    return timeline.cuts(job)
+
+
+def plan_at(candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None) -> tuple[Plan, ...]:
+    """Plan a symbol for each fold, split at these instants. Raises DataError when a span is left without bars.
+
+    `target` replaces the job's, which may leave something to choose.
+    """
+    first = warmup_of(candles, job)
+
+    def spans(horizon_bars: int) -> list[Spans]:
+        return [cut.spans(candles, embargo=max(job.data.embargo, horizon_bars), first=first) for cut in cuts]
+
+    if len(candles) > first:
+        _refuse_empty_spans(candles, cuts, spans(0))
+    # What the last fold chooses holds for all, and its longest label decides the embargo.
+    last = plan_symbol(candles, job, spans=spans(job.target.bars_ahead)[-1], target=target)
+    return tuple(plan_symbol(candles, job, spans=one, target=last.target) for one in spans(last.horizon_bars))
+
+
+def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSettings:
+    """Return the target that the series have in common: of what each chose by itself, the one that looks ahead least."""
+    options = job.target.options()  # the farthest first
+    return options[max(options.index(one) for one in chosen)]
+
+
+def _refuse_empty_spans(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans]) -> None:
+    for cut, spans in zip(cuts, folds, strict=True):
+        for name, span in spans.items():
+            if not len(span):
+                first, last = (time_text(candles.timestamp[row]) for row in (0, -1))
+                raise DataError(
+                    f"{candles.symbol} has no bar in {name}",
+                    why=f"pooled series are split at one time, validation from {time_text(cut.validation)} and test from "
+                    f"{time_text(cut.test)}; it goes from {first} to {last}",
+                    do="Bring bars of the same time, or leave the symbol out of --symbols.",
+                )

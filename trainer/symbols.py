@@ -1,0 +1,39 @@
+"""The rules for the names that users bring: symbols, and candle files. Each is one part of a path that any file system takes.
+
+The one place of the rules: data files, jobs, plans and cards ask it. Standard library only.
+"""
+
+from __future__ import annotations
+
+MOST_BYTES = 100  # in UTF-8: a model's name has its family, target, timeframe, fold and seed besides, and 200 in all
+MOST_FILE_BYTES = 200  # file systems take 255, and what is being written has a longer name
+RULE = f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none of . - ~"
+
+
+def flaw(symbol: str) -> str:
+    """Return what keeps a text from being a symbol, '' where nothing does."""
+    if not symbol:
+        return "it is empty"
+    if not symbol.isprintable():
+        return "it has a character that can't be printed"
+    if len(symbol.encode()) > MOST_BYTES:
+        return f"it has {len(symbol.encode())} bytes"
+    if set(symbol) & set("/\\,"):
+        return "it has a slash or a comma"
+    if symbol[0] in ".-~":
+        return f"it begins with {symbol[0]}"
+    if symbol != symbol.strip():
+        return "it has a blank at an end"
+    return ""
+
+
+def file_flaw(name: str) -> str:
+    """Return what keeps a text from being the name of a candle file, '' where nothing does."""
+    if not name.isprintable() or len(name.encode(errors="replace")) > MOST_FILE_BYTES:
+        return f"names are UTF-8, printable, and have at most {MOST_FILE_BYTES} bytes"
+    return "it has a slash, or begins with a dot" if set(name) & set("/\\") or name[:1] in ("", ".") else ""
+
+
+def brief(symbol: str) -> str:
+    """Write a text that is no symbol as an error names it."""
+    return repr(symbol if len(symbol) <= 40 else f"{symbol[:37]}...")

@@ -1,0 +1,123 @@
+"""The two ends of one piece's training: candles read and prepared before, scores, model file and card after.
+
+Runs inside a worker; `loop.py` is the training itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.artifacts.card import Card, read_card
+from trainer.artifacts.weights import save
+from trainer.errors import DataError, TrainingFailed
+from trainer.job import Job
+from trainer.pieces.piece import Piece
+from trainer.targets import labels_of
+from trainer.train.cards import card_of_training
+from trainer.train.loop import Run
+from trainer.train.packs.pack import Member, loss_for
+from trainer.train.scores import reader_for, score_series, together
+from trainer.train.series import PieceData
+from trainer.train.source import JobData, Source, mark_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A piece whose data lies on the device, ready to train."""
+
+    piece: Piece
+    run: Run
+    source: Source
+
+    @property
+    def data(self) -> PieceData:
+        """Return the data of the piece's fold."""
+        return self.source.folds[self.piece.fold]
+
+
+def open_piece(piece: Piece, job: Job, source: Source) -> Opened:
+    """Make a piece ready to train on its fold of a source."""
+    data = source.folds[piece.fold]
+    run = run_of(data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws)
+    return Opened(piece=piece, run=run, source=source)
+
+
+def run_of(data: PieceData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "") -> Run:
+    """Return the training of a model by this name on a piece's data. `seed` and `draws` as in `pack.Member`."""
+    member = Member(
+        name=model,
+        rows_TF=data.rows_TF,
+        labels_TK=data.train_labels_TK,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        seed=seed,
+        draws=draws,
+    )
+    parts = [(one.bars("validation"), reader_for(one, job)) for one in data.series]
+    scaled = [labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series]
+    loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
+
+    def validate(network: torch.nn.Module) -> float:
+        """Return the mean loss over all validation bars, float64."""
+        outputs_NO = np.concatenate([reader.outputs(network, bars) for bars, reader in parts])
+        return float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean())
+
+    return Run(member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=job.train.learning_rate)
+
+
+def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:
+    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`; else None.
+
+    Asks the plan and no bars. Raises the DataError with which planning refused the symbol.
+    """
+    mark = mark_of(piece, job, data)
+    file = out / f"{piece.name}.safetensors"
+    try:
+        card = read_card(file)
+    except DataError:  # none there, or a spoilt one
+        return None
+    if card.data.get("fingerprint") != mark:
+        return None
+    return done_event(piece, card, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def close_piece(
+    opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Score a trained model once and write it to `out`; return its `model_done` event. The card keeps `choice` as it is.
+
+    Raises TrainingFailed when training did not come to a finite loss.
+    """
+    piece, run = opened.piece, opened.run
+    if run.failure:
+        raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
+    data = opened.data
+    baselines = opened.source.baselines(piece.fold)
+    scored = [score_series(model, one, job, known) for one, known in zip(data.series, baselines, strict=True)]
+    scores = together(data.series, scored)
+    file = f"{piece.name}.safetensors"
+    card = card_of_training(
+        piece,
+        job,
+        run=run,
+        data=data,
+        origin=opened.source.origin,
+        scored=scored,
+        scores=scores,
+        device=device,
+        choice=choice or {},
+    )
+    return done_event(piece, card, file, save(out / file, run.best_weights, card))
+
+
+def done_event(piece: Piece, card: Card, file: str, sha256: str) -> dict[str, Any]:
+    """Return the `model_done` event of a model file."""
+    made = {"family": card.family, "target": card.target, "file": file, "sha256": sha256, "metrics": card.metrics}
+    return {"event": "model_done", **piece.description, **made}

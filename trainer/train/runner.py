@@ -1,0 +1,52 @@
+"""Pieces that something else than the training loop trains: a function that is named by its place, `package.module:function`.
+
+    run(piece, job, data) -> Made
+
+A worker calls it, which may be killed and started again, and writes what it returns as a model with a card. From there on the
+piece goes the way of any other: upload, result, receipt. An error of ours is the piece's failure; any other ends the worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.artifacts.weights import save
+from trainer.errors import TrainingFailed
+from trainer.job import Job
+from trainer.pieces.piece import Piece
+from trainer.train.cards import card_of_runner
+from trainer.train.piece import done_event
+from trainer.train.source import JobData
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What a runner made: tensors by name, and scores by span, as JSON values, for the card."""
+
+    weights: Mapping[str, torch.Tensor]
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run_piece(
+    piece: Piece, job: Job, data: JobData, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Run a piece's runner and write its model to `out`; return its `model_done` event. Raises TrainingFailed."""
+    module, _, function = piece.runner.partition(":")
+    try:
+        run = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        what = f"{piece.name} has no runner {piece.runner}"
+        raise TrainingFailed(what, why=str(error), do="Name package.module:function, which the node's code has.") from error
+    made = run(piece, job, data)
+    if not isinstance(made, Made):
+        what = f"{piece.runner} gave {type(made).__name__} for {piece.name}"
+        raise TrainingFailed(what, why="a runner gives Made: weights and metrics", do="Return that.")
+    card = card_of_runner(piece, job, data, metrics=made.metrics, device=device, choice=choice or {})
+    file = f"{piece.name}.safetensors"
+    return done_event(piece, card, file, save(out / file, made.weights, card))

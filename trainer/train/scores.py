@@ -1,0 +1,98 @@
+"""The scores of a trained model, as its card has them: by series, and of all series together.
+
+Forecasts of all series are joined in the labels' own unit. Their intervals resample blocks of time, each with the bars that
+every series has in it: what moves one market often moves the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.data.timeframes import DAY
+from trainer.job import Job
+from trainer.targets import scores_of
+from trainer.train.evaluation import Baselines, compare, evaluate
+from trainer.train.prepare import SymbolData
+from trainer.train.readers import Reader, reader_of
+
+Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesScores:
+    """A model on one series: what is fitted now, its scores, and its forecasts by span, in the order of the span's bars."""
+
+    fitted: dict[str, Any]
+    scores: Scores
+    forecasts: dict[str, np.ndarray]
+    baselines: Baselines  # of the test span
+
+
+def reader_for(data: SymbolData, job: Job) -> Reader:
+    """Return what runs a model over the bars of a symbol's data."""
+    return reader_of(
+        job.model.reads,
+        rows_TF=data.rows_TF,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        bars_seen=data.bars_seen,
+        first_bar=data.first_bar,
+    )
+
+
+def score_series(model: torch.nn.Module, data: SymbolData, job: Job, baselines: Baselines | None = None) -> SeriesScores:
+    """Calibrate a trained model on a series' validation and score it there.
+
+    Validation is scored plainly, and the test span, this once, beside its baselines and with intervals. `about` describes
+    the metrics. `baselines` are those of the test span, where somebody has asked before.
+    """
+    target, reader, scores = data.target, reader_for(data, job), scores_of(data.target)
+    outputs = {span: reader.outputs(model, data.bars(span)) for span in ("validation", "test")}
+    fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
+    forecasts = {span: scores.forecast(target, found, fitted) for span, found in outputs.items()}
+    rows = data.scored("test")
+    baselines = scores.baselines(target, rows) if baselines is None else baselines
+    made = {
+        "about": target.about(),
+        "validation": scores.metrics(target, forecasts["validation"], data.labels("validation")),
+        "test": evaluate(forecasts["test"], target, rows, forecasts=baselines),
+    }
+    return SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines)
+
+
+def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Scores:
+    """Return the scores of a model on all of its series: of one, its own."""
+    if len(series) == 1:
+        return scored[0].scores
+    target = series[0].target  # what was left open was chosen for all of them
+    labels = {span: np.concatenate([data.labels(span) for data in series]) for span in ("validation", "test")}
+    said = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
+    names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
+    days = max(_days_of_a_block(data) for data in series)
+    times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
+    return {
+        "about": target.about(),
+        "validation": scores_of(target).metrics(target, said["validation"], labels["validation"]),
+        "test": compare(
+            said["test"],
+            target,
+            labels["test"],
+            blocks=times // (days * DAY),
+            length={"block_days": days},
+            forecasts={name: np.concatenate([one.baselines[name] for one in scored]) for name in names},
+        ),
+    }
+
+
+def _days_of_a_block(data: SymbolData) -> int:
+    """Return how many days the target's blocks of a series' bars take, from one's beginning to the next one's."""
+    rows = data.scored("test")
+    blocks, _ = scores_of(data.target).blocks(data.target, rows)
+    _, first = np.unique(blocks, return_index=True)
+    begins = data.candles.timestamp[rows.scored[first]]
+    return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -1,0 +1,108 @@
+"""What one piece's model trains on: its series, one as it is, or several laid end to end.
+
+    rows   |-- first series --|- padding -|-- second series --|- padding -|
+
+Of several, each is scaled by its own scaler as it is laid down, and the scaler that the pack is given changes nothing. No
+window begins in one series and ends in another, for each begins and ends where its own series has it. A chunk may go on beyond
+the last bar: the padding, as long as a chunk, stands still and has no labels, as the end of a series by itself does.
+
+Shapes: T bars of a series, R rows of all, F features, K label columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.train.prepare import SymbolData
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceData:
+    """The series of one fold, and their rows as a pack gathers from them."""
+
+    series: tuple[SymbolData, ...]
+    scalers: tuple[tuple[Tensor, Tensor], ...]  # mean_F and std_F of each series, over the rows that its training reads
+    offsets: tuple[int, ...]  # the row at which each series begins
+    rows_TF: Tensor  # (R, F)
+    train_labels_TK: Tensor  # (R, K); NaN everywhere but at the bars of training
+    mean_F: Tensor
+    std_F: Tensor
+    reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
+
+    def moved(self, move: Callable[[Any], Any]) -> PieceData:
+        """Return it with `move` applied to every tensor. Series stay views of the rows that they share."""
+        scalers = tuple((move(mean_F), move(std_F)) for mean_F, std_F in self.scalers)
+        if len(self.series) == 1:
+            return replace(alone(_moved(self.series[0], move)), scalers=scalers)
+        parts = {name: move(getattr(self, name)) for name in ("rows_TF", "train_labels_TK", "mean_F", "std_F", "reads")}
+        laid = replace(self, scalers=scalers, **parts)
+        bare = (replace(data, rows_TF=data.rows_TF[:0], train_labels_TK=data.train_labels_TK[:0]) for data in self.series)
+        series = [
+            _view(_moved(data, move), laid.rows_TF, laid.train_labels_TK, offset)
+            for data, offset in zip(bare, self.offsets, strict=True)
+        ]
+        return replace(laid, series=tuple(series))
+
+
+def alone(data: SymbolData) -> PieceData:
+    """Return the data of a piece of one series, which shares its tensors."""
+    return PieceData(
+        series=(data,),
+        scalers=((data.mean_F, data.std_F),),
+        offsets=(0,),
+        rows_TF=data.rows_TF,
+        train_labels_TK=data.train_labels_TK,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        reads=data.reads,
+    )
+
+
+def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> PieceData:
+    """Lay series end to end, each with `padding` rows after it. `bars` are theirs, in the same order.
+
+    One part is taken at a time and none of its rows is kept beside the new ones, so `parts` may read as it goes.
+    """
+    rows_TF = labels_TK = torch.empty(0)
+    series: list[SymbolData] = []
+    scalers, offsets, reads, total = [], [], [], 0
+    for data in parts:
+        if not series:
+            num_rows = sum(bars) + padding * len(bars)
+            rows_TF = torch.empty(num_rows, data.rows_TF.shape[1])
+            labels_TK = torch.full((num_rows, data.train_labels_TK.shape[1]), torch.nan)
+        end = total + len(data.rows_TF)
+        # As a pack scales, before it holds features to their limit: to subtract nothing and divide by one changes no digit.
+        torch.div(data.rows_TF - data.mean_F, data.std_F, out=rows_TF[total:end])
+        rows_TF[end : end + padding] = rows_TF[end - 1]
+        labels_TK[total:end] = data.train_labels_TK
+        scalers.append((data.mean_F, data.std_F))
+        reads.append(data.reads + total)
+        offsets.append(total)
+        neutral = replace(data, mean_F=torch.zeros_like(data.mean_F), std_F=torch.ones_like(data.std_F), reads=data.reads[:0])
+        series.append(_view(neutral, rows_TF, labels_TK, total))
+        total = end + padding
+    return PieceData(
+        series=tuple(series),
+        scalers=tuple(scalers),
+        offsets=tuple(offsets),
+        rows_TF=rows_TF,
+        train_labels_TK=labels_TK,
+        mean_F=series[0].mean_F,
+        std_F=series[0].std_F,
+        reads=torch.cat(reads),
+    )
+
+
+def _view(data: SymbolData, rows_TF: Tensor, labels_TK: Tensor, offset: int) -> SymbolData:
+    place = slice(offset, offset + len(data.candles))
+    return replace(data, rows_TF=rows_TF[place], train_labels_TK=labels_TK[place])
+
+
+def _moved(data: SymbolData, move: Callable[[Any], Any]) -> SymbolData:
+    return replace(data, **{item.name: move(getattr(data, item.name)) for item in fields(data)})
