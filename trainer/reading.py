@@ -68,7 +68,7 @@ def check_values(value: Any, name: str, most_number: float = MOST_NUMBER) -> Non
         elif isinstance(item, list):
             waiting += [(part, depth + 1) for part in item]
         elif isinstance(item, str):
-            if any("\ud800" <= letter <= "\udfff" for letter in item):
+            if not item.isascii() and any("\ud800" <= letter <= "\udfff" for letter in item):
                 raise Unsound(f"{name} has a text that is not Unicode")
         elif isinstance(item, float):
             if not abs(item) <= most_number:

@@ -105,9 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
             console.line(f"run {record.run_id}")
             watch = Watch(console, stop, where=_where(arguments))
             if arguments.detach:
-                left = start(access, ready.outputs, record.run_id, registered=record, on_event=watch.on_event, stop=stop)
+                left = start(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
                 return _detached(arguments, left, ready.objects, console)
-            receipt = drive(access, ready.outputs, record.run_id, registered=record, on_event=watch.on_event, stop=stop)
+            receipt = drive(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
         return _end(arguments, receipt, console)
 
 

@@ -29,6 +29,6 @@ def run(arguments: argparse.Namespace) -> int:
             receipt = read_receipt(cloud.objects, record.run_id) if record.state == "closed" else None
             if receipt is None:
                 watch = Watch(console, stop, where=" --rehearse" if arguments.rehearse else "")
-                receipt = drive(access, outputs, record.run_id, on_event=watch.on_event, stop=stop)
+                receipt = drive(access, outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
     say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

@@ -58,18 +58,18 @@ def drive(
     outputs: StackOutputs,
     run_id: str,
     *,
-    registered: RunRecord | None = None,
+    known: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> Receipt:
-    """Drive a run to its end and return its receipt. `registered` is the record that this caller wrote a moment ago.
+    """Drive a run to its end and return its receipt. `known` is the record as this caller wrote or read it a moment ago.
 
     Raises Stopped when a second press detached from it, UsageError when there is no such run, EmbeddedAwsGone when its AWS was
     a rehearsal's that has ended. Where no end could be observed
     the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command that settles the run goes on.
     """
     cloud, seconds = AwsCloud(access, outputs), pace(access)
-    return drive_to_receipt(cloud, run_id, registered=registered, poll_seconds=seconds, on_event=on_event, stop=stop)
+    return drive_to_receipt(cloud, run_id, known=known, poll_seconds=seconds, on_event=on_event, stop=stop)
 
 
 def start(
@@ -77,13 +77,13 @@ def start(
     outputs: StackOutputs,
     run_id: str,
     *,
-    registered: RunRecord | None = None,
+    known: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> RunRecord:
     """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
     cloud, seconds = AwsCloud(access, outputs), pace(access)
-    return drive_to_instance(cloud, run_id, registered=registered, poll_seconds=seconds, on_event=on_event, stop=stop)
+    return drive_to_instance(cloud, run_id, known=known, poll_seconds=seconds, on_event=on_event, stop=stop)
 
 
 def pace(access: Access) -> float:
@@ -96,14 +96,14 @@ def drive_to_receipt(
     run_id: str,
     *,
     poll_seconds: float,
-    registered: RunRecord | None = None,
+    known: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt:
     """Do what `drive` does, with any Cloud and any way to sleep."""
     signal, pause = stop or StopSignal(), poll_seconds
-    for look in follow(cloud, run_id, registered=registered, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
+    for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed":
             return _receipt_of_closed(cloud, run_id, lambda: sleep(pause))
         if overdue(look, cloud.now()):
@@ -116,14 +116,14 @@ def drive_to_instance(
     run_id: str,
     *,
     poll_seconds: float,
-    registered: RunRecord | None = None,
+    known: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
     """Do what `start` does, with any Cloud and any way to sleep."""
     signal, pause = stop or StopSignal(), poll_seconds
-    for look in follow(cloud, run_id, registered=registered, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
+    for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         launch = look.record.last_launch
         if look.record.state == "closed" or (launch and launch.kill_armed_at and look.record.stop_requested_at is None):
             return look.record
@@ -137,27 +137,28 @@ def follow(
     poll_seconds: float,
     on_event: Callable[[RunProgress], None],
     stop: StopSignal,
-    registered: RunRecord | None = None,
+    known: RunRecord | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
     """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on.
 
-    Raises what fails at the first look, unless the caller registered the run itself.
+    Raises what fails at the first look; where the caller knows the record already, a lost connection and a record that S3 does
+    not find now are looked at again.
     """
-    last = Step(record=registered, observed=Observation(), actions=(), moved=False) if registered else None
-    asked_to_stop = False
+    last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
+    asked_to_stop = looked = False
     while True:
         error: TrainerError | None = None
         try:
             if stop.presses and not asked_to_stop:
-                request_stop(cloud, run_id)
+                request_stop(cloud, run_id, seen=last is not None)
                 asked_to_stop = True
             last = step(cloud, run_id, seen=last is not None)
-            error = last.error
+            looked, error = True, last.error
         except (UsageError, EmbeddedAwsGone):
             raise  # an embedded AWS that has ended never comes back to its address
         except TrainerError as failure:
-            if last is None:
+            if last is None or not (looked or isinstance(failure, ConnectionFailed)):
                 raise
             error = failure
             last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)

@@ -43,9 +43,8 @@ class StopSignal:
                 signal.signal(number, handler)
 
 
-def request_stop(cloud: Cloud, run_id: str) -> RunRecord:
-    """Store the request in the record, for whichever command drives the run, and return the record."""
-    seen = False
+def request_stop(cloud: Cloud, run_id: str, *, seen: bool = False) -> RunRecord:
+    """Store the request in the record, for whichever command drives the run, and return it. `seen`: it was there before."""
     while True:
         record, etag = read_record(cloud.objects, run_id, seen=seen)
         seen = True

@@ -14,6 +14,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws_errors import Meaning, meaning
@@ -311,8 +312,14 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     raise Unsound(f"{name} is {str(value)[:80]!r}, which no record of ours has")
 
 
+@cache
+def _hints_of(cls: Any) -> dict[str, Any]:
+    """Return the types of a class's fields; working them out takes most of the time of reading a record."""
+    return get_type_hints(cls)
+
+
 def _built(values: Mapping[str, Any], cls: Any, name: str) -> Any:
-    hints = get_type_hints(cls)
+    hints = _hints_of(cls)
     fields = {key: _typed(item, hints[key], f"{name}.{key}") for key, item in values.items() if key in hints}
     try:
         return cls(**fields)

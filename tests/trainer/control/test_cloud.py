@@ -146,6 +146,17 @@ def test_full_pools_are_walked_through_and_the_end_is_exit_101(armed, aws_server
     )
 
 
+def test_an_instance_that_could_not_start_fails_with_the_reason_that_only_its_state_shows(armed, aws_server):
+    _, access, outputs, record = armed
+    create_record(open_objects(access, outputs.bucket), record)
+    world = aws_server.world(access)
+    world.full.clear()
+    world.end_next_start("Client.InternalError", "Client error on launch")
+    receipt = drive(access, outputs, record.run_id)
+    assert (receipt["state"], receipt["exit_code"]) == ("failed", 103)
+    assert receipt["error"]["why"] == "Client.InternalError" and "EBS encryption" in receipt["error"]["do"]
+
+
 def test_a_throttled_call_and_a_lost_answer_are_replayed_and_make_one_instance(armed, aws_server):
     cloud, access, outputs, record = armed
     create_record(open_objects(access, outputs.bucket), record)

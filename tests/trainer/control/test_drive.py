@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -134,12 +134,12 @@ def test_an_error_inside_an_answer_is_asked_again_under_a_new_token_on_the_same_
 
 
 def test_an_error_inside_every_answer_ends_the_run_with_the_error(make_cloud):
-    cloud, record = make_cloud()
+    cloud, record = make_cloud(deadline=datetime(2026, 11, 20, 12, 22, tzinfo=timezone.utc))
     cloud.errors = ["Unavailable"] * 999
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], cloud.fleets) == ("failed", 103, {})
     assert "Unavailable" in receipt["error"]["why"]
-    assert timedelta(minutes=30) <= cloud.clock - record.created_at < timedelta(minutes=32)  # half of its hour
+    assert timedelta(minutes=11) <= cloud.clock - record.created_at < timedelta(minutes=12)  # half of its time
 
 
 def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instance_is_seen_to_go(make_cloud):
@@ -197,7 +197,20 @@ def test_a_record_that_the_launcher_wrote_is_looked_for_again_and_any_other_is_n
     with pytest.raises(UsageError, match="no run"):
         drive(cloud, record)
     lost_from_sight(cloud, "/run.json", 3)
-    assert drive(cloud, record, registered=record)["state"] == "done"
+    stop = StopSignal()
+    stop.press()
+    assert drive(cloud, record, known=record, stop=stop)["state"] == "stopped"
+
+
+def test_a_permission_that_is_missing_at_the_first_look_ends_the_command_that_registered_the_run(make_cloud):
+    cloud, record = make_cloud()
+
+    def denied(*, run_id):
+        raise PermissionDenied("cannot describe instances", why="UnauthorizedOperation")
+
+    cloud.instances = denied
+    with pytest.raises(PermissionDenied):
+        drive(cloud, record, known=record)
 
 
 def test_the_receipt_of_a_closed_run_is_looked_for_again_and_not_for_ever(make_cloud):

@@ -9,9 +9,10 @@ import pytest
 
 from trainer.control.drive import drive_to_receipt
 from trainer.control.fleet import FleetAnswer
-from trainer.control.settle import settle_run
+from trainer.control.settle import settle_all, settle_run
 from trainer.control.stop import StopSignal
 from trainer.errors import ConnectionFailed
+from trainer.runs.index import read_index
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
@@ -40,6 +41,16 @@ def first_zone_full(cloud):
     return {}
 
 
+def throttled_answer(cloud):
+    cloud.errors = ["RequestLimitExceeded"]
+    return {}
+
+
+def lost_answer(cloud):
+    cloud.answers = [FleetAnswer(kind="unclear", code="ReadTimeoutError", message="?")]
+    return {}
+
+
 def hung_node(cloud):
     cloud.node_works = False
     return {}
@@ -53,7 +64,14 @@ def stop_in_training(cloud):
 
 @pytest.mark.parametrize(
     ("prepare", "state"),
-    [(nothing, {"done"}), (first_zone_full, {"done"}), (hung_node, {"expired"}), (stop_in_training, {"stopped"})],
+    [
+        (nothing, {"done"}),
+        (first_zone_full, {"done"}),
+        (throttled_answer, {"done"}),
+        (lost_answer, {"done"}),
+        (hung_node, {"expired"}),
+        (stop_in_training, {"stopped"}),
+    ],
 )
 def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cloud, killed, prepare, state):
     for number in range(1, side_effects(make_cloud, prepare) + 1):
@@ -70,6 +88,8 @@ def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cl
         assert read_receipt(cloud.objects, record.run_id) == receipt
         assert len(cloud.objects.stored[f"runs/{record.run_id}/receipt.json"]) == 1
         assert read_record(cloud.objects, record.run_id)[0].state == "closed"
+        settle_all(cloud)
+        assert read_index(cloud.objects).open == {}, number
 
 
 def test_a_run_that_nobody_resumes_is_settled_truthfully_by_whoever_looks_later(make_cloud, killed):
