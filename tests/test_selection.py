@@ -14,7 +14,7 @@ def test_whatever_begins_a_run_a_training_or_a_stack_is_marked_slow(request: pyt
 
 
 def test_quick_leaves_out_what_is_slow() -> None:
-    assert '-m "not slow and not live and not gpu"' in (ROOT / "scripts/quick").read_text()
+    assert '-m "not slow and not gpu"' in (ROOT / "scripts/quick").read_text()
 
 
 @pytest.mark.parametrize("path", SLOW_FIXTURES)

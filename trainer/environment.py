@@ -50,7 +50,7 @@ VARIABLES = (
     Variable(
         name="MAYFLY_PROGRAMS",
         set_by=YOU,
-        meaning="folder in which rehearsals store how the Pulumi program was applied, by its hash; yours alone to write",
+        meaning="folder of rehearsals' applied Pulumi programs and unpacked functions, by hash; yours alone to write",
         default="`mayfly/programs` in XDG_CACHE_HOME",
     ),
     Variable(name="XDG_CACHE_HOME", set_by=YOU, meaning="folder of caches", default="`~/.cache`"),

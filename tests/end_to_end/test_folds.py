@@ -29,7 +29,8 @@ def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fo
     assert key.startswith("models/experiments/AROA") and key.endswith(
         f"/{receipt['run_id']}/1/lstm-direction_pool_1m_f2_s4.safetensors"
     )
-    assert made[1, 3]["metrics"]["test"]["n"] == made[2, 3]["metrics"]["test"]["n"]  # as long, yet not the same bars
+    older, newer = (made[fold, 3]["metrics"]["test"]["n"] for fold in (1, 2))
+    assert older == pytest.approx(newer, rel=0.02)  # as long but for closes that stand still, yet not the same bars
     assert made[1, 3]["metrics"]["test"]["baselines"] != made[2, 3]["metrics"]["test"]["baselines"]
 
     listed = json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]

@@ -24,6 +24,7 @@ from trainer.cli.receipt_view import receipt_lines
 from trainer.control.progress import Step, progress_of
 from trainer.errors import DataError, UsageError
 from trainer.job import job_from, job_from_json, parse_assignments, with_keys
+from trainer.launch.inputs import Input, choose, read_summary
 from trainer.plan.document import read_plan
 from trainer.reading import Unsound
 from trainer.runs.lease import read_lease, silent
@@ -258,6 +259,30 @@ def plan_is_read_or_refused(body: bytes) -> None:
         plan.check_fits(job_from(JOB))
 
 
+INDEX = {
+    "file": "A_1m.parquet",
+    "bytes": 9,
+    "sha256": "ab" * 32,
+    "timeframe": "1m",
+    "synthetic": False,
+    "further": ["funding"],
+    "holds": [{"symbol": "A", "bars": 100, "first": "2026-11-20T12:00:00Z", "last": "2026-11-20T13:39:00Z"}],
+}
+
+
+@given(st.lists(bodies(INDEX), max_size=3))
+def index_entries_are_chosen_from_or_count_as_none(found: list[bytes]) -> None:
+    summaries = [read_summary(body) for body in found]
+    inputs = [
+        Input(key=f"raw/main/{number}.parquet", version_id="v", sha256="ab", bytes=9, summary=summary)
+        for number, summary in enumerate(summaries)
+    ]
+    try:
+        choose(inputs, symbols=(), timeframe="", fewest_bars=9, columns=("funding",))
+    except DataError as error:
+        assert is_shown(str(error))
+
+
 def _printable(lines: list[str]) -> None:
     assert all(is_shown(line) for line in lines)
 
@@ -270,6 +295,7 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     record_is_decided_on_or_refused,
     job_is_read_or_refused,
     plan_is_read_or_refused,
+    index_entries_are_chosen_from_or_count_as_none,
     *cards.PROPERTIES,
     *data_files.PROPERTIES,
 )

@@ -23,6 +23,7 @@ class CheckChild:
     """`python -m trainer.plan.check` on a path: of a job, or without one as `--describe` does."""
 
     def __init__(self, data: str | Path, *, job: Job | None = None) -> None:
+        self.data = data
         self.folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
         command = [sys.executable, "-m", "trainer.plan.check", "--data", str(data)]
         if job is None:
@@ -48,6 +49,10 @@ class CheckChild:
             stdout, stderr = self.process.communicate()
         finally:
             self.close()
+        if self.process.returncode < 0:  # a library that reads files ended it
+            why = (stderr.strip().splitlines() or [f"signal {-self.process.returncode}"])[-1][:160]
+            do = "Write its files again, or check them one by one with --data FILE."
+            raise DataError(f"the data check crashed while it read {self.data}", why=why, do=do)
         if self.process.returncode not in (0, 2) or not stdout.strip():
             lines = stderr.strip().splitlines() or [f"exit {self.process.returncode}"]
             why = lines[-1]

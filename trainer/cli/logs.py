@@ -8,11 +8,11 @@ import time
 
 from trainer.cli.connect import connected
 from trainer.cli.output import say_json, say_text
-from trainer.control.boot_log import boot_log
+from trainer.control.boot_log import bootstrap_log
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
 from trainer.control.settle import settle_run
-from trainer.errors import UsageError
+from trainer.errors import PermissionDenied, UsageError
 from trainer.runs.keys import NodeKeys
 from trainer.runs.store import PART_BYTES, given, read_record
 from trainer.stack import read_stack
@@ -52,7 +52,7 @@ class LogReader:
     def __init__(self, cloud: Cloud, run_id: str) -> None:
         self._cloud, self._objects, self._run_id = cloud, cloud.objects, run_id
         self._last: dict[str, str] = {}  # prefix -> its last part that was read
-        self._booted: dict[str, str] = {}  # prefix -> the log of its boot, as far as it was read
+        self._booted: dict[str, str] = {}  # bootstrap.log's key, or the console's instance -> the text that was read
         self._bytes = 0
 
     def read_new(self) -> str:
@@ -63,10 +63,17 @@ class LogReader:
     def _read_boot(self, keys: NodeKeys) -> str:
         if keys.log in self._last:
             return ""
-        before, text = self._booted.get(keys.log, ""), boot_log(self._cloud, keys)
-        if not text.startswith(before):  # S3 has what only the console had; or its beginning was cut off
+        text, source = bootstrap_log(self._objects, keys), keys.bootstrap_log
+        if not text:
+            source = keys.instance_id
+            try:
+                text = self._cloud.console_output(instance_id=keys.instance_id)
+            except PermissionDenied as error:  # the log may still come
+                text = f"{error}\n"
+        before = self._booted.get(source, "")
+        if not text.startswith(before):  # its beginning was cut off
             return ""
-        self._booted[keys.log] = text
+        self._booted[source] = text
         return text[len(before) :]
 
     def _read(self, prefix: str) -> str:

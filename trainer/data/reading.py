@@ -1,6 +1,6 @@
 """The candles of a folder or file, one symbol in memory at a time: which files are meant, and a symbol's bars from all of them.
 
-A file that its name or its statistics show to hold one symbol stays as it is, and is read when that symbol is asked for. Any
+A file that its name or its column shows to hold one symbol stays as it is, and is read when that symbol is asked for. Any
 other is read once, a part at a time, and split into one array file a symbol in a scratch folder, which belongs to the caller.
 """
 
@@ -198,7 +198,7 @@ def _series_of(symbol: str, parts: Sequence[Part], columns: Sequence[str]) -> li
             source = open_source(part.path)
             whole, *others = read_series(source, columns)
             if others or source.has_symbol_column and whole.symbol != symbol:
-                what = f"{part.file} holds other symbols than its statistics say"
+                what = f"{part.file} holds other symbols than when it was opened"
                 raise DataError(what, why=f"{whole.symbol} beside {symbol}", do="Write the file again.")
             series.append(replace(whole, symbol=symbol))
         check_order(series[-1])

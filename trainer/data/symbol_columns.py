@@ -1,4 +1,4 @@
-"""The symbols of a candle file: from its column, by rows or by statistics, else from its name. Each follows the one rule."""
+"""The symbols of a candle file: from its column, else from its name. Each follows the one rule."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trainer.data.bounds import UNREADABLE, first_line
@@ -17,7 +18,10 @@ MOST_SYMBOLS = 20_000  # of a file: each takes a file of its own while it is rea
 
 
 def only_symbol(source: CandleHeader) -> str | None:
-    """Return the file's one symbol if its name, or a parquet file's statistics, show that there is no other; else None."""
+    """Return the file's one symbol if its name, or a parquet file's column, shows that there is no other; else None.
+
+    The column is read and not its statistics, which may say anything, and end the process where they are damaged.
+    """
     if not source.has_symbol_column:
         return checked(source, source.name_symbol)
     if source.delimiter:
@@ -60,19 +64,17 @@ def checked(source: CandleHeader, symbol: str) -> str:
 
 
 def _only_one(source: CandleHeader) -> str | None:
-    metadata = pq.read_metadata(source.path)
-    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
-    if source.columns["symbol"] not in paths:  # it has parts
-        return None
-    column = paths.index(source.columns["symbol"])
-    seen = set()
-    for group in range(metadata.num_row_groups):
-        statistics = metadata.row_group(group).column(column).statistics
-        if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
-            return None
-        seen |= {statistics.min, statistics.max}
-    name = seen.pop() if len(seen) == 1 else None
-    return checked(source, str(name)) if isinstance(name, (str, int)) else None
+    """Return the one text of a parquet file's symbol column, None where there are others, or rows without one."""
+    name, seen = source.columns["symbol"], set[str]()
+    with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
+        for batch in file.iter_batches(columns=[name]):
+            column = batch.column(name)
+            if column.null_count:
+                return None
+            seen |= set(pc.unique(column).cast(pa.string()).to_pylist())
+            if len(seen) > 1:
+                return None
+    return checked(source, seen.pop()) if seen else None
 
 
 def _unreadable(source: CandleHeader, error: Exception) -> DataError:

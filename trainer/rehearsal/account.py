@@ -81,6 +81,7 @@ class EmbeddedAccount:
     fire_schedules: bool
     endpoint: Callable[[], str]  # the server's URL, known once it listens
     keyring: Keyring
+    function_code: Path  # unpacked zips by hash, which servers share
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
     storage_lock: threading.RLock = field(default_factory=threading.RLock)  # apart: a large object must not hold up EC2

@@ -87,35 +87,40 @@ class ProgramStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
         """Let one process at a time apply a program: the others then find it here. Raises ConfigError for an unsafe folder."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        about = self._folder.stat()
-        if about.st_uid != os.getuid() or about.st_mode & 0o022:
-            why = "it belongs to another user, or others may write there"
-            do = "Set MAYFLY_PROGRAMS to a folder of your own, or run chmod go-w on this one."
-            raise ConfigError(f"applied programs can't be kept in {self._folder}", why=why, do=do)
-        with (self._folder / f"{key}.lock").open("w") as lock:
+        open_folder(self.folder)
+        with (self.folder / f"{key}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def read(self, key: str) -> AppliedProgram | None:
         """Return a stored application, or None where there is none that can be read: the program is then applied again."""
         try:
-            return from_json((self._folder / f"{key}.json").read_text(encoding="utf-8"))
+            return from_json((self.folder / f"{key}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, key: str, applied: AppliedProgram) -> None:
         """Store an application in place of all others: a program of yesterday is not applied again."""
-        for older in self._folder.glob("*.json"):
+        for older in self.folder.glob("*.json"):
             older.unlink(missing_ok=True)
-        new = self._folder / f"{key}.{os.getpid()}.new"
+        new = self.folder / f"{key}.{os.getpid()}.new"
         new.write_text(to_json(applied), encoding="utf-8")
-        new.replace(self._folder / f"{key}.json")
+        new.replace(self.folder / f"{key}.json")
+
+
+def open_folder(folder: Path) -> None:
+    """Make a folder for what is run again later. Raises ConfigError where it is not this user's, or others may write there."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    about = folder.stat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        why = "it belongs to another user, or others may write there"
+        do = "Set MAYFLY_PROGRAMS to a folder of your own, or run chmod go-w on this one."
+        raise ConfigError(f"applied programs can't be kept in {folder}", why=why, do=do)
 
 
 def program_hash(program: Path, package: Path, *, stack: str) -> str:

@@ -10,17 +10,21 @@ import hashlib
 import io
 import json
 import logging
+import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 import uuid
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
+from trainer.rehearsal.applied_program import open_folder
 from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
@@ -28,6 +32,7 @@ from trainer.runs.record import utc_now
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
 _NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
+UNUSED_SECONDS = 24 * 3600.0
 _processes: set[subprocess.Popen[bytes]] = set()
 
 
@@ -39,7 +44,7 @@ def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     answer = collect(call.environ, call.account)
     if answer[0] < 300:
         try:
-            folder = _unpack(cloud, params["FunctionName"], params["Code"].get("ZipFile") or b"")
+            folder = _unpack(cloud, params["Code"].get("ZipFile") or b"")
         except OSError:  # a full disk: there is no such function
             cloud.moto("lambda", "DeleteFunction", {"FunctionName": params["FunctionName"]})
             raise
@@ -102,6 +107,8 @@ def function_name(arn_or_name: str) -> str:
 def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str, Any]:
     """Run a function to its end: {"result": ...} or {"error": {"errorType", "errorMessage", ...}}."""
     home = log_file(cloud, function.name).parent
+    home.mkdir(parents=True, exist_ok=True)
+    _keep(function.folder)
     own = cloud.credentials("FUNC", function.name)
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -175,12 +182,11 @@ def _function(cloud: EmbeddedAccount, name: str) -> Function:
         return cloud.functions[name]
 
 
-def _unpack(cloud: EmbeddedAccount, name: str, code: bytes) -> Path:
-    folder = cloud.root / "lambda" / cloud.account / f"{name}-{hashlib.sha256(code).hexdigest()[:16]}"
-    for older in folder.parent.glob(f"{name}-{'[0-9a-f]' * 16}"):
-        if older != folder:
-            shutil.rmtree(older)
-    if not folder.exists():
+def _unpack(cloud: EmbeddedAccount, code: bytes) -> Path:
+    """Unpack a zip where its hash says, unless it is there: its libraries are compiled once, not once an account."""
+    folder = cloud.function_code / hashlib.sha256(code).hexdigest()[:32]
+    open_folder(folder.parent)
+    if not _keep(folder):
         partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
         with zipfile.ZipFile(io.BytesIO(code)) as archive:
             try:
@@ -191,9 +197,28 @@ def _unpack(cloud: EmbeddedAccount, name: str, code: bytes) -> Path:
         try:
             partial.rename(folder)
         except OSError:  # somebody else unpacked the same zip meanwhile
+            shutil.rmtree(partial, ignore_errors=True)
             if not folder.exists():
                 raise
+        _forget_unused(folder.parent)
     return folder
+
+
+def _keep(folder: Path) -> bool:
+    """Note that a folder is in use, and say whether it is there."""
+    try:
+        os.utime(folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _forget_unused(parent: Path) -> None:
+    """Remove the code that no server has used for a day."""
+    for folder in parent.iterdir():
+        with suppress(FileNotFoundError):  # another server was faster
+            if folder.stat().st_mtime < time.time() - UNUSED_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 RULES: Rules = {

@@ -255,6 +255,7 @@ class EmbeddedAws:
             fire_schedules=self._fire_schedules,
             endpoint=lambda: self.url,
             keyring=self.keyring,
+            function_code=self._programs.folder / "functions",
         )
         if self._remembers:
             storage.restore(cloud)

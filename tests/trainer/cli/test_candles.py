@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from trainer.cli.candles import DataCheck
+from trainer.cli.check_child import CheckChild
+from trainer.errors import DataError
 from trainer.job import job_of
 
 
@@ -38,3 +42,10 @@ def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
         assert not os.get_inheritable(check.child.pipe)
     finally:
         check.close()
+
+
+def test_a_file_that_crashes_the_library_is_one_error_of_the_data(tmp_path):
+    child = CheckChild(tmp_path)
+    child.process.send_signal(signal.SIGABRT)  # as arrow ends the process for a damaged file
+    with pytest.raises(DataError, match="the data check crashed while it read"):
+        child.report()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.cli.logs import LogReader
+from trainer.errors import PermissionDenied
 from trainer.runs.record import Attempt, Launch
 from trainer.runs.store import create_record
 
@@ -35,6 +36,29 @@ def test_a_boot_is_followed_from_its_log_to_the_agents_parts(cloud):
     assert reader.read_new() == "phase stage\n"
     cloud.objects.write(keys.bootstrap_log, b"fetch\ninstall\nphase stage\npowering off\n")
     assert reader.read_new() == ""  # it holds what the agent said, too
+
+
+def test_a_log_that_comes_after_the_console_is_shown_from_its_beginning(cloud):
+    cloud, record = cloud
+    cloud.consoles["i-9"] = "Linux version 7\n"
+    reader = LogReader(cloud, record.run_id)
+    assert reader.read_new() == "Linux version 7\n"
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\n")
+    assert (reader.read_new(), reader.read_new()) == ("fetch\n", "")
+
+
+def test_a_console_that_may_not_be_read_is_said_once_and_the_log_is_followed(cloud, monkeypatch):
+    cloud, record = cloud
+
+    def refuse(*, instance_id):
+        raise PermissionDenied(f"cannot read the console of {instance_id}", why="UnauthorizedOperation")
+
+    monkeypatch.setattr(cloud, "console_output", refuse)
+    reader = LogReader(cloud, record.run_id)
+    assert "cannot read the console of i-9" in reader.read_new()
+    assert reader.read_new() == ""
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\n")
+    assert reader.read_new() == "fetch\n"
 
 
 def test_the_console_is_read_where_the_bootstrap_sent_nothing(cloud):

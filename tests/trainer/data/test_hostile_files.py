@@ -71,10 +71,10 @@ def test_symbols_that_are_no_unicode_are_one_error(tmp_path: Path) -> None:
         read_candles(tmp_path)
 
 
-def test_a_file_of_other_symbols_than_its_statistics_say_is_refused(tmp_path: Path, make_candles: Any) -> None:
+def test_a_file_of_other_symbols_than_when_it_was_opened_is_refused(tmp_path: Path, make_candles: Any) -> None:
     path = tmp_path / "all_1m.parquet"
     write_candles(path, [make_candles(50, symbol=symbol) for symbol in ("AAA", "BBB")])
-    with pytest.raises(DataError, match="all_1m.parquet holds other symbols than its statistics say"):
+    with pytest.raises(DataError, match="all_1m.parquet holds other symbols than when it was opened"):
         read_parts("AAA", "1m", [Part(path=path, file=path.name)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,9 @@ def test_an_unknown_function_is_not_found(access: Access) -> None:
     assert failed.value.response["Error"]["Code"] == "ResourceNotFoundException"
 
 
+FULL = "# a zip that is not there yet\n"
+
+
 def test_a_full_disk_is_said_and_the_function_may_be_created_again(
     access: Access, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,12 +142,26 @@ def test_a_full_disk_is_said_and_the_function_may_be_created_again(
     with monkeypatch.context() as patch:
         patch.setattr(zipfile.ZipFile, "extractall", extractall)
         with pytest.raises(ClientError) as failed:
-            create(access, role, ECHO)
+            create(access, role, ECHO + FULL)
     assert failed.value.response["Error"]["Code"] == "DiskFull"
-    create(access, role, ECHO)
+    create(access, role, ECHO + FULL)
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "."])
 def test_a_function_whose_name_is_a_path_is_refused(access: Access, role: str, name: str) -> None:
     with pytest.raises(ClientError):
         create(access, role, ECHO, name=name)
+
+
+def test_accounts_share_a_zip_that_is_unpacked_and_what_none_uses_is_forgotten(
+    aws_server: EmbeddedAws, access: Access, role: str
+) -> None:
+    folder = aws_server.cloud(access).function_code
+    (unused := folder / "unused").mkdir(parents=True)
+    os.utime(unused, (0, 0))
+    create(access, role, ECHO + "\n# a zip of its own\n")
+    before = set(folder.iterdir())
+    assert not unused.exists() and folder.stat().st_mode & 0o022 == 0
+    create(access, role, ECHO + "\n# a zip of its own\n", name="again")
+    assert set(folder.iterdir()) == before
+    assert aws_server.cloud(access).functions["work"].folder == aws_server.cloud(access).functions["again"].folder

@@ -1,0 +1,282 @@
+"""The checks of a first day on an account, in the order of the day. Each says what it saw; the first that fails ends it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from tests.live.context import HUNG, Live, require
+from trainer.control.boot_log import boot_log
+from trainer.runs.actions import kill_schedule, sweep_schedule
+from trainer.runs.keys import NodeKeys
+from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.record import utc_now
+
+G_ON_DEMAND, G_SPOT = "L-DB2E81BA", "L-3819A6DF"
+NO_PULUMI = "needs the Pulumi CLI and a state of its own; a rehearsal applies the program without either"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check. `dollars` is the most that it can cost: its machines have a budget or a deadline that sees to it."""
+
+    name: str
+    what: str
+    dollars: float
+    minutes: float
+    run: Callable[[Live], None]
+    not_embedded: str = ""  # why the embedded AWS can't show it
+
+
+def identity(live: Live) -> None:
+    found = live.client("sts").get_caller_identity()
+    live.say(f"account {found['Account']} as {found['Arn']}, region {live.client('ec2').meta.region_name}")
+
+
+def quotas(live: Live) -> None:
+    client, missing = live.client("service-quotas"), []
+    for code in (G_ON_DEMAND, G_SPOT):
+        quota = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
+        live.say(f"{code} {quota['QuotaName']}: {quota['Value']:.0f} vCPU")
+        missing += [code] if quota["Value"] < 48 else []
+    require(not missing, f"too small for g6.12xlarge (48 vCPU): {', '.join(missing)}. Ask for more in Service Quotas.")
+
+
+def up(live: Live) -> None:
+    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
+    said = live.run("pulumi", "preview", "--expect-no-changes", "--stack", live.stack)
+    live.say(said.strip().splitlines()[-1])
+
+
+def bucket(live: Live) -> None:
+    s3, name, key = live.client("s3"), live.outputs.bucket, "raw-index/live-check.json"
+    require(s3.get_bucket_versioning(Bucket=name).get("Status") == "Enabled", f"{name} is not versioned")
+    block = s3.get_public_access_block(Bucket=name)["PublicAccessBlockConfiguration"]
+    require(all(block.values()), f"{name} is not closed: {block}")
+    version = s3.put_object(Bucket=name, Key=key, Body=b"{}").get("VersionId")
+    require(version, f"{name} gave no version: versioning was enabled less than a quarter of an hour ago. Try again then")
+    s3.delete_object(Bucket=name, Key=key, VersionId=version)
+    live.say(f"{name}: versioned ({version}), closed in four ways")
+
+
+def sweeper(live: Live) -> None:
+    answer = live.client("lambda").invoke(FunctionName=live.outputs.sweeper_arn, Payload=b"{}")
+    said = answer["Payload"].read().decode()
+    require("FunctionError" not in answer, f"the sweeper failed: {said}")
+    live.say(f"the sweeper says {said}")
+
+
+def policies(live: Live) -> None:
+    """Ask AWS itself what the roles of the stack may do, and what not."""
+    outputs, iam = live.outputs, live.client("iam")
+    own = {"aws:ResourceTag/project": outputs.project, "aws:ResourceTag/stack": outputs.stack}
+    others = {**own, "aws:ResourceTag/project": "somebody-elses"}
+    account = live.client("sts").get_caller_identity()["Account"]
+    machine = f"arn:aws:ec2:{outputs.region}:{account}:instance/i-0123456789abcdef0"
+    bucket_arn = f"arn:aws:s3:::{outputs.bucket}"
+    for role, action, resource, tags, allowed in (
+        ("instance", "s3:GetObject", f"{bucket_arn}/raw/x", {}, True),
+        ("instance", "s3:PutObject", f"{bucket_arn}/runs/x/run.json", {}, False),
+        ("instance", "s3:DeleteObject", f"{bucket_arn}/models/experiments/x", {}, False),
+        ("instance", "ec2:TerminateInstances", machine, own, False),
+        ("sweeper", "ec2:TerminateInstances", machine, own, True),
+        ("sweeper", "ec2:TerminateInstances", machine, others, False),
+        ("sweeper", "s3:GetObject", f"{bucket_arn}/live/x", {}, True),
+        ("sweeper", "s3:GetObject", f"{bucket_arn}/models/x", {}, False),
+        ("scheduler", "lambda:InvokeFunction", outputs.sweeper_arn, {}, True),
+        ("scheduler", "ec2:TerminateInstances", machine, others, False),
+        ("scheduler", "iam:PassRole", outputs.scheduler_role_arn, {}, False),
+    ):
+        name = f"{outputs.project}-{outputs.stack}-{outputs.region}-{role}"
+        context = [
+            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"} for key, value in tags.items()
+        ]
+        decided = iam.simulate_principal_policy(
+            PolicySourceArn=iam.get_role(RoleName=name)["Role"]["Arn"],
+            ActionNames=[action],
+            ResourceArns=[resource],
+            ContextEntries=context,
+        )["EvaluationResults"][0]["EvalDecision"]
+        live.say(f"{role}: {action} on {resource} {tags or ''}: {decided}")
+        require((decided == "allowed") == allowed, f"{role}: {action} on {resource} is {decided}")
+
+
+def dry_run(live: Live) -> None:
+    plan = live.mayfly("launch", "--data", str(live.candles()), "--instance", "g6.xlarge", "--epochs", "1", "--dry-run")
+    first = plan["candidates"][0]
+    live.say(f"{first['instance_type']} at {first['price_usd_per_hour']} $/h, hard stop {plan['hard_stop']}")
+
+
+def layers(live: Live) -> None:
+    """End three machines in three ways: their own refusal of code with another hash, the kill schedule, the sweep schedule."""
+    wait, most = timedelta(seconds=5 if live.embedded else 120), timedelta(minutes=15)
+    deadline = utc_now() + wait + timedelta(seconds=10)
+    live.cloud.objects.put(key="code/live-check.whl", body=b"other code than the tag says")
+    with ExitStack() as ended:
+        refused = ended.enter_context(live.machine("hash", deadline=utc_now() + timedelta(minutes=30)))
+        killed = ended.enter_context(live.machine("kill", deadline=utc_now() + timedelta(minutes=30), user_data=HUNG))
+        swept = ended.enter_context(live.machine("sweep", deadline=deadline, user_data=HUNG))
+        runs = {one: _tags(live, one)["run_id"] for one in (refused, killed, swept)}
+        live.cloud.arm_kill(name=kill_schedule(runs[killed], 1), instance_ids=(killed,), at=utc_now() + wait)
+        live.cloud.arm_sweep(name=sweep_schedule(runs[swept]), run_id=runs[swept], at=deadline)
+        for one, how in ((refused, "its own refusal"), (killed, "the kill schedule"), (swept, "the sweep schedule")):
+            seconds, reason = live.wait_for_end(one, within=most)
+            live.say(f"{one} ended by {how} after {seconds:.0f} s: {reason}")
+        keys = NodeKeys(role_id=live.outputs.instance_role_id, instance_id=refused, run_id=runs[refused], attempt=1)
+        said = boot_log(live.cloud, keys)
+        live.say(said.strip().splitlines()[-1] if said else "no log")
+        require("the tag says 0000" in said, "the log of the machine that refused does not say why")
+
+
+def hung_boot(live: Live) -> None:
+    """Leave a machine that never speaks to the standing sweep, with a boot allowance of its own."""
+    hour = utc_now() + timedelta(hours=1)
+    with live.machine("hung", deadline=hour, user_data=HUNG, boot_seconds="60") as hung:
+        seconds, reason = live.wait_for_end(hung, within=timedelta(minutes=12))
+        live.say(f"{hung} was ended after {seconds:.0f} s without a word: {reason}")
+
+
+def launch(*words: str, budget: str) -> Callable[[Live], None]:
+    """Return a check that runs a launch to its receipt."""
+
+    def run(live: Live) -> None:
+        options = ("--data", str(live.candles()), "--epochs", "1", "--budget", budget, "-y")
+        _show(live, live.mayfly("launch", *options, *words), state="done")
+
+    return run
+
+
+def stop(live: Live) -> None:
+    run_id = _detached(live)
+    receipt = live.mayfly("stop", run_id)
+    _show(live, receipt, state="stopped")
+
+
+def detach(live: Live) -> None:
+    run_id = _detached(live)
+    ends = time.monotonic() + timedelta(minutes=30).total_seconds()
+    while (state := live.mayfly("status", run_id)["runs"][0]["state"]) not in EXIT_CODES:
+        require(time.monotonic() < ends, f"{run_id} is {state} after 30 minutes")
+        time.sleep(1 if live.embedded else 20)
+    _show(live, live.mayfly("receipts", run_id), state="done")
+
+
+def bill(live: Live) -> None:
+    """Compare what the receipts say with what AWS bills; on the day after, since its data lags."""
+    receipts = live.mayfly("receipts")["receipts"]
+    today = utc_now().date()
+    day = {"Start": str(today - timedelta(days=2)), "End": str(today + timedelta(days=1))}
+    service = {"Dimensions": {"Key": "SERVICE", "Values": ["Amazon Elastic Compute Cloud - Compute"]}}
+    found = live.client("ce").get_cost_and_usage(
+        TimePeriod=day, Granularity="DAILY", Metrics=["UnblendedCost"], Filter=service
+    )["ResultsByTime"]
+    billed = sum(float(item["Total"]["UnblendedCost"]["Amount"]) for item in found)
+    bounds = [sum(item["dollars"][name] for item in receipts) for name in ("spent_low", "spent_high")]
+    live.say(f"EC2 billed {billed:.2f} $ in three days; receipts say {bounds[0]:.2f} to {bounds[1]:.2f} $")
+
+
+def destroy(live: Live) -> None:
+    """Make a stack of its own, take it down, and look at the bucket that stays."""
+    stack = f"{live.stack[:10]}-tmp"
+    live.run("pulumi", "stack", "init", stack, codes=(0, 255))
+    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", stack)
+    own = Live(access=live.access, stack=stack, folder=live.folder, embedded=False, say=live.say, environment=live.environment)
+    name = own.outputs.bucket
+    own.mayfly("down", "-y")
+    versioning = live.client("s3").get_bucket_versioning(Bucket=name).get("Status")
+    block = live.client("s3").get_public_access_block(Bucket=name)["PublicAccessBlockConfiguration"]
+    live.say(f"{name} is left: versioning {versioning}, access block {block}")
+    require(versioning == "Enabled" and all(block.values()), f"{name} did not stay as it was")
+    live.say(f"empty and delete it by hand: aws s3 rb s3://{name} --force; pulumi stack rm --force {stack}")
+
+
+CHECKS = (
+    Check(name="identity", what="who and where", dollars=0, minutes=0.1, run=identity),
+    Check(name="quotas", what="G quotas for 48 vCPU", dollars=0, minutes=0.1, run=quotas, not_embedded="it keeps no quotas"),
+    Check(name="up", what="pulumi up twice, the second without a diff", dollars=0, minutes=8, run=up, not_embedded=NO_PULUMI),
+    Check(name="bucket", what="versioned, closed, gives versions", dollars=0, minutes=0.1, run=bucket),
+    Check(name="sweeper", what="answers a synchronous call without an error", dollars=0, minutes=0.2, run=sweeper),
+    Check(
+        name="policies",
+        what="simulate-principal-policy of the three roles",
+        dollars=0,
+        minutes=0.2,
+        run=policies,
+        not_embedded="moto does not simulate policies",
+    ),
+    Check(name="dry-run", what="a plan without a write", dollars=0, minutes=0.5, run=dry_run),
+    Check(name="layers", what="three t3.large end: wrong hash, kill and sweep schedule", dollars=0.15, minutes=10, run=layers),
+    Check(name="hung-boot", what="a t3.large that never speaks is swept", dollars=0.05, minutes=8, run=hung_boot),
+    Check(
+        name="on-demand",
+        what="a run on g6.xlarge",
+        dollars=0.41,
+        minutes=15,
+        run=launch("--instance", "g6.xlarge", budget="0.41"),
+    ),
+    Check(
+        name="spot",
+        what="a run on g6.xlarge, spot",
+        dollars=0.41,
+        minutes=15,
+        run=launch("--instance", "g6.xlarge", "--spot", budget="0.41"),
+    ),
+    Check(name="stop", what="a detached run is stopped", dollars=0.41, minutes=12, run=stop),
+    Check(name="detach", what="a detached run ends by itself", dollars=0.41, minutes=15, run=detach),
+    Check(
+        name="four-gpus",
+        what="a run on g6.12xlarge",
+        dollars=2.70,
+        minutes=20,
+        run=launch("--instance", "g6.12xlarge", budget="2.70"),
+    ),
+    Check(
+        name="bill",
+        what="the next day: receipts beside the bill",
+        dollars=0.01,
+        minutes=0.2,
+        run=bill,
+        not_embedded="nobody sends a bill for it",
+    ),
+    Check(
+        name="destroy",
+        what="mayfly down of a throwaway stack; its bucket stays closed",
+        dollars=0,
+        minutes=15,
+        run=destroy,
+        not_embedded=NO_PULUMI,
+    ),
+)
+
+
+def _tags(live: Live, instance_id: str) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in live.described(instance_id)["Tags"]}
+
+
+def _detached(live: Live) -> str:
+    options = ("--data", str(live.candles()), "--epochs", "1", "--budget", "0.41", "--instance", "g6.xlarge", "-y", "--detach")
+    return str(live.mayfly("launch", *options)["run_id"])
+
+
+def _show(live: Live, receipt: dict[str, Any], *, state: str) -> None:
+    """Say what a receipt proves, and require its state and the end of every machine."""
+    live.say(f"{receipt['run_id']}: {receipt['state']}, {len(receipt['models'])} models, {json.dumps(receipt['seconds'])}")
+    live.say(f"dollars {json.dumps(receipt['dollars'])}")
+    for one in receipt["instances"]:
+        live.say(f"{one['instance_id']} {one['instance_type']} {one['market']}: {one['state']} ({one['proof']})")
+        require(one["proof"], f"{one['instance_id']} was not seen to end")
+    require(receipt["state"] == state, f"{receipt['run_id']} ended {receipt['state']}: {receipt['error']}")
+    alive = [one.instance_id for one in live.instances_of(receipt["run_id"]) if one.state in ("pending", "running")]
+    require(not alive, f"still there: {', '.join(alive)}")
+
+
+def missing_tools() -> str:
+    """Return what an account's checks need and this machine lacks, as text; '' where nothing is missing."""
+    return "" if shutil.which("pulumi") else f"pulumi is not on PATH ({sys.platform}): https://www.pulumi.com/docs/install/"

@@ -1,0 +1,127 @@
+"""Where the checks run, and what they share: an account or the embedded AWS, its stack, the command line, machines that end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainer.access import Access
+from trainer.control.cloud import AwsCloud
+from trainer.runs.observation import DescribedInstance
+from trainer.runs.record import iso, new_run_id, utc_now
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+
+ROOT = Path(__file__).resolve().parents[2]
+HUNG = "#!/bin/bash\nsleep 7200\n"  # user data that never says a word
+
+
+class CheckFailed(Exception):
+    """What a check saw is not what has to be."""
+
+
+def require(holds: object, what: str) -> None:
+    """Raise CheckFailed where something does not hold."""
+    if not holds:
+        raise CheckFailed(what)
+
+
+@dataclass(kw_only=True)
+class Live:
+    """One AWS to check."""
+
+    access: Access
+    stack: str
+    folder: Path  # candles and pulled models
+    embedded: bool
+    say: Callable[[str], None]
+    environment: dict[str, str] = field(default_factory=dict)  # of the commands that a check runs
+
+    @cached_property
+    def outputs(self) -> StackOutputs:
+        return read_stack(self.access, stack=self.stack)
+
+    @cached_property
+    def cloud(self) -> AwsCloud:
+        return AwsCloud(self.access, self.outputs)
+
+    def client(self, service: str) -> Any:
+        return self.access.client(service)
+
+    def run(self, *command: str, codes: Sequence[int] = (0,)) -> str:
+        """Run a command from the checkout, say it, and return its stdout. Raises CheckFailed for another exit code."""
+        self.say(f"$ {' '.join(command)}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | self.environment)
+        if done.returncode not in codes:
+            raise CheckFailed(f"exit code {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
+        return done.stdout
+
+    def mayfly(self, *words: str, codes: Sequence[int] = (0,)) -> Any:
+        """Run a verb with --json and return its document."""
+        said = self.run(sys.executable, "-m", "trainer.cli.main", *words, "--stack", self.stack, "--json", codes=codes)
+        return json.loads(said)
+
+    def candles(self) -> Path:
+        """Return a folder of synthetic candles of two symbols."""
+        folder = self.folder / "candles"
+        if not folder.is_dir():
+            make = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", "LIVE-A,LIVE-B"]
+            self.run(*make, "--bars", "3000", "--timeframe", "1m")
+        return folder
+
+    @contextmanager
+    def machine(self, name: str, *, deadline: datetime, user_data: str = "", **tags: str) -> Iterator[str]:
+        """Run one t3.large from the stack's template, tagged as a launch tags it; end it whatever happens. Yields its id."""
+        outputs = self.outputs
+        zone, subnet = sorted(outputs.subnets.items())[0]
+        values = {"project": outputs.project, "stack": outputs.stack, "owner": outputs.owner, "attempt": "1", "node": "0"}
+        values |= {"run_id": new_run_id(f"live-{name}", utc_now()), "role_id": outputs.instance_role_id, "boot_seconds": "900"}
+        values |= {"deadline": iso(deadline.replace(microsecond=0)), "bundle_key": "code/live-check.whl"} | tags
+        values.setdefault("bundle_sha256", "0" * 64)
+        image = self.client("ssm").get_parameter(Name=next(iter(outputs.images.values())))["Parameter"]["Value"]
+        nic = {"DeviceIndex": 0, "SubnetId": subnet, "Groups": [outputs.security_group], "AssociatePublicIpAddress": True}
+        request = {
+            "LaunchTemplate": {"LaunchTemplateId": next(iter(outputs.launch_templates.values())), "Version": "$Default"},
+            "ImageId": image,
+            "InstanceType": "t3.large",
+            "MinCount": 1,
+            "MaxCount": 1,
+            "NetworkInterfaces": [nic],
+            "TagSpecifications": [
+                {"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}
+            ],
+        }
+        if user_data:
+            request["UserData"] = user_data
+        started = self.client("ec2").run_instances(**request)["Instances"][0]["InstanceId"]
+        self.say(f"{name}: {started} in {zone}, run {values['run_id']}, deadline {values['deadline']}")
+        try:
+            yield str(started)
+        finally:
+            self.cloud.terminate(instance_ids=(str(started),))
+
+    def described(self, instance_id: str) -> dict[str, Any]:
+        found = self.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        return dict(found)
+
+    def wait_for_end(self, instance_id: str, *, within: timedelta) -> tuple[float, str]:
+        """Wait until an instance is shown as terminated; return the seconds from its launch, and EC2's reason."""
+        ends = time.monotonic() + within.total_seconds()
+        while (seen := self.described(instance_id))["State"]["Name"] != "terminated":
+            if time.monotonic() > ends:
+                raise CheckFailed(f"{instance_id} is {seen['State']['Name']} after {within}")
+            time.sleep(0.5 if self.embedded else 5)
+        return (utc_now() - seen["LaunchTime"]).total_seconds(), str((seen.get("StateReason") or {}).get("Code", ""))
+
+    def instances_of(self, run_id: str) -> tuple[DescribedInstance, ...]:
+        return self.cloud.instances(run_id=run_id)
