@@ -17,7 +17,8 @@ def launch(*words: object) -> int:
 def objects_in(access) -> set[str]:
     s3 = access.client("s3")
     (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
-    return {entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", ())}
+    keys = {entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", ())}
+    return keys - {"runs/index.json"}  # which settling earlier runs renews, whatever becomes of this launch
 
 
 # --- dry run: the plan as text ---------------------------------------------------------------------------------------
