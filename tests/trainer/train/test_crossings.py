@@ -6,18 +6,19 @@ reads chunks. The full size, with chance, is benchmarks/learning.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 from benchmarks.learning import CROSSED, crossed
 from tests.jobs import keys_for
-from trainer.artifacts.card import read_card
+from trainer.artifacts.card import METADATA_KEY, read_card
 from trainer.artifacts.metrics import headline, shown
-from trainer.artifacts.weights import load, save
+from trainer.artifacts.weights import load
 from trainer.errors import DataError
 from trainer.models import MODELS
 from trainer.targets import TARGETS, default_of
@@ -72,14 +73,17 @@ def test_a_card_of_before_there_were_targets_says_the_same(model: str, tmp_path,
     settings = keys_for({**SMALL, "batch": 8 if model == "tcn" else 64}, model=model, target=default_of(model))
     trained = train(tmp_path, tmp_path / "out", **settings)
     tensors, card = load(trained.file)
-    architecture = {name: value for name, value in card.architecture.items() if name != "outputs"}
-    scaler = {**card.of().scaler, **card.of().fitted, **card.target_settings}
-    nameless = {"target": "", "target_settings": {}, "fitted": {}}
-    old = replace(card, architecture=architecture, scaler=scaler, horizon=getattr(trained.job.target, "horizon", 5), **nameless)
-    save(tmp_path / "old.safetensors", tensors, old)
+    values = json.loads(card.to_json())
+    (series,) = values.pop("series")
+    values["architecture"].pop("outputs")
+    scaler = {**series["scaler"], **series["fitted"], **card.target_settings}
+    own = {"symbol": series["symbol"], "calendar": series["calendar"], "splits": series["splits"], "scaler": scaler}
+    unknown = ("piece", "kind", "target", "target_settings")
+    horizon = getattr(trained.job.target, "horizon", 5)
+    old = {key: value for key, value in values.items() if key not in unknown} | own | {"horizon": horizon, "format": 1}
+    for name, written in (("old", old), ("stranger", old | {"family": "gru"})):
+        save_file(tensors, tmp_path / f"{name}.safetensors", metadata={METADATA_KEY: json.dumps(written)})
     assert predict_file(tmp_path / "old.safetensors", tmp_path, last=9) == predict_file(trained.file, tmp_path, last=9)
-    stranger = replace(old, family="gru")
-    save(tmp_path / "stranger.safetensors", tensors, stranger)
     with pytest.raises(DataError, match="is a gru model"):
         predict_file(tmp_path / "stranger.safetensors", tmp_path)
 
