@@ -48,8 +48,6 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
     columns = _names(fields, "columns") if "columns" in fields.values else []
     if columns != features[len(features) - len(columns) :]:
         raise Unsound("the card.columns are not those at the end of its features")
-    if why := flaw(fields.text("symbol")):
-        raise Unsound(f"the card.symbol is none: {why}")
     folds = fields.whole("folds", 1, least=1, most=MOST_FOLDS)
     data = _data(fields.value("data").fields())
     if is_first:
@@ -83,8 +81,11 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
 
 def _series(fields: Fields, inputs: int) -> dict[str, Any]:
     """Return the fields of one series that stood in the card itself once."""
+    symbol = fields.text("symbol")
+    if why := flaw(symbol):
+        raise Unsound(f"{fields.name}.symbol is none: {why}")
     return {
-        "symbol": fields.text("symbol"),
+        "symbol": symbol,
         "calendar": fields.text("calendar"),
         "horizon": fields.whole("horizon", most=MOST_BARS),
         "scaler": _scaler(fields.value("scaler").fields(), inputs),
