@@ -49,7 +49,7 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
         assert model["version_id"] and len(model["sha256"]) == 64 and model["metrics"]["test"]["auc"] > 0
         own = f":{receipt['instances'][-1]['instance_id']}/{receipt['run_id']}/1/"  # after its role's id
         assert model["key"].startswith("models/experiments/AROA")
-        assert model["key"].endswith(f"{own}lstm-direction_{model['symbol']}_1m.safetensors")
+        assert model["key"].endswith(f"{own}lstm-direction_{model['piece']}_1m.safetensors")
     (instance,) = receipt["instances"]
     assert instance["state"] == "terminated" and instance["proof"] == "described terminated"
     assert receipt["dollars"]["spent_low"] <= receipt["dollars"]["spent_high"]

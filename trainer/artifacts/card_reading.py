@@ -67,7 +67,7 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
         architecture=_object(fields, "architecture"),
         features=features,
         columns=columns,
-        lookback=fields.whole("lookback", least=1, most=MOST_BARS),
+        lookback=fields.whole("lookback", most=MOST_BARS),
         metrics=_metrics(fields.value("metrics").fields()),
         training=_object(fields, "training"),
         data=data,
@@ -115,8 +115,13 @@ def _names(fields: Fields, key: str) -> list[str]:
 
 
 def _scaler(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return the scaler, with a mean and a deviation for each input. Cards of before there were targets have more in it."""
+    """Return the scaler, with a mean and a deviation for each input; {} of a script's model, which scales for itself.
+
+    Cards of before there were targets have more in it.
+    """
     scaler = dict(fields.values)
+    if not scaler:
+        return {}
     for key, least in (("mean", -MOST_CARD_NUMBER), ("std", 0.0)):
         found = fields.value(key)
         scaler[key] = [item.number(least=least, most=MOST_CARD_NUMBER) for item in found.items()]

@@ -30,7 +30,7 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"features": ["a"]},
         {"columns": ["other"]},
         {"columns": ["x"] * 20},
-        {"lookback": 0},
+        {"lookback": -1},
         {"lookback": True},
         {"lookback": 1.5},
         {"lookback": 10**30},

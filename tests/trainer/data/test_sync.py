@@ -52,8 +52,8 @@ def test_the_same_bytes_are_not_uploaded_again_and_others_are_a_new_version(acce
 def test_a_file_that_s3_keeps_without_a_version_is_no_input(access, bucket, tmp_path):
     access.client("s3").create_bucket(Bucket=f"un{bucket}")
     for _ in range(2):  # the second time it is there already
-        with pytest.raises(NotVersioned, match=r"raw/a.parquet without a version"):
-            upload([local(tmp_path / "a.parquet", b"one")], access, bucket=f"un{bucket}")
+        with pytest.raises(NotVersioned, match=r"raw/main/a.parquet without a version"):
+            upload([local(tmp_path / "a.parquet", b"one")], access, bucket=f"un{bucket}", data_set="main")
 
 
 def test_two_files_of_one_name_are_refused_before_anything_is_uploaded(access, bucket, tmp_path):

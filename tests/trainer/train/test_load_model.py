@@ -107,7 +107,9 @@ def test_a_model_as_it_was_written_predicts(family: str, target: str, tmp_path: 
         ("lstm", {"architecture": {"outputs": 3}}, "direction has 1"),
         ("lstm", {"architecture": {"outputs": True}}, "outputs"),
         ("lstm", {"lookback": 10**8}, "at most 100,000"),
+        ("lstm", {"lookback": 0}, "1 or more"),
         ("lstm", {"calendar": "sometimes"}, "calendar"),
+        ("lstm", {"scaler": {}}, "SIG-USD has no scaler"),
         ("lstm", {"target_settings": {"horizon": [5]}}, "a whole number"),
         ("lstm", {"target_settings": {"horizon": 10**9}}, "at most 100,000"),
         ("tcn", {"architecture": {"dilations": 5}}, "a list of whole numbers"),
@@ -124,7 +126,7 @@ def test_a_card_that_does_not_fit_its_tensors_is_one_error(
     card = make_model(path, family, "direction" if family == "lstm" else "volatility")
     if isinstance(changes.get("architecture"), dict):
         changes = {"architecture": {**card.architecture, **changes["architecture"]}}
-    of_series = {key: changes[key] for key in changes.keys() & {"calendar", "fitted"}}
+    of_series = {key: changes[key] for key in changes.keys() & {"calendar", "fitted", "scaler"}}
     rest = {key: value for key, value in changes.items() if key not in of_series}
     save(path, load(path)[0], replace(card, **rest, series=[replace(card.series[0], **of_series)]))
     built_on = devices_of_builds(family, monkeypatch)
