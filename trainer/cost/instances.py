@@ -25,7 +25,7 @@ REPLACEMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """How long a type takes to come up. boot.csv has the figures with their basis: few are measured."""
+    """Times that a type takes to come up, in seconds. boot.csv has the figures with their basis: few are measured."""
 
     expected_seconds: float  # from the launch to the agent, in the plan's estimate
     allowance_seconds: int  # from the launch to the first sign of life, and from that to the agent's; then it counts as hung

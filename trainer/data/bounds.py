@@ -1,4 +1,4 @@
-"""How much a candle file may unpack to, asked before it is read: a small file must not fill the memory.
+"""Bounds on the rows and bytes that a candle file unpacks to, checked before it is read: a small file must not fill the memory.
 
 A parquet file's footer says how many values and bytes each column has; a compressed CSV is counted while it is read.
 """

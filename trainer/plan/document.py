@@ -8,7 +8,6 @@ refuse other bars and other counts. Shapes are in bars: a span, and a range of h
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -209,11 +208,6 @@ def settings_of(job: Job) -> dict[str, dict[str, Any]]:
 def target_values(target: TargetSettings) -> dict[str, Any]:
     """Return the settings of a target that its labels follow from, as JSON values; of one of the user's own, their digest."""
     return {"code": target.code} if isinstance(target, OwnFile) else asdict(target)
-
-
-def sha256_of_plan(content: bytes) -> str:
-    """Return the hash by which a manifest pins a plan."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def read_plan(content: bytes) -> DataPlan:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.jobs import MEASURED
 from tests.sessions import forget_sessions
 from tests.trainer.conftest import weights
 from trainer.access import Access
@@ -32,17 +33,6 @@ from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 
 pytestmark = pytest.mark.slow  # each begins with a stack in which runs have been
-TUNED = {
-    "strategy": "fused",
-    "pack": 8,
-    "micro_batch": 256,
-    "activation_checkpointing": False,
-    "batch": 0,
-    "windows_per_second": 9e5,
-    "memory_per_model_gib": 0.5,
-    "torch": "2.13",
-    "date": "2026-11-21",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +61,7 @@ class Account:
         model, sha256 = f"{keys.models}lstm_BTC-USD_1m.safetensors", hashlib.sha256(weights()).hexdigest()
         put = node.put_object(Bucket=self.outputs.bucket, Key=model, Body=weights(), Metadata={"sha256": sha256})
         entry = {"symbol": "BTC-USD", "family": "lstm", "key": model, "version_id": put["VersionId"], "sha256": sha256}
-        result = {"state": "done", "models": [entry], "tuned": {"cpu": {"model=lstm hidden=64": TUNED}}}
+        result = {"state": "done", "models": [entry], "tuned": {"cpu": {"model=lstm hidden=64": MEASURED}}}
         node.put_object(Bucket=self.outputs.bucket, Key=keys.result, Body=json.dumps(result).encode())
         node.put_object(Bucket=self.outputs.bucket, Key=f"{keys.log}000001.log", Body=b"trained\n")
         with cloud.lock:

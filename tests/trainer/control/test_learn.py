@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.jobs import MEASURED
 from trainer.control.drive import drive_to_receipt
 from trainer.control.learn import learn
 from trainer.errors import PermissionDenied
@@ -11,17 +12,6 @@ from trainer.gpu_profiles.measurements import OBJECT, from_bytes
 from trainer.runs.store import Conflict
 
 SHAPE = "model=lstm hidden=64"
-ENTRY = {
-    "strategy": "fused",
-    "pack": 8,
-    "micro_batch": 256,
-    "activation_checkpointing": False,
-    "batch": 0,
-    "windows_per_second": 9e5,
-    "memory_per_model_gib": 0.5,
-    "torch": "2.13",
-    "date": "2026-11-21",
-}
 
 
 def memory(cloud, profile: str = "l4"):
@@ -35,10 +25,10 @@ def drive(cloud, record):
 
 def test_a_run_that_closes_leaves_what_its_tuner_found_and_keeps_what_was_known(make_cloud):
     cloud, record = make_cloud()
-    learn(cloud.objects, {"l4": {"older": ENTRY}})
-    cloud.tuned = {"l4": {SHAPE: {**ENTRY, "pack": 4}}}
+    learn(cloud.objects, {"l4": {"older": MEASURED}})
+    cloud.tuned = {"l4": {SHAPE: {**MEASURED, "pack": 4}}}
     assert drive(cloud, record)["state"] == "done"
-    assert memory(cloud) == {"older": ENTRY, SHAPE: {**ENTRY, "pack": 4}}
+    assert memory(cloud) == {"older": MEASURED, SHAPE: {**MEASURED, "pack": 4}}
     writes = [name for name in cloud.done() if "memory/" in name]
     learn(cloud.objects, cloud.tuned)  # whoever closes it too writes nothing
     assert [name for name in cloud.done() if "memory/" in name] == writes
@@ -51,19 +41,19 @@ def test_a_lost_race_is_tried_again(make_cloud, monkeypatch):
     def put(*, key, body, **condition):
         if not lost:
             lost.append(key)
-            learn(cloud.objects, {"l4": {"theirs": ENTRY}})
+            learn(cloud.objects, {"l4": {"theirs": MEASURED}})
             raise Conflict(key)
         return write(key=key, body=body, **condition)
 
     monkeypatch.setattr(cloud.objects, "put", put)
-    learn(cloud.objects, {"l4": {SHAPE: ENTRY}})
-    assert memory(cloud) == {"theirs": ENTRY, SHAPE: ENTRY}
+    learn(cloud.objects, {"l4": {SHAPE: MEASURED}})
+    assert memory(cloud) == {"theirs": MEASURED, SHAPE: MEASURED}
 
 
 @pytest.mark.parametrize("trouble", [PermissionDenied("not allowed to write", why="AccessDenied"), Conflict("always lost")])
 def test_trouble_with_the_memory_harms_neither_run_nor_receipt(make_cloud, monkeypatch, trouble):
     cloud, record = make_cloud()
-    cloud.tuned = {"l4": {SHAPE: ENTRY}}
+    cloud.tuned = {"l4": {SHAPE: MEASURED}}
     write = cloud.objects.put
 
     def put(*, key, body, **condition):
@@ -77,7 +67,7 @@ def test_trouble_with_the_memory_harms_neither_run_nor_receipt(make_cloud, monke
     assert memory(cloud) is None
 
 
-@pytest.mark.parametrize("said", [{"../run": {SHAPE: ENTRY}}, {"l4": {SHAPE: {"strategy": "rm"}}}, {"l4": 3}, {"": {}}])
+@pytest.mark.parametrize("said", [{"../run": {SHAPE: MEASURED}}, {"l4": {SHAPE: {"strategy": "rm"}}}, {"l4": 3}, {"": {}}])
 def test_what_a_node_must_not_say_is_not_kept(make_cloud, said):
     cloud, record = make_cloud()
     cloud.tuned = said

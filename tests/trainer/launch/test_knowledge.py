@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import MEASURED
 from trainer.cost.instances import instance_type
 from trainer.errors import PermissionDenied
 from trainer.gpu_profiles.measurements import OBJECT, Entry, shape_of, to_bytes
@@ -14,17 +15,6 @@ from trainer.job import Job, job_of
 from trainer.launch.knowledge import known_rates, known_ways, own_profiles, profiles_of
 from trainer.runs.store import Stored
 
-ENTRY = {
-    "strategy": "fused",
-    "pack": 8,
-    "micro_batch": 256,
-    "activation_checkpointing": False,
-    "batch": 0,
-    "windows_per_second": 9e5,
-    "memory_per_model_gib": 0.5,
-    "torch": "2.13",
-    "date": "2026-11-21",
-}
 MACHINES = [instance_type(name) for name in ("g6.xlarge", "g6.12xlarge", "g5.xlarge")]
 
 
@@ -41,7 +31,7 @@ class Bucket:
         return Stored(key=key, etag="e", modified_at=datetime.now(timezone.utc), body=self.measured)
 
 
-def measured(profile: str, *jobs: Job, entry: Entry = ENTRY) -> Bucket:
+def measured(profile: str, *jobs: Job, entry: Entry = MEASURED) -> Bucket:
     return Bucket(to_bytes({profile: {shape_of(job): entry for job in jobs}}))
 
 
@@ -54,7 +44,7 @@ def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
 def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
     bucket = measured("l4", Job(), job_of(hidden=128))
     profiles = profiles_of(Job(), MACHINES, rehearsal=False)
-    assert known_ways(Job(), profiles, bucket) == {"l4": {shape_of(Job()): ENTRY}}
+    assert known_ways(Job(), profiles, bucket) == {"l4": {shape_of(Job()): MEASURED}}
     assert known_ways(job_of(hidden=256), profiles, bucket) == {}
     assert known_ways(Job(), profiles, Bucket(b"{")) == known_ways(Job(), profiles, Bucket(None)) == {}
 
@@ -81,7 +71,7 @@ def test_a_measured_rate_is_that_of_the_machines_own_chip():
 
 
 def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
-    lanes = {**ENTRY, "strategy": "lanes", "pack": 1, "windows_per_second": 4_000.0}
+    lanes = {**MEASURED, "strategy": "lanes", "pack": 1, "windows_per_second": 4_000.0}
     memory, p3 = measured("cpu", Job(), entry=lanes), [instance_type("p3.8xlarge")]
     rehearsed, launched = (known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False))
     assert (rehearsed.per_second, rehearsed.basis) == (4_000.0, "measured on 2026-11-21")
