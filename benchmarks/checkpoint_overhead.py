@@ -118,7 +118,7 @@ class _Contender:
         self.loss, self.events = 0.0, list[dict[str, Any]]()
         folder.mkdir()
         member = _member(job)
-        self._pack = form_pack([member], with_settings(job, strategy="lanes"))
+        self._pack = form_pack([member], with_settings(job, strategy="sequential"))
         best = {name: weight.detach().clone() for name, weight in self._pack.model(0).state_dict().items()}
         self._run = Run(
             member=member, title="A", reads=torch.arange(1), validate=lambda model: 0.0, learning_rate=1e-3, best_weights=best

@@ -24,7 +24,7 @@ from trainer.job import Job
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
-from trainer.train.precision import settle_precision
+from trainer.train.precision import resolve_precision
 from trainer.train.readers import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
 from trainer.train.workers.station import let_threads_sleep
@@ -156,7 +156,7 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
     if allocator:
         keep_freed_memory()
     members = share.members()
-    settle_precision(job, members[0].rows_TF.device)  # else an LSTM's fp32 is TF32 on a GPU, and ours is not
+    resolve_precision(job, members[0].rows_TF.device)  # else an LSTM's fp32 is TF32 on a GPU, and ours is not
     nets = [PlainNet(member, job) for member in members]
     optimizers = [_adamw(net, job) for net in nets]
     steps_T1 = torch.arange(job.model.lookback, device=members[0].rows_TF.device)[:, None]
@@ -190,7 +190,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     there = share.members()
-    settle_precision(job, there[0].rows_TF.device)
+    resolve_precision(job, there[0].rows_TF.device)
     members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_TK=member.labels_TK.cpu()) for member in there]
 
     class Module(pytorch_lightning.LightningModule):

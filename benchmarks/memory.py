@@ -79,13 +79,13 @@ def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
     lstms = [
         {
             "strategy": strategy,
-            "pack": 1 if strategy == "lanes" else PACK[kind],
+            "pack": 1 if strategy == "sequential" else PACK[kind],
             "layers": layers,
             "hidden": hidden,
             "batch": batch,
         }
         for layers, hidden, batch in LSTM[kind][: 1 if quick else None]
-        for strategy in ("lanes", "streams", "fused")
+        for strategy in ("sequential", "streams", "fused")
     ]
     tcns = [
         {"model": "tcn", "blocks": blocks, "width": width, "chunk": chunk, "batch": chunks}
@@ -99,7 +99,7 @@ def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
 
 
 def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
-    """Return one model's footprint, and how many models' steps lie side by side: lanes take theirs in turn."""
+    """Return one model's footprint, and how many models' steps lie side by side: one of a sequential pack."""
     bars = make_members(1, job, torch.device("cpu"))[0].rows_TF.shape[0]
     part = footprint(job, features=len(FEATURES), bars=bars, windows=job.train.micro_batch, on_gpu=on_gpu)
     return part, job.train.pack if job.train.strategy in ("streams", "fused") else 1

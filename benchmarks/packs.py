@@ -11,7 +11,7 @@ Contenders train the same models on the same windows, fp32, and the first step o
     Lightning              its Trainer and a DataLoader of windows, model after model; where it is installed:
                            pip install --no-deps -r benchmarks/requirements.lock
     one process a model    as mp.spawn is used, default threads (not in --quick: it starves a small machine for a minute)
-    ours                   a process a core, one thread each, allocator, slices (trainer.train.packs.pack.Lanes); on a GPU also
+    ours                   a process a core, one thread each, allocator, slices (packs.pack.SequentialPack); on a GPU also
                            streams and fused in one CUDA graph
     ours, tuned            what the tuner picks for this shape, here and now
     ours, bf16             the same with matrix products in bf16
@@ -167,7 +167,7 @@ def ways_on_gpu(job: Job) -> dict[str, Job]:
     return {
         f"ours, {strategy}, {precision}": with_settings(job, strategy=strategy, precision=precision)
         for precision in ("fp32", half_precision("cuda"))
-        for strategy in ("lanes", "streams", "fused")
+        for strategy in ("sequential", "streams", "fused")
     }
 
 
@@ -256,7 +256,7 @@ def _peak_of_cores() -> float:
 
 
 def _outside_share(rows: Sequence[torch.Tensor]) -> float:
-    """Time what a step of `Lanes` does besides forward, backward and optimizer: order, keys, gather and scaling."""
+    """Time what a step of `SequentialPack` does besides forward, backward and optimizer: order, keys, gather and scaling."""
     use_one_thread()
     keep_freed_memory()
     job = job_of(hidden=64, batch=256)

@@ -43,7 +43,7 @@ from trainer.pieces.piece import Piece
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
-from trainer.train.precision import settle_precision
+from trainer.train.precision import resolve_precision
 from trainer.train.workers.station import threads_of
 
 FEATURES = 37
@@ -241,7 +241,7 @@ def _plain_set_up(job: Job) -> Iterator[float]:
 
 def _plain(job: Job) -> Iterator[float]:
     member = _member(job)
-    settle_precision(job, member.rows_TF.device)  # else a convolution's fp32 is TF32 on a GPU, and ours is not
+    resolve_precision(job, member.rows_TF.device)  # else a convolution's fp32 is TF32 on a GPU, and ours is not
     model = PaddedTcn(new_model(member, job))  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
     scaled = ((member.rows_TF - member.mean_F) / member.std_F).cpu()

@@ -60,12 +60,12 @@ def grid(job: Job) -> list[Candidate]:
     """Return every way to train that the choice is compared with: the tuner's candidates, and more."""
     tried = candidates(job, DEVICE.type)
     if DEVICE.type == "cpu":
-        more = [Candidate(strategy="lanes", pack=1, micro_batch=size) for size in FINE_SLICES if size <= job.train.batch]
+        more = [Candidate(strategy="sequential", pack=1, micro_batch=size) for size in FINE_SLICES if size <= job.train.batch]
         more += [Candidate(strategy="fused", pack=pack, micro_batch=min(128, job.train.batch)) for pack in CPU_PACKS]
     else:
         more = [
             Candidate(strategy=strategy, pack=pack, micro_batch=size)
-            for strategy in ("lanes", "streams", "fused")
+            for strategy in ("sequential", "streams", "fused")
             for pack in GPU_PACKS
             for size in (job.train.batch, job.train.batch // 2)
         ]

@@ -123,10 +123,10 @@ def _newest_models(files: dict[str, Path]) -> dict[str, Path]:
     """Leave out what describes an older version of a service."""
     versions: dict[str, str] = {}
     for name in files:
-        if (found := _MODEL.match(name)) is not None:
-            versions[found[1]] = max(found[2], versions.get(found[1], ""))
+        if (match := _MODEL.match(name)) is not None:
+            versions[match[1]] = max(match[2], versions.get(match[1], ""))
     return {
-        name: path for name, path in files.items() if (found := _MODEL.match(name)) is None or found[2] == versions[found[1]]
+        name: path for name, path in files.items() if (match := _MODEL.match(name)) is None or match[2] == versions[match[1]]
     }
 
 

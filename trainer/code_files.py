@@ -35,7 +35,7 @@ def code_files(
     copy of this package. Raises ValueError for an entry point that is not there.
     """
     folder = package or Path(__file__).parent
-    found: dict[str, bytes] = {}
+    taken: dict[str, bytes] = {}
     to_read: list[Path] = []
     for entry_point in entry_points:
         files = _files_of(entry_point, folder)
@@ -45,16 +45,16 @@ def code_files(
     while to_read:
         path = to_read.pop()
         name = f"trainer/{path.relative_to(folder).as_posix()}"
-        if name in found:
+        if name in taken:
             continue
-        found[name] = path.read_bytes()
-        for dotted in _imports(found[name]):
+        taken[name] = path.read_bytes()
+        for dotted in _imports(taken[name]):
             if homes is not None and name in _TABLES and _home_of(dotted, folder) not in (None, *homes):
                 continue
             to_read += _files_of(dotted, folder)
         for data in DATA.get(name, ()):
-            found[data] = (folder / data.removeprefix("trainer/")).read_bytes()
-    return dict(sorted(found.items()))
+            taken[data] = (folder / data.removeprefix("trainer/")).read_bytes()
+    return dict(sorted(taken.items()))
 
 
 def sha256_of(files: Mapping[str, bytes]) -> str:

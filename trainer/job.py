@@ -174,15 +174,15 @@ def job_from_json(text: str) -> Job:
 def job_keys(job: Job) -> list[tuple[str, Any, str]]:
     """Return (key, default, help) of every key that a job has, with its table: train.epochs."""
     plain = job_from({table: getattr(job, table).choice for table in _HOMES})
-    found: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
+    keys: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
     for table in TABLES:
         if table in _HOMES and not isinstance(getattr(job, table), OwnFile):
             names, kind = ", ".join(_HOMES[table]), "Model" if table == "model" else "Target, what is forecast"
             default = models.DEFAULT if table == "model" else targets.default_of(job.model.name)
-            found.append((f"{table}.name", default, f"{kind}: {names}."))
+            keys.append((f"{table}.name", default, f"{kind}: {names}."))
         for key, item in keys_of(getattr(plain, table)).items():
-            found.append((f"{table}.{key}", getattr(getattr(plain, table), item.name), item.metadata["help"]))
-    return found
+            keys.append((f"{table}.{key}", getattr(getattr(plain, table), item.name), item.metadata["help"]))
+    return keys
 
 
 def _check_tables(tables: Tables, what: str) -> None:
@@ -302,11 +302,11 @@ def _with_tables(sentence: str, known: Mapping[str, str]) -> str:
 
 def _everywhere() -> dict[str, list[str]]:
     """Return each key of any table or home, with its tables."""
-    found: dict[str, list[str]] = {}
+    tables: dict[str, list[str]] = {}
     for place, cls in [*_PLAIN.items(), *((place, home) for place, homes in _HOMES.items() for home in homes.values())]:
         for key in keys_of(cls):
-            found.setdefault(key, []).append(f"{place}.{key}")
-    return found
+            tables.setdefault(key, []).append(f"{place}.{key}")
+    return tables
 
 
 def _toml_value(text: str) -> Any:

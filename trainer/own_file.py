@@ -75,8 +75,8 @@ class OwnFile:
     def to_keys(self) -> dict[str, Any]:
         """Return the keys that make it again, as JSON values."""
         keys = {key: getattr(self, item.name) for key, item in keys_of(self).items()}
-        found = {"sha256": self.sha256, "shown": self.shown, "measured": asdict(self.measured) if self.measured else None}
-        return {"name": self.name, **keys, **{key: value for key, value in found.items() if value}, **self.given}
+        written = {"sha256": self.sha256, "shown": self.shown, "measured": asdict(self.measured) if self.measured else None}
+        return {"name": self.name, **keys, **{key: value for key, value in written.items() if value}, **self.given}
 
     def card_keys(self) -> dict[str, Any]:
         """Return the keys that a card keeps; of the file's place only its name."""
@@ -154,13 +154,15 @@ def read_file(file: str | Path, *, sha256: str = "") -> bytes:
     """Return the content of a user's file. Raises UsageError for what is no plain, small text file, or has another hash."""
     path = Path(file)
     try:
-        found = path.lstat()
-        if stat.S_ISLNK(found.st_mode):
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
             raise UsageError(f"{path} is a symbolic link", do="Name the file itself.")
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"{path} is not a file", do="Name a Python file.")
-        if found.st_size > MAX_BYTES:
-            raise UsageError(f"{path} has {found.st_size:,} bytes", why=f"{MAX_BYTES:,} is the most", do="Keep data out of it.")
+        if status.st_size > MAX_BYTES:
+            raise UsageError(
+                f"{path} has {status.st_size:,} bytes", why=f"{MAX_BYTES:,} is the most", do="Keep data out of it."
+            )
         content = path.read_bytes()
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -201,13 +203,13 @@ def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[A
     sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
     with as_usage_error(f"{name} can't be loaded"):
         exec(compile(content, name, "exec", dont_inherit=True), module.__dict__)
-    found = module.__dict__.get(class_name)
-    if not isinstance(found, type):
+    member = module.__dict__.get(class_name)
+    if not isinstance(member, type):
         values = module.__dict__.items()
         classes = [key for key, value in values if isinstance(value, type) and value.__module__ == module.__name__]
         has = f"it has {', '.join(classes[:8])}" if classes else "it has none"
         raise UsageError(f"{name} has no class {class_name}", why=has, do=nearest(class_name, classes) or "Check the name.")
-    return found
+    return member
 
 
 @cache

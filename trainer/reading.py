@@ -148,10 +148,10 @@ class Value:
 
     def items(self, *, least: int = 0, most: int = MOST_WHOLE) -> list[Value]:
         """Return the values of a list of `least` to `most`."""
-        found = self._of(list, "a list")
-        if not least <= len(found) <= most:
-            raise self._wrong(f"a list of {len(found)}, not of {least} to {most}")
-        return [Value(value, f"{self.name}[{number}]") for number, value in enumerate(found)]
+        entries = self._of(list, "a list")
+        if not least <= len(entries) <= most:
+            raise self._wrong(f"a list of {len(entries)}, not of {least} to {most}")
+        return [Value(value, f"{self.name}[{number}]") for number, value in enumerate(entries)]
 
     def span(self, *, least: int, most: int) -> tuple[int, int]:
         """Return [start, stop] with least <= start <= stop <= most."""
@@ -161,10 +161,10 @@ class Value:
 
     def fields(self, *, most: int = MOST_WHOLE) -> Fields:
         """Return the fields of an object with at most so many keys."""
-        found = self._of(dict, "an object")
-        if len(found) > most or any(len(key) > MOST_NAME for key in found):
+        entries = self._of(dict, "an object")
+        if len(entries) > most or any(len(key) > MOST_NAME for key in entries):
             raise self._wrong(f"larger than {most} names of {MOST_NAME} characters")
-        return Fields(found, self.name)
+        return Fields(entries, self.name)
 
     def _of(self, kind: type | tuple[type, ...], words: str) -> Any:
         kinds = kind if isinstance(kind, tuple) else (kind,)

@@ -69,7 +69,7 @@ def _other_stacks(ssm: Any, project: str) -> list[str]:
     from botocore.exceptions import ClientError
 
     try:
-        found = ssm.get_parameters_by_path(Path=f"/mayfly/{project}")["Parameters"]
+        parameters = ssm.get_parameters_by_path(Path=f"/mayfly/{project}")["Parameters"]
     except ClientError:
         return []
-    return [parameter["Name"].rpartition("/")[2] for parameter in found]
+    return [parameter["Name"].rpartition("/")[2] for parameter in parameters]

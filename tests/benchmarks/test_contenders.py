@@ -59,7 +59,9 @@ def test_a_model_draws_the_same_windows_in_whichever_process_it_lies():
 def test_steps_are_traced_in_the_ways_of_a_gpu(monkeypatch):
     monkeypatch.setattr(packs, "TRACED_STEPS", 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    names = [f"ours, {strategy}, {precision}" for precision in ("fp32", "fp16") for strategy in ("lanes", "streams", "fused")]
+    names = [
+        f"ours, {strategy}, {precision}" for precision in ("fp32", "fp16") for strategy in ("sequential", "streams", "fused")
+    ]
     assert list(packs.ways_on_gpu(JOB)) == names  # a T4 refuses bf16
     fused = packs.ways_on_gpu(JOB)["ours, fused, fp32"]
     assert packs.trace_steps(fused, ROWS[:2])["steps"] == 1

@@ -38,15 +38,15 @@ def one_slice(**settings: object) -> Job:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("strategy", ["lanes", "streams", "fused"])
+@pytest.mark.parametrize("strategy", ["sequential", "streams", "fused"])
 @pytest.mark.parametrize("shape", LSTMS)
 def test_what_an_lstm_keeps_is_foretold_for_every_strategy(shape, strategy, precision):
-    job = one_slice(**shape, strategy=strategy, pack=1 if strategy == "lanes" else 2, precision=precision)
+    job = one_slice(**shape, strategy=strategy, pack=1 if strategy == "sequential" else 2, precision=precision)
     part, beside = predicted(job, on_gpu=False)
     assert counted(job).kept == pytest.approx(beside * (part.kept - part.assumed), rel=ALLOWED)
 
 
-@pytest.mark.parametrize("strategy", ["lanes", "fused"])
+@pytest.mark.parametrize("strategy", ["sequential", "fused"])
 @pytest.mark.parametrize("shape", LSTMS)
 def test_what_an_lstm_keeps_while_layers_are_made_again_is_foretold(shape, strategy):
     job = one_slice(**shape, **AGAIN, strategy=strategy, pack=1, precision="fp32")
@@ -82,7 +82,7 @@ def test_the_peak_of_a_tcns_step_is_foretold(shape, precision, again):
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.99])
-@pytest.mark.parametrize("shape", [{**LSTMS[1], "strategy": "lanes"}, {**TCNS[1], "model": "tcn"}], ids=["lstm", "tcn"])
+@pytest.mark.parametrize("shape", [{**LSTMS[1], "strategy": "sequential"}, {**TCNS[1], "model": "tcn"}], ids=["lstm", "tcn"])
 def test_what_stays_after_a_step_is_foretold_with_an_average_of_the_weights_and_without(shape, ema):
     job = one_slice(**shape, ema=ema)
     part, _ = predicted(job, on_gpu=False)

@@ -74,9 +74,9 @@ class Card:
 
     def of(self, symbol: str = "") -> CardSeries:
         """Return one of its series; without a symbol the only one. Raises UsageError where it has no such, or several."""
-        found = [one for one in self.series if symbol in ("", one.symbol)]
-        if len(found) == 1:
-            return found[0]
+        matches = [one for one in self.series if symbol in ("", one.symbol)]
+        if len(matches) == 1:
+            return matches[0]
         names = ", ".join(self.symbols[:MOST_NAMED]) + (", ..." if len(self.series) > MOST_NAMED else "")
         if symbol:
             do = nearest(symbol, self.symbols) or "Choose one of these."

@@ -123,10 +123,10 @@ def _scaler(fields: Fields, inputs: int) -> dict[str, Any]:
     if not scaler:
         return {}
     for key, least in (("mean", -MOST_CARD_NUMBER), ("std", 0.0)):
-        found = fields.value(key)
-        scaler[key] = [item.number(least=least, most=MOST_CARD_NUMBER) for item in found.items()]
+        values = fields.value(key)
+        scaler[key] = [item.number(least=least, most=MOST_CARD_NUMBER) for item in values.items()]
         if len(scaler[key]) != inputs:
-            raise Unsound(f"{found.name} has {len(scaler[key])} numbers for {inputs} features")
+            raise Unsound(f"{values.name} has {len(scaler[key])} numbers for {inputs} features")
     if 0.0 in scaler["std"]:
         raise Unsound(f"{fields.name}.std has a 0")
     if "limit" in scaler:

@@ -52,15 +52,15 @@ class ModelName:
 
 def read_name(text: str) -> ModelName:
     """Take a name apart. Anything has parts: what nobody named is empty, so that a foreign key can still be listed."""
-    found = _NAME.fullmatch(text)
-    if found is None:
+    match = _NAME.fullmatch(text)
+    if match is None:
         return ModelName(family="", symbol=text, timeframe="")
-    fold, seed = found["fold"], found["seed"]
+    fold, seed = match["fold"], match["seed"]
     return ModelName(
-        family=found["family"],
-        target=found["target"] or "",
-        symbol=found["symbol"],
-        timeframe=found["timeframe"] or "",
+        family=match["family"],
+        target=match["target"] or "",
+        symbol=match["symbol"],
+        timeframe=match["timeframe"] or "",
         fold=int(fold) if fold else None,
         seed=int(seed) if seed else None,
     )

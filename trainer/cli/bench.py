@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         f"an epoch is {num_chunks(job, bars=arguments.bars):,} chunks, validation aside"
     )
     if arguments.json:
-        found = [{**asdict(row), **(cost or {})} for row, cost in zip(rows, costs, strict=True)]
+        rows_json = [{**asdict(row), **(cost or {})} for row, cost in zip(rows, costs, strict=True)]
         here = {"profile": choice.profile.name, "why": choice.why, "model": model, "epochs": EPOCHS}
-        say_json({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": found})
+        say_json({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": rows_json})
         return 0
     lines = [_line(choice.profile.name, row, cost) for row, cost in zip(rows, costs, strict=True)]
     say(*table([HEADER, *lines], right=(1, 3, 4, 5, 6, 7)))
@@ -78,10 +78,10 @@ def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:
         return given, "--price"
     if kind == "cpu":
         return 0.0, "your own CPU; --price says otherwise"
-    found = [(one.price_usd_per_hour / one.num_workers, one) for one in _instances(profile) if one.price_usd_per_hour]
-    if not found:
+    prices = [(one.price_usd_per_hour / one.num_workers, one) for one in _instances(profile) if one.price_usd_per_hour]
+    if not prices:
         return 0.0, f"no price of AWS's is known for {profile}; --price says one"
-    price, cheapest = min(found, key=lambda pair: pair[0])
+    price, cheapest = min(prices, key=lambda pair: pair[0])
     share = (
         f"a GPU of {cheapest.name}" if cheapest.num_workers == 1 else f"one of {cheapest.num_workers} GPUs of {cheapest.name}"
     )

@@ -62,7 +62,7 @@ class DataCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class CheckedCandles:
     """The candles of a job: in raw/ already, at the desk in `files`, or None; `job` is the demo's for want of others."""
 
     job: Job
@@ -79,14 +79,14 @@ def find_candles(
     *,
     rehearsal: bool,
     dry_run: bool = False,
-) -> Found:
+) -> CheckedCandles:
     """Find what to train on: what `--data` names, else what the job's data set holds, else, in a rehearsal, the demo's candles.
 
     Files of the set that no launch put there are fetched, looked at and, unless `dry_run`, indexed. Raises DataError.
     """
     if check is not None:
         candles, files = check.result()
-        return Found(job=job, candles=candles, files=files, notes=_left_out(candles))
+        return CheckedCandles(job=job, candles=candles, files=files, notes=_left_out(candles))
     if listed := list_inputs(objects, job.data.set):
         inputs, taken = take(listed, objects, writes=not dry_run)
         candles = choose(
@@ -98,13 +98,13 @@ def find_candles(
             exclude=job.data.exclude,
             fewest_bars=job.model.bars_seen + job.target.bars_ahead,
         )
-        return Found(job=job, candles=candles, notes=[*taken, *_left_out(candles)])
+        return CheckedCandles(job=job, candles=candles, notes=[*taken, *_left_out(candles)])
     sets = objects.folders(prefix=RAW)
     if not rehearsal and sets:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
         raise DataError(f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
     if not rehearsal:
-        return Found(job=job, candles=None)
+        return CheckedCandles(job=job, candles=None)
     from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
 
     folder, sentence = demo_data(default_root())
@@ -112,7 +112,7 @@ def find_candles(
     demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder)}))
     candles, files = DataCheck(demo).result()
     note = f"no --data and an empty raw/, so this is the demo's job: {sentence}"
-    return Found(job=demo, candles=candles, files=files, notes=[note])
+    return CheckedCandles(job=demo, candles=candles, files=files, notes=[note])
 
 
 def _left_out(candles: ChosenCandles) -> list[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.access import Access
-from trainer.cli.candles import DataCheck, Found, find_candles, upload_candles
+from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
 from trainer.cli.output import Console, ask, mayfly, say, say_json
 from trainer.cli.plan_view import plan_lines
@@ -62,7 +62,7 @@ class Ready:
     objects: Objects
     offers: Offers
     bundle: Bundle
-    found: Found
+    checked: CheckedCandles
     job: Job  # with the symbols and the timeframe that the candles decide
     candles: ChosenCandles
     plan: LaunchPlan
@@ -137,21 +137,23 @@ def _preflight(
         bundle = pool.submit(build_bundle, own_files=contents(job))
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
         dry_run = bool(arguments.dry_run)
-        found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal, dry_run=dry_run)
-    for note in found.notes:
+        candles = find_candles(job, settings, check, objects, rehearsal=access.rehearsal, dry_run=dry_run)
+    for note in candles.notes:
         console.line(note)
     _report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(
-            machines if job.machine.instance else (), workload(found.job, found.candles.bars) if found.candles else None
+            machines if job.machine.instance else (), workload(candles.job, candles.candles.bars) if candles.candles else None
         )
-    if found.candles is None:
+    if candles.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
-    job = with_settings(portable(found.job), symbols=list(found.candles.bars), exclude=[], timeframe=found.candles.timeframe)
+    job = with_settings(
+        portable(candles.job), symbols=list(candles.candles.bars), exclude=[], timeframe=candles.candles.timeframe
+    )
     plan = make_plan(
         job,
-        workload(job, found.candles.bars),
+        workload(job, candles.candles.bars),
         offers.result(),
         subnets=outputs.subnets,
         region=outputs.region,
@@ -164,9 +166,9 @@ def _preflight(
         objects=objects,
         offers=offers.result(),
         bundle=bundle.result(),
-        found=found,
+        checked=candles,
         job=job,
-        candles=found.candles,
+        candles=candles.candles,
         plan=plan,
     )
 
@@ -230,7 +232,7 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
 
 def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
     """Put the desk's files into raw/ and return the candles as the manifest pins them."""
-    files, bucket = ready.found.files, ready.outputs.bucket
+    files, bucket = ready.checked.files, ready.outputs.bucket
     if not files:
         return ready.candles
     size = sum(file.bytes for file in files) / 1e6

@@ -67,10 +67,10 @@ def _lines(listed: dict[str, GpuProfile], *, holds: str) -> list[str]:
     ]
 
 
-def _row(profile: GpuProfile, found: dict[str, Figure], *, holds: bool) -> list[str]:
-    said = {key: figure.basis for key, figure in found.items() if figure.basis != "estimate"}
-    peak, rate = profile.peak_tflops.get("bf16"), found["windows_per_second"].value
-    batch = found["batch"].value
+def _row(profile: GpuProfile, figures: dict[str, Figure], *, holds: bool) -> list[str]:
+    said = {key: figure.basis for key, figure in figures.items() if figure.basis != "estimate"}
+    peak, rate = profile.peak_tflops.get("bf16"), figures["windows_per_second"].value
+    batch = figures["batch"].value
     return [
         "*" if holds else "",
         profile.name,
@@ -78,8 +78,8 @@ def _row(profile: GpuProfile, found: dict[str, Figure], *, holds: bool) -> list[
         profile.compute_capability or "-",
         "yes" if profile.bf16 else "no",
         f"{peak:,.0f}" if peak else "-",
-        str(found["models_per_gpu"].value),
-        f"{found['memory_per_model_gib'].value:.2f}",
+        str(figures["models_per_gpu"].value),
+        f"{figures['memory_per_model_gib'].value:.2f}",
         *(f"{batch[timeframe]:,}" for timeframe in ("1m", "5m", "1h")),
         f"{rate:,.0f}" if rate else "-",
         "-" if profile.name == CPU else f"{chunk_slices(profile, LARGE)[0]:,}",

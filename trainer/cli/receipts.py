@@ -32,19 +32,19 @@ def run(arguments: argparse.Namespace) -> int:
             say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
             return 0
         problems = settle_unwatched(access, outputs, every=True).problems
-        found: list[Receipt] = []
+        receipts: list[Receipt] = []
         for run_id in run_ids(cloud.objects):
             try:
                 receipt = read_receipt(cloud.objects, run_id)
-                found += [receipt] if receipt else []
+                receipts += [receipt] if receipt else []
             except UnreadableReceipt as error:
                 problems[run_id] = error
     if arguments.json:
-        say_json({"receipts": found, "problems": {run_id: error.as_dict() for run_id, error in problems.items()}})
+        say_json({"receipts": receipts, "problems": {run_id: error.as_dict() for run_id, error in problems.items()}})
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        say(*table([HEADER, *map(_row, found)], right=(2, 3, 4))) if found else say("no receipts yet")
+        say(*table([HEADER, *map(_row, receipts)], right=(2, 3, 4))) if receipts else say("no receipts yet")
     return 0
 
 

@@ -45,7 +45,7 @@ def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> t
 
 def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Input], list[str]]:
     """Return by key the inputs that could be read, with hash and summary, and a note on each of `items`."""
-    found, notes = dict[str, Input](), []
+    inputs, notes = dict[str, Input](), []
     with tempfile.TemporaryDirectory(prefix="mayfly-taken-") as folder:
         by_name = {}
         for item in items:
@@ -58,9 +58,9 @@ def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Inpu
         report = CheckChild(folder).report() if by_name else {"files": [], "errors": {}}
         for entry in report["files"]:
             item = replace(by_name[entry["file"]], summary={name: entry[name] for name in INDEXED})
-            found[item.key] = item
+            inputs[item.key] = item
             notes.append(f"taken: {item.key} ({sum(held['bars'] for held in entry['holds']):,} bars; no launch put it there)")
         for name, error in report["errors"].items():
             why = f"{error['what']}: {error['why']}" if error["why"] else error["what"]
             notes.append(f"left out: {by_name[name].key} ({why.replace(folder + '/', '')})")
-    return found, notes
+    return inputs, notes

@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     file = remember(choice, job, timings[0])
     if arguments.json:
-        found = {"profile": choice.profile.name, "why": choice.why, "timings": [asdict(timing) for timing in timings]}
-        say_json({**found, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
+        report = {"profile": choice.profile.name, "why": choice.why, "timings": [asdict(timing) for timing in timings]}
+        say_json({**report, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
         return 0
     say(*_lines(job, choice, timings), f"kept in {file}: this machine's next runs of this shape take the first")
     return 0
@@ -74,10 +74,10 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
 
     kind, choice = choose_device(job, arguments.device)
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
-        found = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
-    workers = min(default_workers(kind), len(found.pieces))
-    run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), found)
-    run = f"a run of about {duration(run_seconds)} ({len(found.pieces)} models, {found.data['bars']:,} bars)"
+        surveyed = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
+    workers = min(default_workers(kind), len(surveyed.pieces))
+    run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
+    run = f"a run of about {duration(run_seconds)} ({len(surveyed.pieces)} models, {surveyed.data['bars']:,} bars)"
     return seconds, limit, f"{why}; for {run}"
 
 

@@ -85,8 +85,8 @@ class AwsCloud:
         except (BotoCoreError, ClientError) as error:
             raise aws_error(error, f"cannot describe the instances of {run_id}") from error
         self._read_clock(pages)
-        found = [item for page in pages for group in page["Reservations"] for item in group["Instances"]]
-        return tuple(sorted(map(_instance, found), key=lambda instance: (instance.launched_at, instance.instance_id)))
+        described = [item for page in pages for group in page["Reservations"] for item in group["Instances"]]
+        return tuple(sorted(map(_instance, described), key=lambda instance: (instance.launched_at, instance.instance_id)))
 
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None:
         """Terminate instances one by one: one bad id in a list would fail the whole call. Not found counts as done."""
@@ -112,12 +112,12 @@ class AwsCloud:
     def scheduled(self, *, name: str) -> datetime | None:
         """Return the instant at which a one-time schedule fires, or None where there is none."""
         try:
-            found = self._scheduler.get_schedule(Name=name, GroupName=self._outputs.schedule_group)
+            schedule = self._scheduler.get_schedule(Name=name, GroupName=self._outputs.schedule_group)
         except (BotoCoreError, ClientError) as error:
             if error_code(error) in NO_SCHEDULE:
                 return None
             raise aws_error(error, f"cannot read the schedule {name}") from error
-        expression = found["ScheduleExpression"]
+        expression = schedule["ScheduleExpression"]
         return datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=timezone.utc)
 
     def arm_sweep(self, *, name: str, run_id: str, at: datetime) -> None:

@@ -229,16 +229,16 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
         what = f"no clear answer from CreateFleet for {rung.instance_type} in {rung.availability_zone}"
         raise ConnectionFailed(what, why=f"{answer.code}: {answer.message}", do="The call is repeated under the same token.")
     if answer.kind == "created":
-        settled = replace(launch, outcome="created", instance_ids=answer.instance_ids)
+        answered = replace(launch, outcome="created", instance_ids=answer.instance_ids)
     else:
-        settled = replace(
+        answered = replace(
             launch,
             outcome="refused",
             error_code=answer.code,
             error_message=answer.message,
             unanswered=answer.of_the_call and launch.calls > 1,
         )
-    _store_answer(cloud, record, etag, settled)
+    _store_answer(cloud, record, etag, answered)
 
 
 def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:

@@ -32,10 +32,10 @@ def dry_run_note(access: Access, outputs: StackOutputs, record: RunRecord, *, se
     ec2 = access.client("ec2", total_max_attempts=2, timeout_seconds=seconds)
     rungs = {(rung.instance_type, rung.market): number for number, rung in reversed(list(enumerate(record.ladder)))}
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-        found = list(pool.map(lambda number: _refusal(ec2, outputs, record, number), sorted(rungs.values())))
-    refused = [one for one in found if one is not None]
+        refusals = list(pool.map(lambda number: _refusal(ec2, outputs, record, number), sorted(rungs.values())))
+    refused = [one for one in refusals if one is not None]
     final = [error for error, another_may in refused if not another_may]
-    if final or len(refused) == len(found):
+    if final or len(refused) == len(refusals):
         raise (final or [error for error, _ in refused])[0]
     return "; ".join(str(error) for error, _ in refused)
 

@@ -18,9 +18,9 @@ TRIES = 5  # against other runs that end at the same moment
 MOST_PROFILES, MOST_SHAPES = 4, 64  # of one result: a node has one chip and one job
 
 
-def learn(objects: Objects, found: Mapping[str, Any]) -> None:
+def learn(objects: Objects, measured: Mapping[str, Any]) -> None:
     """Keep profile -> shape -> entry, by compare-and-swap; the same again changes nothing. Never raises TrainerError."""
-    checked = islice(sound(found).items(), MOST_PROFILES)
+    checked = islice(sound(measured).items(), MOST_PROFILES)
     newer = {key: dict(islice(entries.items(), MOST_SHAPES)) for key, entries in checked if entries}
     if newer:
         with suppress(TrainerError):

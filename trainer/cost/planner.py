@@ -76,15 +76,15 @@ def estimate(
     boot, after = around(machine, rehearsal=rehearsal)
     workers = min(machine.num_workers, max(1, len(work.pieces)))
     if rehearsal:
-        lanes = min(workers, cores or os.cpu_count() or 1)
+        slots = min(workers, cores or os.cpu_count() or 1)
         by_profile = cpu_windows_per_second() / work.window_cost_cpu
     else:
-        lanes = workers
+        slots = workers
         by_profile = windows_per_second(machine) / work.window_cost_gpu
     # A rate that needs several models at a time is shared by their places, each of which trains one after another.
     places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
     seconds = [piece.estimate * places / device_rate for piece in work.pieces]
-    training = longest_first(seconds, min(lanes * places, max(1, len(seconds))))
+    training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
     return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)
 
 
@@ -112,9 +112,9 @@ def profile_on(machine: InstanceType, *, rehearsal: bool) -> GpuProfile:
     return profile_of(Device(name=machine.gpu_model, memory_gib=gib, free_gib=gib))
 
 
-def longest_first(seconds: Sequence[float], lanes: int) -> float:
-    """Return when the last of these jobs ends, handed longest first to whichever lane is free."""
-    ends = [0.0] * max(1, lanes)
+def longest_first(seconds: Sequence[float], slots: int) -> float:
+    """Return when the last of these jobs ends, handed longest first to whichever slot is free."""
+    ends = [0.0] * max(1, slots)
     for job_seconds in sorted(seconds, reverse=True):
         ends[ends.index(min(ends))] += job_seconds
     return max(ends)

@@ -57,16 +57,16 @@ def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
     """
     if calendar in EXCHANGES and step_of(timeframe) <= DAY:
         return exchange_holes(timestamps, step_of(timeframe), calendar)
-    found = np.zeros(len(timestamps), dtype=bool)
+    is_hole = np.zeros(len(timestamps), dtype=bool)
     steps = np.diff(timestamps)
     step = step_of(timeframe)
-    found[1:] = steps > LONGEST_BREAK if step < LONGEST_BREAK else steps > 2 * step  # weekly bars: one may fall on a holiday
+    is_hole[1:] = steps > LONGEST_BREAK if step < LONGEST_BREAK else steps > 2 * step  # weekly bars: one may fall on a holiday
     if calendar == "24x7":
-        found[1:] = steps > step
+        is_hole[1:] = steps > step
     elif calendar == "sessions" and 0 < step < DAY:
-        gaps = np.flatnonzero((steps > step) & ~found[1:]) + 1
-        found[gaps[_inside_a_day(timestamps, gaps, step)]] = True
-    return found
+        gaps = np.flatnonzero((steps > step) & ~is_hole[1:]) + 1
+        is_hole[gaps[_inside_a_day(timestamps, gaps, step)]] = True
+    return is_hole
 
 
 def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:

@@ -70,10 +70,10 @@ def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarr
     bars lie in trading hours: their times are another zone's, or the exchange is another.
     """
     hours = hours_of(exchange, int(timestamps[0]), int(timestamps[-1]))
-    found = np.zeros(len(timestamps), dtype=bool)
+    is_hole = np.zeros(len(timestamps), dtype=bool)
     if not 0 < step < DAY:
-        found[1:] = np.diff(np.searchsorted(hours.closes, timestamps)) > 1
-        return found
+        is_hole[1:] = np.diff(np.searchsorted(hours.closes, timestamps)) > 1
+        return is_hole
     begun, ended = hours.traded(timestamps), hours.traded(timestamps + step)
     inside = float(np.mean(ended > begun))
     if inside < FEWEST_INSIDE:
@@ -82,8 +82,8 @@ def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarr
             why="times are read as UTC where a file names no zone, and a time is the start of its bar",
             do="Correct the times, name another exchange, or set calendar = auto.",
         )
-    found[1:] = begun[1:] > ended[:-1]
-    return found
+    is_hole[1:] = begun[1:] > ended[:-1]
+    return is_hole
 
 
 def exchange_clock(timestamps: np.ndarray, exchange: str) -> np.ndarray:

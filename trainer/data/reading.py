@@ -87,10 +87,10 @@ class CandleFolder:
         self._scratch, self._bars, self._columns = scratch, bars, tuple(columns)
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
-        found = [self._look(source, wanted) for source in _open_sources(path, wanted, chosen, files)]
-        matching = [file for file in found if file.timeframe == chosen] if chosen else found
+        looks = [self._look(source, wanted) for source in _open_sources(path, wanted, chosen, files)]
+        matching = [file for file in looks if file.timeframe == chosen] if chosen else looks
         known = {symbol for file in matching for symbol in file.symbols}
-        _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in found])
+        _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in looks])
         self.symbols = wanted or _without(path, known, exclude)
         self._files = [file for file in matching if set(self.symbols) & set(file.symbols)]
         several = sorted({file.timeframe for file in self._files})

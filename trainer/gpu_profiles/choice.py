@@ -124,29 +124,29 @@ def gpus_here() -> tuple[Device, ...]:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = read_gpus(answer.stdout)
+    gpus = read_gpus(answer.stdout)
     wish = environment.visible_gpus()
     if wish is None:
-        return found
+        return gpus
     if wish.strip() in ("", "-1"):  # how GPUs are hidden
         return ()
     visible = wish.split(",")
     # Names (GPU-..., MIG-...) instead of numbers say nothing about which line is whose: then all count.
     if all(number.strip().isdigit() for number in visible):
-        return tuple(found[int(number)] for number in visible if int(number) < len(found))
-    return found
+        return tuple(gpus[int(number)] for number in visible if int(number) < len(gpus))
+    return gpus
 
 
 def read_gpus(listing: str) -> tuple[Device, ...]:
     """Read what QUERY prints: MiB in its middle columns."""
-    found = []
+    gpus = []
     for line in listing.splitlines():
         name, *numbers = (cell.strip() for cell in line.split(","))
         if len(numbers) == 3 and numbers[0].isdigit():
             total = int(numbers[0]) / 1024
             free = int(numbers[1]) / 1024 if numbers[1].isdigit() else total
-            found.append(Device(name=name, memory_gib=total, free_gib=free, compute_capability=numbers[2]))
-    return tuple(found)
+            gpus.append(Device(name=name, memory_gib=total, free_gib=free, compute_capability=numbers[2]))
+    return tuple(gpus)
 
 
 def _begins(device: str, name: str) -> bool:

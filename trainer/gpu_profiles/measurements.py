@@ -104,12 +104,12 @@ def from_bytes(body: bytes) -> Measurements:
 
 def sound(values: Any) -> Measurements:
     """Return what is well formed in values from elsewhere: possible profile names, short shapes, checked entries."""
-    found: Measurements = {}
+    kept: Measurements = {}
     for key, shapes in values.items() if isinstance(values, Mapping) else ():
         if isinstance(key, str) and PROFILE.fullmatch(key) and isinstance(shapes, Mapping):
             entries = {shape: sound_entry(entry) for shape, entry in shapes.items() if _is_text(shape)}
-            found[key] = {shape: entry for shape, entry in entries.items() if entry is not None}
-    return found
+            kept[key] = {shape: entry for shape, entry in entries.items() if entry is not None}
+    return kept
 
 
 def sound_entry(values: Any) -> Entry | None:

@@ -83,7 +83,7 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
 
 def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, fused: bool) -> Footprint:
     model, target = job.model, job.target
-    stacked = model.has_stacked_form and job.train.strategy != "lanes"
+    stacked = model.has_stacked_form and job.train.strategy != "sequential"
     training = Training(
         half=is_half(job, on_gpu=on_gpu),
         fused=fused,
@@ -216,11 +216,11 @@ def _measured(profile: GpuProfile, part: Footprint) -> dict[str, Any]:
     entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
     if not entry or not entry["date"] or not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED:
         return {}
-    found: dict[str, Any] = {"windows_per_second": round(entry["windows_per_second"])}
+    figures: dict[str, Any] = {"windows_per_second": round(entry["windows_per_second"])}
     if entry["memory_per_model_gib"]:  # on few bars, and without the copies
         memory_gib = entry["memory_per_model_gib"] + (part.rows + part.copies) / GIB
-        found.update(memory_per_model_gib=round(memory_gib, 3), models_per_gpu=entry["pack"])
-    return found
+        figures.update(memory_per_model_gib=round(memory_gib, 3), models_per_gpu=entry["pack"])
+    return figures
 
 
 def fit(
@@ -240,8 +240,8 @@ def fit(
     model does not fit.
     """
     room, best = room_gib(memory_gib), tuned or job
-    for number, (way, windows) in enumerate(_slices(job, best)):
-        part = footprint(way, features=features, bars=bars, windows=windows, on_gpu=profile.name != CPU)
+    for number, (candidate, windows) in enumerate(_slices(job, best)):
+        part = footprint(candidate, features=features, bars=bars, windows=windows, on_gpu=profile.name != CPU)
         needed = part.total / GIB
         if number == 0 and measured_gib:
             needed = measured_gib + (part.rows + part.copies) / GIB
@@ -255,8 +255,8 @@ def fit(
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
     filling = 1 if job.model.reads == CHUNKS else filling_models(profile) if known.basis == "estimate" else int(known.value)
-    # Models that train in turn, as lanes do, share the room for what a step keeps.
-    shared = (part.kept + part.workspace) / GIB if way.train.strategy == "lanes" else 0.0
+    # Models that train in turn, as a sequential pack does, share the room for what a step keeps.
+    shared = (part.kept + part.workspace) / GIB if candidate.train.strategy == "sequential" else 0.0
     models = job.train.pack or max(
         1, min(best.train.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB)))
     )
@@ -264,17 +264,17 @@ def fit(
         models=models,
         micro_batch=windows,
         memory_per_model_gib=needed,
-        activation_checkpointing=way.train.activation_checkpointing,
+        activation_checkpointing=candidate.train.activation_checkpointing,
     )
 
 
 def _slices(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
     """Yield micro-batch sizes to try: tuned, then halved; where it pays, the same with activation checkpointing."""
     batch = best.train.batch or REFERENCE_BATCH
-    ways = (best, with_settings(best, activation_checkpointing=True)) if best.model.recompute_pays else (best,)
-    for way in dict.fromkeys(ways):
+    candidates = (best, with_settings(best, activation_checkpointing=True)) if best.model.recompute_pays else (best,)
+    for candidate in dict.fromkeys(candidates):
         windows = min(best.train.micro_batch or batch, batch)
-        yield way, windows
+        yield candidate, windows
         while not job.train.micro_batch and job.model.may_slice and windows > 1:
             windows = (windows + 1) // 2
-            yield way, windows
+            yield candidate, windows

@@ -51,7 +51,7 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
         return Rate(per_second=estimate, basis=NOT_ESTIMATED)
     if entry and entry["date"] and basis != "yours" and f"{entry['torch']}.".startswith(f"{torch}."):
         measured = entry["windows_per_second"] * job.model.bars_out
-        models = 1 if entry["strategy"] == "lanes" else entry["pack"]
+        models = 1 if entry["strategy"] == "sequential" else entry["pack"]
         if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
             return Rate(per_second=measured, basis=f"measured on {entry['date']}", models=models)
     return Rate(per_second=estimate, basis=basis)

@@ -24,8 +24,8 @@ def profiles_of(job: Job, machines: Iterable[InstanceType], *, rehearsal: bool) 
         return (named_profile("cpu"),)
     if job.machine.gpu_profile:
         return (named_profile(job.machine.gpu_profile),)
-    found = (profile_on(machine, rehearsal=False) for machine in machines)
-    return tuple({profile.key: profile for profile in found}.values())
+    profiles = (profile_on(machine, rehearsal=False) for machine in machines)
+    return tuple({profile.key: profile for profile in profiles}.values())
 
 
 def known_ways(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Measurements:

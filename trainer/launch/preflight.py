@@ -94,12 +94,12 @@ def _zones(ec2: Any, *, names: Sequence[str], subnets: dict[str, str]) -> dict[s
     pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
         LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": list(names)}]
     )
-    found: dict[str, set[str]] = {name: set() for name in names}
+    by_name: dict[str, set[str]] = {name: set() for name in names}
     for page in pages:
         for offering in page["InstanceTypeOfferings"]:
-            if offering["Location"] in subnets and offering["InstanceType"] in found:
-                found[offering["InstanceType"]].add(offering["Location"])
-    return {name: tuple(sorted(zones)) for name, zones in found.items()}
+            if offering["Location"] in subnets and offering["InstanceType"] in by_name:
+                by_name[offering["InstanceType"]].add(offering["Location"])
+    return {name: tuple(sorted(zones)) for name, zones in by_name.items()}
 
 
 def _spot_prices(ec2: Any, *, names: Sequence[str]) -> dict[tuple[str, str], float]:

@@ -92,7 +92,7 @@ def prices_in(product: str) -> list[float]:
     try:
         terms = json.loads(product)["terms"]["OnDemand"].values()
         dimensions = [one for term in terms for one in term["priceDimensions"].values()]
-        found = [float(one["pricePerUnit"]["USD"]) for one in dimensions if one["unit"] == "Hrs"]
+        prices = [float(one["pricePerUnit"]["USD"]) for one in dimensions if one["unit"] == "Hrs"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
-    return [price for price in found if 0 < price < float("inf")]
+    return [price for price in prices if 0 < price < float("inf")]

@@ -14,13 +14,13 @@ TORCH = "2.13"
 def check_torch(installed: str | None = None) -> str:
     """Return the version of torch beside this code. Raises ConfigError when there is none or its minor is another."""
     try:
-        found = installed or version("torch")
+        there = installed or version("torch")
     except PackageNotFoundError as error:
         raise ConfigError("the image has no torch", do="Set image_line to a PyTorch line, and `pulumi up`.") from error
-    if found.split("+")[0].split(".")[:2] != TORCH.split("."):
+    if there.split("+")[0].split(".")[:2] != TORCH.split("."):
         raise ConfigError(
-            f"the image has torch {found}",
+            f"the image has torch {there}",
             why=f"this code needs {TORCH}",
             do="Set image_line to such an image, and `pulumi up`.",
         )
-    return found
+    return there

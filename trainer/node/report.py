@@ -125,8 +125,8 @@ def result(
 def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
     told: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
-    settled = {entry["piece"] for entry in (*told, *status.models)}
-    left = [{**model, "reason": unfinished} for model in status.progress.models.values() if model["piece"] not in settled]
+    accounted = {entry["piece"] for entry in (*told, *status.models)}
+    left = [{**model, "reason": unfinished} for model in status.progress.models.values() if model["piece"] not in accounted]
     return [*(dict(entry) for entry in told), *left]
 
 

@@ -46,14 +46,14 @@ def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: C
         if stopped():
             raise Stopped("stopped while fetching inputs")
         try:
-            found = _download(s3, bucket, entry, target)
+            sha256 = _download(s3, bucket, entry, target)
             break
         except (ClientError, BotoCoreError) as error:
             log.warning("%s, try %d: %s", entry["key"], attempt, error)
             if attempt == ATTEMPTS:
                 raise _unreadable(entry, str(error)) from error
-    if found != entry["sha256"]:
-        raise _unreadable(entry, f"its sha256 is {found}, the manifest says {entry['sha256']}")
+    if sha256 != entry["sha256"]:
+        raise _unreadable(entry, f"its sha256 is {sha256}, the manifest says {entry['sha256']}")
 
 
 def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:

@@ -89,11 +89,11 @@ class Uplink:
         """
         try:
             with path.open("rb") as body:
-                found = hashlib.file_digest(body, "sha256").hexdigest()
+                actual = hashlib.file_digest(body, "sha256").hexdigest()
         except OSError as error:
             raise TrainingFailed(f"{path.name} can't be read", why=str(error), do="Launch again.") from error
-        if found != sha256:
-            raise TrainingFailed(f"{path.name} has sha256 {found}", why=f"the trainer wrote {sha256}", do="Launch again.")
+        if actual != sha256:
+            raise TrainingFailed(f"{path.name} has sha256 {actual}", why=f"the trainer wrote {sha256}", do="Launch again.")
         try:
             with path.open("rb") as body:
                 answer = self.s3.put_object(

@@ -318,8 +318,8 @@ def _fold(value: Value, bars: int) -> FoldPlan:
     for name in SPANS:
         start, stop = parts[name].span(least=end, most=bars)
         spans[name], end = Span(start=start, stop=stop), stop
-    found = parts["bars"].fields().exactly(SPANS)
-    counts = {name: found[name].whole(least=1, most=len(spans[name])) for name in SPANS}
+    counted = parts["bars"].fields().exactly(SPANS)
+    counts = {name: counted[name].whole(least=1, most=len(spans[name])) for name in SPANS}
     return FoldPlan(
         spans=Spans(**spans),
         bars=counts,

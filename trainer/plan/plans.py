@@ -196,12 +196,12 @@ def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, 
     """Return the labels of the target's only option, else of the first that leaves enough separate ones in test."""
     options, separate = target.options(), 0
     for option in options:
-        found = _label(candles, job, option, time, first=first)
+        labelled = _label(candles, job, option, time, first=first)
         if len(options) == 1:
-            return found
-        separate = count_separate(found.within(test), found.ends)
+            return labelled
+        separate = count_separate(labelled.within(test), labelled.ends)
         if separate >= FEWEST_TEST_LABELS:
-            return found
+            return labelled
     raise DataError(
         f"{candles.symbol} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
         why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least; the series has {int(time.holes.sum())} holes",

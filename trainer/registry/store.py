@@ -112,9 +112,9 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
         raise ConfigError(
             f"model {model.key} is gone", why=f"no version {model.version_id}", do="mayfly models list shows others."
         )
-    found = hashlib.sha256(stored.body).hexdigest()
-    if model.sha256 and found != model.sha256:
-        why = f"sha256 is {found}, it should be {model.sha256}"
+    sha256 = hashlib.sha256(stored.body).hexdigest()
+    if model.sha256 and sha256 != model.sha256:
+        why = f"sha256 is {sha256}, it should be {model.sha256}"
         raise ConfigError(f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version.")
     path = into / name
     write_whole(path, stored.body)

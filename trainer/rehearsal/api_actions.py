@@ -26,8 +26,8 @@ def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Return what IAM is asked about a call: the caller must be allowed all of it. Raises AwsError as AWS does."""
     if (call.service, call.operation) in _NO_POLICY:
         return []
-    if found := TABLE.get((call.service, call.operation)):
-        return found(cloud, call)
+    if questions := TABLE.get((call.service, call.operation)):
+        return questions(cloud, call)
     return [Authorization(action=f"{_PREFIXES.get(call.service, call.service)}:{call.operation}", resource="*")]
 
 
@@ -145,8 +145,8 @@ def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Aske
     profile = request.get("IamInstanceProfile", {})
     name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
     if name:
-        found = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})["InstanceProfile"]
-        asked += [_passing(role["Arn"], "ec2.amazonaws.com") for role in found["Roles"]]
+        instance_profile = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})["InstanceProfile"]
+        asked += [_passing(role["Arn"], "ec2.amazonaws.com") for role in instance_profile["Roles"]]
     return asked
 
 

@@ -156,7 +156,9 @@ def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, An
 
 def identifiers(answer: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the identifiers that AWS chose in an answer, in the order of its members."""
-    return tuple(found for name, value in sorted(answer.items()) if name != "ResponseMetadata" for found in _find(value))
+    return tuple(
+        identifier for name, value in sorted(answer.items()) if name != "ResponseMetadata" for identifier in _find(value)
+    )
 
 
 def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:

@@ -54,9 +54,9 @@ def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Show the instances that match, with their states at this instant, one reservation a launch."""
     with cloud.lock:
         now = cloud.clock.now()
-        found = _find(cloud, call)
+        instances = _find(cloud, call)
         reservations: dict[str, dict[str, Any]] = {}
-        for one in found:
+        for one in instances:
             reservation = reservations.setdefault(
                 one.reservation_id,
                 {"ReservationId": one.reservation_id, "OwnerId": cloud.account, "Groups": [], "Instances": []},
@@ -69,10 +69,10 @@ def describe_instance_status(cloud: EmbeddedAccount, call: Call) -> dict[str, An
     """Show the status of running instances, or of all that match."""
     with cloud.lock:
         now = cloud.clock.now()
-        found = _find(cloud, call)
+        instances = _find(cloud, call)
         if not call.params.get("IncludeAllInstances"):
-            found = [one for one in found if one.state(now) == "running"]
-        return {"InstanceStatuses": [_status(one, one.state(now)) for one in found]}
+            instances = [one for one in instances if one.state(now) == "running"]
+        return {"InstanceStatuses": [_status(one, one.state(now)) for one in instances]}
 
 
 def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -109,28 +109,28 @@ def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any
     retired = retired_types(cloud.catalogue, asked)
     names = {one["InstanceType"] for one in retired}
     rest = [name for name in asked if name not in names]
-    found: list[dict[str, Any]] = []
+    types: list[dict[str, Any]] = []
     if rest or not asked:
         params = {**call.params, **({"InstanceTypes": rest} if asked else {})}
-        found = cloud.moto("ec2", "DescribeInstanceTypes", params, region=call.region)["InstanceTypes"]
+        types = cloud.moto("ec2", "DescribeInstanceTypes", params, region=call.region)["InstanceTypes"]
     # Of filters, only the name is held against the retired types: no caller asks for them by another property.
     wanted = [one["Values"] for one in call.params.get("Filters", []) if one["Name"] == "instance-type"]
     if call.params.get("Filters") and not wanted:
         retired = []
-    return {"InstanceTypes": found + [one for one in retired if all(one["InstanceType"] in values for values in wanted)]}
+    return {"InstanceTypes": types + [one for one in retired if all(one["InstanceType"] in values for values in wanted)]}
 
 
 def describe_instance_type_offerings(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Say where instance types are offered, with the retired ones that this account's catalogue still knows."""
     params = call.params
-    found = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)["InstanceTypeOfferings"]
+    offerings = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)["InstanceTypeOfferings"]
     fields = {"instance-type": "InstanceType", "location": "Location"}
     retired = [
         one
         for one in retired_offerings(cloud.catalogue, params.get("LocationType", "region"), call.region)
         if all(one.get(fields.get(rule["Name"], ""), "") in rule["Values"] for rule in params.get("Filters", []))
     ]
-    return {"InstanceTypeOfferings": found + retired}
+    return {"InstanceTypeOfferings": offerings + retired}
 
 
 def create_tags(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:

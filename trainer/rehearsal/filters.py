@@ -9,21 +9,21 @@ from typing import Any
 
 def matches(description: dict[str, Any], state: str, name: str, values: Sequence[str]) -> bool:
     """Decide one filter for an instance in a state; values may hold the wildcards * and ?. Raises ValueError for others."""
-    found: Iterable[str]
+    candidates: Iterable[str]
     tags = {tag["Key"]: tag["Value"] for tag in description.get("Tags", [])}
     if name.startswith("tag:"):
-        found = [value for key, value in tags.items() if key == name[4:]]
+        candidates = [value for key, value in tags.items() if key == name[4:]]
     elif name == "tag-key":
-        found = list(tags)
+        candidates = list(tags)
     elif name == "tag-value":
-        found = list(tags.values())
+        candidates = list(tags.values())
     elif name == "instance-state-name":
-        found = [state]
+        candidates = [state]
     elif name in _FILTERS:
-        found = [str(_FILTERS[name](description) or "")]
+        candidates = [str(_FILTERS[name](description) or "")]
     else:
         raise ValueError(f"The filter '{name}' is invalid")
-    return any(fnmatch.fnmatchcase(one, value) for one in found for value in values)
+    return any(fnmatch.fnmatchcase(one, value) for one in candidates for value in values)
 
 
 _FILTERS: dict[str, Callable[[dict[str, Any]], Any]] = {

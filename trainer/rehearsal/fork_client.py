@@ -55,15 +55,15 @@ def send_order(
 
 def inherited_files() -> dict[int, int]:
     """Return the open files that a program started by this process would have, by number."""
-    found = {}
+    files = {}
     for entry in Path("/proc/self/fd").iterdir():
         number = int(entry.name)
         try:
             if os.get_inheritable(number):
-                found[number] = number
+                files[number] = number
         except OSError:  # the listing's own, closed by now
             continue
-    return found
+    return files
 
 
 def main(path: str, executable: str, arguments: Sequence[str]) -> None:

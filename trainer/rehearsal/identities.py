@@ -87,16 +87,16 @@ def _context(cloud: EmbeddedAccount, described: dict[str, Any], user_id: str) ->
 def _policies(cloud: EmbeddedAccount, kind: str, name: str) -> tuple[IamPolicy, ...]:
     """Return the inline and the attached policies of a "Role" or a "User"."""
     who = {f"{kind}Name": name}
-    found = []
+    policies = []
     for inline in cloud.moto("iam", f"List{kind}Policies", who)["PolicyNames"]:
         text = cloud.moto("iam", f"Get{kind}Policy", {**who, "PolicyName": inline})["PolicyDocument"]
-        found.append(read_policy(inline, _json_text(text)))
+        policies.append(read_policy(inline, _json_text(text)))
     for attached in cloud.moto("iam", f"ListAttached{kind}Policies", who)["AttachedPolicies"]:
         arn = {"PolicyArn": attached["PolicyArn"]}
         version = {"VersionId": cloud.moto("iam", "GetPolicy", arn)["Policy"]["DefaultVersionId"]}
         text = cloud.moto("iam", "GetPolicyVersion", {**arn, **version})["PolicyVersion"]["Document"]
-        found.append(read_policy(attached["PolicyName"], _json_text(text)))
-    return tuple(found)
+        policies.append(read_policy(attached["PolicyName"], _json_text(text)))
+    return tuple(policies)
 
 
 def _json_text(document: str) -> str:

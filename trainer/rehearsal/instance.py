@@ -166,9 +166,9 @@ def prepare_sandbox(sandbox: Path) -> None:
         shutil.copyfile(stub, sandbox / "bin" / stub.name)
         (sandbox / "bin" / stub.name).chmod(0o755)  # a wheel may have lost the bit
     for tool in TOOLS:
-        found = shutil.which(tool, path=TOOL_FOLDERS)
-        if found and not (sandbox / "bin" / tool).exists():
-            (sandbox / "bin" / tool).symlink_to(found)
+        path = shutil.which(tool, path=TOOL_FOLDERS)
+        if path and not (sandbox / "bin" / tool).exists():
+            (sandbox / "bin" / tool).symlink_to(path)
 
 
 @dataclass(kw_only=True)

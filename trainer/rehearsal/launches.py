@@ -165,8 +165,8 @@ def find_image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> 
         image_id = image_parameters()[name]
     if not image_id:
         raise AwsError("MissingParameter", "The request must contain the parameter ImageId")
-    found = cloud.moto("ec2", "DescribeImages", {"ImageIds": [image_id]}, region=region)["Images"]
-    image: dict[str, Any] = found[0]
+    images = cloud.moto("ec2", "DescribeImages", {"ImageIds": [image_id]}, region=region)["Images"]
+    image: dict[str, Any] = images[0]
     return image
 
 

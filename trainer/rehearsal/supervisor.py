@@ -55,10 +55,10 @@ def descendants() -> list[int]:
             with suppress(OSError):  # it has just ended
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(folder.name))
-    found = children.get(os.getpid(), [])
-    for pid in found:  # grows as it goes
-        found.extend(children.get(pid, []))
-    return found
+    pids = children.get(os.getpid(), [])
+    for pid in pids:  # grows as it goes
+        pids.extend(children.get(pid, []))
+    return pids
 
 
 def end_all() -> None:

@@ -69,7 +69,7 @@ class Observation:
 def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[InstanceSeen, ...]:
     """Return the record's instances brought up to date by a look, and new ones, in the order of their first sight."""
     before = {seen.instance_id: seen for seen in record.instances}
-    found = {instance.instance_id: instance for instance in observed.instances}
+    by_id = {instance.instance_id: instance for instance in observed.instances}
     for attempt in record.attempts:  # an instance that CreateFleet named but no description has shown yet
         for launch in attempt.launches:
             for instance_id in launch.instance_ids:
@@ -77,11 +77,11 @@ def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[Inst
                     rung = record.ladder[launch.rung]
                     before[instance_id] = _announced(instance_id, attempt.number, launch, rung)
     merged = {
-        instance_id: _update(seen, found[instance_id], now) if instance_id in found else _missing(seen, record, observed, now)
+        instance_id: _update(seen, by_id[instance_id], now) if instance_id in by_id else _missing(seen, record, observed, now)
         for instance_id, seen in before.items()
     }
     merged |= {
-        instance_id: _update(None, instance, now) for instance_id, instance in found.items() if instance_id not in merged
+        instance_id: _update(None, instance, now) for instance_id, instance in by_id.items() if instance_id not in merged
     }
     return tuple(merged.values())
 

@@ -196,11 +196,11 @@ def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:
     """Return the failure of a run whose node reports models that S3 does not hold as reported, or None."""
     in_bucket = {(model.key, model.version_id): model.sha256 for model in observed.models or ()}
     for model in result.models:
-        found = in_bucket.get((model["key"], model["version_id"]))
-        if found is None:
+        stored = in_bucket.get((model["key"], model["version_id"]))
+        if stored is None:
             why = f"version {model['version_id']} is not in the bucket"
-        elif found != model["sha256"]:
-            why = f"sha256 is {found or 'unknown'}, the node reported {model['sha256']}"
+        elif stored != model["sha256"]:
+            why = f"sha256 is {stored or 'unknown'}, the node reported {model['sha256']}"
         else:
             continue
         return _failed(ConfigError(f"model {model['key']} is not what the node reported", why=why, do="Launch again."))

@@ -202,8 +202,8 @@ def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[s
         {**identity_of(record.job, item), "reason": str(item.get("reason", ""))}
         for item in (observed.result.failed if observed.result else ())
     ]
-    settled = {item["piece"] for item in (*models, *failed)}
-    missing = [piece for piece in planned_pieces(record.job, record.pieces) if piece["piece"] not in settled]
+    accounted = {item["piece"] for item in (*models, *failed)}
+    missing = [piece for piece in planned_pieces(record.job, record.pieces) if piece["piece"] not in accounted]
     return failed + [{**piece, "reason": f"not finished, the run ended {state}"} for piece in missing]
 
 

@@ -102,8 +102,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
-    found = survey(job, data.plan)
-    num_workers = min(options.workers or default_workers(kind), len(found.pieces))
+    surveyed = survey(job, data.plan)
+    num_workers = min(options.workers or default_workers(kind), len(surveyed.pieces))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
@@ -113,15 +113,15 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
         observed(event)
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing)
-    chosen = choose_way(job, site=site, found=found, out=options.out, emit=emit)
+    chosen = choose_way(job, site=site, surveyed=surveyed, out=options.out, emit=emit)
     job = chosen.job
-    models = [piece.description for piece in found.pieces]
+    models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
-    emit({"event": "started", **started, "data": found.data})
+    emit({"event": "started", **started, "data": surveyed.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
     # A runner takes its worker for itself: what waited behind it could be with another.
-    places = 1 if any(piece.runner for piece in found.pieces) else places_of(job, kind)
+    places = 1 if any(piece.runner for piece in surveyed.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
         from trainer.train.observing.gpu_watch import GpuWatch
@@ -131,7 +131,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
         watched,
         Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit) as supervisor,
     ):
-        outcome = supervisor.run(found.pieces)
+        outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     emit({"event": "ended", **counts})
     for done in outcome.done.values():

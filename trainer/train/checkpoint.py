@@ -96,7 +96,7 @@ def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mappi
     place = folder / run.member.name / f"{state.batches:012d}"
     place.mkdir(parents=True, exist_ok=True)
     parts = {**{part: getattr(state, part) for part in _TENSORS}, "best": run.best_weights}
-    tensors = {f"{part}.{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
+    tensors = {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
     sha256 = _put_tensors(place / "data.safetensors", tensors)
     manifest = {
         "format": FORMAT,
@@ -116,7 +116,7 @@ def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mappi
 def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
     """Return the newest checkpoint of the model that is whole and belongs to this job, data and code; None without one."""
     places = sorted((folder / model).glob("*/manifest.json"), reverse=True)
-    return next((found for found in (_read(place.parent, mark) for place in places) if found is not None), None)
+    return next((checkpoint for checkpoint in (_read(place.parent, mark) for place in places) if checkpoint is not None), None)
 
 
 def forget(folder: Path, model: str) -> None:

@@ -87,8 +87,8 @@ def compare(
                 values[f"{name} {metric}"] = _gain(*pair)
         return values
 
-    found = block_bootstrap(together, np.arange(num_blocks), replicates=replicates, seed=seed, level=level)
-    listed = {name: None if interval is None else [interval.low, interval.high] for name, interval in found.items()}
+    intervals = block_bootstrap(together, np.arange(num_blocks), replicates=replicates, seed=seed, level=level)
+    listed = {name: None if interval is None else [interval.low, interval.high] for name, interval in intervals.items()}
     return {
         **scores.metrics(target, forecast, labels),
         "intervals": {name: listed[name] for name in ours(np.ones(num_blocks))},
@@ -115,8 +115,8 @@ def block_bootstrap(
 
     def values(drawn_B: np.ndarray) -> np.ndarray:
         times = np.bincount(drawn_B, minlength=num_blocks)
-        found = statistic(times[place].astype(np.float64))
-        return np.array([np.nan if found[name] is None else found[name] for name in names], dtype=np.float64)
+        estimates = statistic(times[place].astype(np.float64))
+        return np.array([np.nan if estimates[name] is None else estimates[name] for name in names], dtype=np.float64)
 
     drawn_RK = IIDBootstrap(np.arange(num_blocks), seed=seed).apply(values, replicates)
     tail = (1 - level) / 2

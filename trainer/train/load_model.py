@@ -75,9 +75,9 @@ def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **
 def _compare(shell: nn.Module, card: Card, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     weights = dict(shell.named_parameters())
     for name, weight in weights.items():
-        found = tensors.get(name)
-        if found is None or (found.shape, found.dtype) != (weight.shape, weight.dtype):
-            there = "missing" if found is None else f"{_form(found)}"
+        tensor = tensors.get(name)
+        if tensor is None or (tensor.shape, tensor.dtype) != (weight.shape, weight.dtype):
+            there = "missing" if tensor is None else f"{_form(tensor)}"
             raise unfit(path, f"weight {name} is {there}, and its card makes it {_form(weight)}")
     others = sorted(tensors.keys() - weights.keys())
     if others and not home_of(card.family).is_any_module:

@@ -51,7 +51,7 @@ def _has_bf16_recurrence() -> bool:
     return torch.version.hip is None and version is not None and version >= _CUDNN_OF_BF16_RECURRENCE
 
 
-def settle_precision(job: Job, device: torch.device) -> torch.dtype:
+def resolve_precision(job: Job, device: torch.device) -> torch.dtype:
     """Return `matmul_dtype`, and hold this process to it, in sums of one order, before its first product on a GPU.
 
     Left alone, cuDNN takes an LSTM's or convolution's fp32 for TF32.

@@ -66,9 +66,9 @@ class _Trial:
         shape = f"x of shape ({count}, {bars}, {self.architecture['features']})"
         with as_usage_error(f"{self.name}.forward fails on {shape}"):
             outputs: torch.Tensor = network(x)
-            found = tuple(outputs.shape)
-        if found != expected:
-            raise UsageError(f"{self.name}.forward gives shape {found}", why=f"for {shape} it is to be {expected}", do=DO)
+            actual = tuple(outputs.shape)
+        if actual != expected:
+            raise UsageError(f"{self.name}.forward gives shape {actual}", why=f"for {shape} it is to be {expected}", do=DO)
         if not bool(torch.isfinite(outputs).all()):
             raise UsageError(f"{self.name}.forward gives outputs that are not finite", why=f"for {shape} of noise", do=DO)
         return outputs

@@ -68,8 +68,8 @@ def _number(target: OwnFile, own: Any, name: str, default: int, *, least: int) -
 
 def _labels(target: Any, candles: Candles) -> Labels:
     clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
-    found: Labels = labels_of(target).label(target, candles, clock)
-    return found
+    labels: Labels = labels_of(target).label(target, candles, clock)
+    return labels
 
 
 def _check_reach(target: OwnFile, candles: Candles, labels: Labels, known: np.ndarray, reach: int) -> None:
@@ -102,9 +102,9 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
     outputs = torch.randn(len(labels), target.outputs, generator=generator).requires_grad_()
     with as_usage_error(f"{name} fails on outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}", DO):
         each = loss_of(target).loss(target, outputs, labels)
-        found = tuple(each.shape)
-    if found != (len(labels),):
-        raise UsageError(f"{name} gives shape {found}", why=f"for {len(labels)} labels it is to be ({len(labels)},)", do=DO)
+        shape = tuple(each.shape)
+    if shape != (len(labels),):
+        raise UsageError(f"{name} gives shape {shape}", why=f"for {len(labels)} labels it is to be ({len(labels)},)", do=DO)
     with as_usage_error(f"{name} fails on the outputs of chunks", DO):
         chunk = loss_of(target).loss(target, outputs[None], labels[None])
         part = loss_of(target).loss(target, outputs[1:], labels[1:])

@@ -66,10 +66,10 @@ class WindowReader:
         starts = torch.from_numpy(bars - len(self._steps_T1) + 1)
         padded = torch.nn.functional.pad(starts, (0, -len(starts) % EVALUATION_BATCH)).to(self._rows_TF.device)
         batches = [padded[first : first + EVALUATION_BATCH] for first in range(0, len(padded), EVALUATION_BATCH)]
-        found = [self._batch(model, batch) for batch in batches]
-        if not found:
+        outputs = [self._batch(model, batch) for batch in batches]
+        if not outputs:
             return np.empty((0, 1))
-        return torch.cat(found)[: len(starts)].double().cpu().numpy()
+        return torch.cat(outputs)[: len(starts)].double().cpu().numpy()
 
     @torch.inference_mode()
     def _batch(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
@@ -106,10 +106,10 @@ class ChunkReader:
             starts_1 = torch.tensor([start], device=self._rows_TF.device)
             x_1FX = gather_chunks(self._rows_TF, starts_1, self._read_X, self._mean_F, self._std_F, self._limit)
             parts.append((cells == cell, model(x_1FX)[0].double().cpu().numpy()))
-        found = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))
+        outputs = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))
         for inside, outputs_TO in parts:
-            found[inside] = outputs_TO[offsets[inside]]
-        return found
+            outputs[inside] = outputs_TO[offsets[inside]]
+        return outputs
 
 
 def gather(

@@ -54,7 +54,7 @@ def score_series(model: torch.nn.Module, data: SymbolData, job: Job, baselines: 
     target, reader, scores = data.target, reader_for(data, job), scores_of(data.target)
     outputs = {span: reader.outputs(model, data.bars(span)) for span in ("validation", "test")}
     fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
-    forecasts = {span: scores.forecast(target, found, fitted) for span, found in outputs.items()}
+    forecasts = {span: scores.forecast(target, values, fitted) for span, values in outputs.items()}
     rows = data.scored("test")
     baselines = scores.baselines(target, rows) if baselines is None else baselines
     made = {

@@ -8,7 +8,7 @@ from trainer.settings import bad_value, check_values, setting
 
 AUTO = "auto"  # of `batch`, whose number is 0 then
 BATCH_OF_THE_MODEL = -1  # `batch` where a job names none: the job puts the model's default in its place
-STRATEGIES = ("auto", "lanes", "streams", "fused")
+STRATEGIES = ("auto", "sequential", "streams", "fused")
 TUNE = ("auto", "never", "always")
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")

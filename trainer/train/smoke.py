@@ -24,11 +24,11 @@ def main(arguments: list[str] | None = None) -> int:
     device = parse.parse_args(arguments).device
     began = time.monotonic()
     try:
-        found = smoke(device)
+        report = smoke(device)
     except (RuntimeError, AssertionError, OSError) as error:  # torch without CUDA asserts; drivers and kernels raise the others
-        found = {"ok": False, "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-    print(json.dumps({"device": device, **found, "seconds": round(time.monotonic() - began, 3)}))
-    return 0 if found["ok"] else 100
+        report = {"ok": False, "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+    print(json.dumps({"device": device, **report, "seconds": round(time.monotonic() - began, 3)}))
+    return 0 if report["ok"] else 100
 
 
 def smoke(device: str) -> dict[str, Any]:

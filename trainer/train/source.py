@@ -169,10 +169,10 @@ def code_sha256(job: Job) -> str:
 def _code_of(runner: str) -> bytes:
     """Return the file of a runner's module; nothing of one that is not there, which is said when it is to run."""
     try:
-        found = importlib.util.find_spec(runner.partition(":")[0])
+        spec = importlib.util.find_spec(runner.partition(":")[0])
     except ImportError:
-        found = None
-    return Path(found.origin).read_bytes() if found is not None and found.origin else b""
+        spec = None
+    return Path(spec.origin).read_bytes() if spec is not None and spec.origin else b""
 
 
 def on_device(source: Source, device: str) -> Source:
@@ -202,11 +202,11 @@ class Sources:
     def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
         """Return the source of that name: one that is there, else what `read` returns."""
         there = [*in_use, self._last] if self._last else [*in_use]
-        found = next((source for source in there if source.name == name), None)
-        if found is None:
+        chosen = next((source for source in there if source.name == name), None)
+        if chosen is None:
             # Before the next is read, not after: rows are what fills the memory.
             self._last = None
             del there
-            found = read()
-        self._last = found
-        return found
+            chosen = read()
+        self._last = chosen
+        return chosen

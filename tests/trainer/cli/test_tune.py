@@ -39,7 +39,7 @@ def test_json_holds_every_timing_and_the_time_that_it_might_take(capsys):
     assert main(["tune", "--json", *TINY]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["profile"] == "cpu" and found["seconds"] == {"most": 0.2, "why": "--seconds"}
-    way = {"strategy": "lanes", "pack": 1, "micro_batch": 32, "activation_checkpointing": False, "batch": 0}
+    way = {"strategy": "sequential", "pack": 1, "micro_batch": 32, "activation_checkpointing": False, "batch": 0}
     assert found["timings"][0]["candidate"] == way
 
 

@@ -55,7 +55,7 @@ def test_what_the_job_names_itself_stands():
     train = found.train
     assert (train.strategy, train.pack, train.micro_batch, train.activation_checkpointing) == ("fused", 8, 16, True)
     assert train.batch == JOB.train.batch
-    own = job_of(hidden=4, strategy="lanes", micro_batch=4, pack=2, activation_checkpointing=True)
+    own = job_of(hidden=4, strategy="sequential", micro_batch=4, pack=2, activation_checkpointing=True)
     assert with_entry(own, ENTRY) == own
     assert with_entry(job_of(batch=0), {**ENTRY, "batch": 512}).train.batch == 512
 
@@ -96,7 +96,7 @@ def test_of_two_entries_for_one_shape_the_newer_is_kept():
     "spoilt",
     [
         {"strategy": "auto"},
-        {"strategy": ["lanes"]},
+        {"strategy": ["sequential"]},
         {"pack": 0},
         {"pack": True},
         {"micro_batch": 1 << 30},

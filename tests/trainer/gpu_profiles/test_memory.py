@@ -51,7 +51,7 @@ print(peak(int(sys.argv[1])) - small)
 def test_the_formula_foretells_the_peak_of_a_step_on_this_cpu():
     windows = 512
     done = subprocess.run([sys.executable, "-c", PEAK, str(windows)], capture_output=True, text=True, check=True)
-    part = footprint(job_of(strategy="lanes", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False)
+    part = footprint(job_of(strategy="sequential", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False)
     # oneDNN keeps about as much for itself as is assumed of cuDNN.
     assert int(done.stdout) == pytest.approx(part.kept + part.workspace, rel=0.25)
 
@@ -154,12 +154,12 @@ def test_a_larger_chip_takes_more_chunks_and_checkpointing_more_still():
     assert 0 < small[0] < small[1] and small[0] < large[0] < large[1]
 
 
-def test_lanes_share_the_room_that_one_step_needs():
+def test_a_sequential_pack_shares_the_room_that_one_step_needs():
     rooms = {"memory_gib": 3.0, "features": 37, "bars": 300_000}
     many = job_of(batch=2048)
     profile = replace(named_profile("h100"), yours={"models_per_gpu": 40})
     in_turn, at_once = (
-        fit(profile, with_settings(many, strategy=strategy), **rooms).models for strategy in ("lanes", "streams")
+        fit(profile, with_settings(many, strategy=strategy), **rooms).models for strategy in ("sequential", "streams")
     )
     assert in_turn > at_once
 
@@ -173,7 +173,7 @@ def test_it_counts_the_weights_that_the_model_has(job):
     assert num_weights(job, features=len(FEATURES)) == sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("job", [job_of(strategy="lanes"), job_of(strategy="fused"), SMALL_TCN])
+@pytest.mark.parametrize("job", [job_of(strategy="sequential"), job_of(strategy="fused"), SMALL_TCN])
 def test_an_average_of_the_weights_is_one_copy_more_and_one_in_its_checkpoints(job):
     one = FLOAT * num_weights(job, features=37)
     plain, averaged = (footprint(each, features=37, bars=0, windows=8) for each in (job, with_settings(job, ema=0.99)))
@@ -183,7 +183,7 @@ def test_an_average_of_the_weights_is_one_copy_more_and_one_in_its_checkpoints(j
 
 
 def test_rows_are_on_the_device_once_and_those_of_a_joined_table_twice():
-    rows = [footprint(job_of(strategy=name), features=37, bars=1_000_000, windows=1).rows for name in ("lanes", "fused")]
+    rows = [footprint(job_of(strategy=name), features=37, bars=1_000_000, windows=1).rows for name in ("sequential", "fused")]
     assert rows == [168e6, 320e6]
 
 

@@ -41,13 +41,13 @@ def test_a_measured_rate_of_the_same_shape_wins_and_says_when():
     l4 = named_profile("l4")
     assert rate_of(l4, Job(), ENTRY) == Rate(per_second=900_000.0, basis="measured on 2026-11-20", models=16)
     assert rate_of(l4, Job()) == Rate(per_second=150_000.0, basis="estimate")
-    lanes = rate_of(l4, Job(), {**ENTRY, "strategy": "lanes", "pack": 8})
-    assert lanes.models == 1, "lanes train in turn: one model alone is as fast"
+    sequential = rate_of(l4, Job(), {**ENTRY, "strategy": "sequential", "pack": 8})
+    assert sequential.models == 1, "models train in turn: one model alone is as fast"
 
 
 def test_a_tcn_was_measured_in_chunks_and_is_planned_in_bars():
     job = job_of(model="tcn", chunk=1024)
-    entry = {**ENTRY, "strategy": "lanes", "pack": 1, "windows_per_second": 300.0}
+    entry = {**ENTRY, "strategy": "sequential", "pack": 1, "windows_per_second": 300.0}
     assert rate_of(named_profile("l4"), job, entry).per_second == 300.0 * 1024
 
 

@@ -71,8 +71,8 @@ def test_a_measured_rate_is_that_of_the_machines_own_chip():
 
 
 def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
-    lanes = {**MEASURED, "strategy": "lanes", "pack": 1, "windows_per_second": 4_000.0}
-    memory, p3 = measured("cpu", Job(), entry=lanes), [instance_type("p3.8xlarge")]
+    sequential = {**MEASURED, "strategy": "sequential", "pack": 1, "windows_per_second": 4_000.0}
+    memory, p3 = measured("cpu", Job(), entry=sequential), [instance_type("p3.8xlarge")]
     rehearsed, launched = (known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False))
     assert (rehearsed.per_second, rehearsed.basis) == (4_000.0, "measured on 2026-11-21")
     assert launched.is_estimate and launched.per_second > 100_000

@@ -180,7 +180,7 @@ def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypa
     before = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert before.times_are == "an estimate, not measured"
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
-    way = {"strategy": "lanes", "pack": 1, "micro_batch": 256, "windows_per_second": 1_500_000, "date": "2026-11-21"}
+    way = {"strategy": "sequential", "pack": 1, "micro_batch": 256, "windows_per_second": 1_500_000, "date": "2026-11-21"}
     keep_here("l4", shape_of(Job()), way)
     made = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert made.times_are == "by a rate measured 2026-11-21 for g6.xlarge, else an estimate"

@@ -63,7 +63,7 @@ def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tune
     look = "import os; path = pathlib.Path(os.environ['MAYFLY_PROFILES']); print('profiles:', path.read_text(), flush=True)\n"
     look += "print('tuned:', path.with_name('measurements.json').read_text(), flush=True)\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
-    entry = {"strategy": "lanes", "pack": 1, "micro_batch": 64}
+    entry = {"strategy": "sequential", "pack": 1, "micro_batch": 64}
     found = {"event": "tuned", "profile": "cpu", "shape": "another", "entry": entry}
     nothing = {"event": "tuned", "profile": "cpu", "shape": "a third", "entry": None}
     machine.script["events"][:0] = [{"event": "tuning", "profile": "cpu", "seconds": 12}, found, nothing]

@@ -88,7 +88,7 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["lanes", "fused"])
+@pytest.mark.parametrize("strategy", ["sequential", "fused"])
 def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(candles, tmp_path, strategy, python):
     candles("GOOD-USD", seed=1)
     candles("STILL-USD", still_volume, seed=2)
@@ -115,7 +115,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     # A feature that never moves is scaled to nothing, not to NaN.
     card = found.card("STILL-USD")
     assert 1.0 in card.of().scaler["std"] and np.isfinite(card.metrics["test"]["log_loss"])
-    if strategy == "lanes":  # the bad ones left no trace in their neighbours
+    if strategy == "sequential":  # the bad ones left no trace in their neighbours
         alone = run(python, tmp_path / "data", tmp_path / "alone", *pack, "--symbols", "GOOD-USD")
         assert alone.card("GOOD-USD").training["history"] == found.card("GOOD-USD").training["history"]
 

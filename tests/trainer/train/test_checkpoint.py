@@ -17,7 +17,7 @@ from torch import nn
 from trainer.job import Job, job_keys, job_of, with_settings
 from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
-from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
+from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.readers import WindowReader
 
@@ -88,10 +88,10 @@ def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places
 @pytest.mark.parametrize(
     ("strategy", "dies_after", "places", "ema"),
     [
-        (Lanes, 1, 1, 0.0),
-        (Lanes, 23, 1, 0.95),
-        (Lanes, 40, 2, 0.0),
-        (Lanes, 41, 2, 0.95),
+        (SequentialPack, 1, 1, 0.0),
+        (SequentialPack, 23, 1, 0.95),
+        (SequentialPack, 40, 2, 0.0),
+        (SequentialPack, 41, 2, 0.95),
         (Fused, 41, 2, 0.95),
         (Streams, 41, 2, 0.0),
     ],
@@ -110,9 +110,9 @@ def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_p
         assert all(torch.equal(weight, found[part]) for part, weight in run.best_weights.items())
 
 
-@pytest.mark.parametrize("later", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
 def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_path, later):
-    whole = _train(Worker(tmp_path / "whole"), Lanes, 1)
+    whole = _train(Worker(tmp_path / "whole"), SequentialPack, 1)
     with pytest.raises(Killed):
         _train(Worker(tmp_path / "cut", dies_after=25), Fused, 2)
     resumed = _train(Worker(tmp_path / "cut"), later, 2)
@@ -139,7 +139,7 @@ def test_the_file_is_what_safetensors_itself_reads(tmp_path, dtype):
 
 def test_a_spoilt_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=9), Lanes, 1)
+        _train(Worker(tmp_path, dies_after=9), SequentialPack, 1)
     places = sorted((tmp_path / "m0").iterdir())
     assert len(places) == 2  # older ones are dropped
     newer, older = (newest(tmp_path, "m0", MARK), None)
@@ -156,7 +156,7 @@ def test_a_spoilt_checkpoint_is_passed_over_for_the_one_before(tmp_path):
 
 def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
     with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=1), Lanes, 1)
+        _train(Worker(tmp_path, dies_after=1), SequentialPack, 1)
     (place,) = (tmp_path / "m0").iterdir()
     assert json.loads((place / "manifest.json").read_text())["format"] == 1
     (place / "manifest.json").unlink()
@@ -165,9 +165,9 @@ def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
 
 def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
     with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=5), Lanes, 1)
+        _train(Worker(tmp_path, dies_after=5), SequentialPack, 1)
     assert newest(tmp_path, "m0", "another job") is None
-    assert _train(Worker(tmp_path, mark="another job"), Lanes, 1).resumed == []
+    assert _train(Worker(tmp_path, mark="another job"), SequentialPack, 1).resumed == []
 
 
 def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast():
@@ -209,7 +209,7 @@ def test_a_file_of_the_users_own_counts_by_its_hash_and_its_settings_and_not_by_
 def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tmp_path):
     events: list[dict[str, Any]] = []
     run = _run(0)
-    state = Lanes([run.member], JOB).snapshot(0)
+    state = SequentialPack([run.member], JOB).snapshot(0)
     writer = CheckpointWriter(tmp_path / "checkpoints", events.append)
     writer.submit(run, state, MARK, snapshot_seconds=0.001)
     writer.flush()
@@ -229,7 +229,7 @@ def test_models_that_are_due_together_are_written_beside_the_training_and_one_tw
         events.append(event)
 
     runs = [_run(0), _run(1)]
-    pack = Lanes([run.member for run in runs], JOB)
+    pack = SequentialPack([run.member for run in runs], JOB)
     writer = CheckpointWriter(tmp_path, report)
     for number, run in enumerate(runs):  # returns at once for both, while the disk is busy with the first
         writer.submit(run, pack.snapshot(number), MARK, snapshot_seconds=0.0)
@@ -247,6 +247,6 @@ def test_a_disk_that_refuses_costs_the_checkpoint_and_is_told(tmp_path):
     (tmp_path / "file").touch()
     run = _run(0)
     writer = CheckpointWriter(tmp_path / "file", events.append)
-    writer.submit(run, Lanes([run.member], JOB).snapshot(0), MARK, snapshot_seconds=0.0)
+    writer.submit(run, SequentialPack([run.member], JOB).snapshot(0), MARK, snapshot_seconds=0.0)
     writer.flush()
     assert [event["event"] for event in events] == ["checkpoint_failed"]

@@ -14,7 +14,7 @@ from torch import nn
 from trainer.job import Job, job_of, with_settings
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
-from trainer.train.packs.pack import Lanes, Member, ModelState, Pack, loss_for
+from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.readers import WindowReader
 from trainer.train.schedule import rate_factor
@@ -182,8 +182,8 @@ def _histories(form: Any, places: int, job: Job = REAL_JOB) -> tuple[dict[str, l
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compacted(ema):
     job = with_settings(REAL_JOB, ema=ema)
-    alone, one_by_one = _histories(Lanes, places=1, job=job)
-    packed, sizes = _histories(Lanes, places=2, job=job)
+    alone, one_by_one = _histories(SequentialPack, places=1, job=job)
+    packed, sizes = _histories(SequentialPack, places=2, job=job)
     assert one_by_one == [1, 1, 1, 1, 1]
     assert sizes == [2, 2, 2, 2, 1]
     # Bit by bit: neither neighbours, nor being moved into another pack, nor the order of the queue changes a model.
@@ -192,9 +192,9 @@ def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compact
 
 @pytest.mark.parametrize(("places", "ema"), [(2, 0.9), (5, 0.0)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_lanes_train(strategy, places, ema):
+def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_sequential_packs_train(strategy, places, ema):
     job = with_settings(REAL_JOB, ema=ema)
-    alone, _ = _histories(Lanes, places=1, job=job)
+    alone, _ = _histories(SequentialPack, places=1, job=job)
     stacked, sizes = _histories(strategy, places=places, job=job)
     assert sizes[0] == places and sizes[-1] < max(sizes[0], 3)
     for name, history in alone.items():
@@ -203,11 +203,11 @@ def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_lanes_train(s
 
 
 def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_both_never():
-    formed: list[weakref.ref[Lanes]] = []
+    formed: list[weakref.ref[SequentialPack]] = []
 
-    def form(members: Sequence[Member]) -> Lanes:
+    def form(members: Sequence[Member]) -> SequentialPack:
         assert all(pack() is None for pack in formed)
-        pack = Lanes(members, REAL_JOB)
+        pack = SequentialPack(members, REAL_JOB)
         formed.append(weakref.ref(pack))
         return pack
 
@@ -216,11 +216,11 @@ def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_bo
 
 
 def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_train_on():
-    job, pack = with_settings(REAL_JOB, epochs=3, ema=0.9), list[Lanes]()
+    job, pack = with_settings(REAL_JOB, epochs=3, ema=0.9), list[SequentialPack]()
     states: list[ModelState] = []
 
-    def form(members: Sequence[Member]) -> Lanes:
-        pack.append(Lanes(members, job))
+    def form(members: Sequence[Member]) -> SequentialPack:
+        pack.append(SequentialPack(members, job))
         return pack[-1]
 
     events: list[dict[str, Any]] = []
@@ -236,7 +236,7 @@ def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_
     kept = states[run.best_epoch - 1]
     assert all(torch.equal(weight, kept.average[name]) for name, weight in run.best_weights.items())
     assert not torch.equal(kept.average["head.weight"], kept.weights["head.weight"])
-    plain, _ = _histories(Lanes, places=1, job=with_settings(job, ema=0.0))
+    plain, _ = _histories(SequentialPack, places=1, job=with_settings(job, ema=0.0))
     told = [(event["train_loss"], event["validation_loss"]) for event in events if event["event"] == "epoch"]
     assert [losses[0] for losses in told] == [event["train_loss"] for event in plain["m2"]]
     assert all(losses[1] != event["validation_loss"] for losses, event in zip(told, plain["m2"], strict=True))
@@ -248,7 +248,7 @@ def _broken(run: Run, first: int, last: int) -> Run:
     return run
 
 
-@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_stopped_and_its_neighbours_train_on(strategy):
     job = with_settings(REAL_JOB, batch=8, ema=0.9)
     runs = [_real_run(0, job), _broken(_real_run(1, job), 0, 100), _broken(_real_run(2, job), 50, 51), _real_run(3, job)]
@@ -269,9 +269,9 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
     assert (scarred.failure, scarred.lowered, scarred.epoch) == ("", 0, job.train.epochs)
     assert 0 < scarred.skipped <= MAX_SKIPPED_STEPS
     assert all(math.isfinite(losses[kind]) for losses in scarred.history for kind in ("train_loss", "validation_loss"))
-    alone, _ = _histories(Lanes, places=1, job=job)
+    alone, _ = _histories(SequentialPack, places=1, job=job)
     for name in ("m0", "m3"):
-        if strategy is Lanes:
+        if strategy is SequentialPack:
             assert by_name[name].history == alone[name]
         for found, expected in zip(by_name[name].history, alone[name], strict=True):
             assert found == pytest.approx(expected, rel=1e-3)
@@ -297,7 +297,7 @@ def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
 
 
 def test_losses_that_are_read_later_are_counted_the_same(monkeypatch):
-    expected, _ = _histories(Lanes, places=2)
+    expected, _ = _histories(SequentialPack, places=2)
     monkeypatch.setattr(loop, "_unread_steps", lambda runs: 7)
-    found, _ = _histories(Lanes, places=2)
+    found, _ = _histories(SequentialPack, places=2)
     assert found == expected

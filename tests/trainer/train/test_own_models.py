@@ -23,7 +23,7 @@ from trainer.job import Job, job_of, with_settings
 from trainer.settings import CHUNKS
 from trainer.train.checkpoint import newest, write
 from trainer.train.loop import Run, train
-from trainer.train.packs.pack import Lanes, Member, ModelState, loss_for
+from trainer.train.packs.pack import Member, ModelState, SequentialPack, loss_for
 from trainer.train.packs.strategy import form_pack
 from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.predict import predict_file
@@ -116,7 +116,7 @@ def test_a_module_that_depends_on_slices_is_found_out_and_never_sliced(name):
     job = job_for(name)
     assert job.model.may_slice == NETS[name]
     pack = form_pack([run_of(0, job).member], job)
-    assert isinstance(pack, Lanes)
+    assert isinstance(pack, SequentialPack)
     if not NETS[name]:
         assert pack._micro_batch >= job.train.batch
         with pytest.raises(UsageError, match=f"{name} can't train in slices"):
@@ -187,11 +187,11 @@ def test_chance_follows_from_seed_step_and_slice():
 
     def losses(seed: int) -> list[float]:
         torch.manual_seed(seed)
-        pack = Lanes([run.member], job, micro_batch=5)
+        pack = SequentialPack([run.member], job, micro_batch=5)
         return [float(pack.step([True], [starts])[0]) for _ in range(3)]
 
     assert losses(1) == losses(2)
-    other = Lanes([replace(run.member, seed=5)], job, micro_batch=5)
+    other = SequentialPack([replace(run.member, seed=5)], job, micro_batch=5)
     assert [float(other.step([True], [starts])[0]) for _ in range(3)] != losses(1)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from trainer.errors import UsageError
 from trainer.job import Job, job_of
-from trainer.train.precision import FIRST_SCALE, first_scale, matmul_dtype, settle_precision
+from trainer.train.precision import FIRST_SCALE, first_scale, matmul_dtype, resolve_precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -59,18 +59,18 @@ def test_bf16_that_a_gpu_lacks_is_refused_before_anything_starts(monkeypatch):
 
 def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
     torch.backends.cudnn.allow_tf32 = True
-    assert settle_precision(Job(), CPU) == torch.float32 and torch.backends.cudnn.allow_tf32
-    assert settle_precision(job_of(precision="fp32"), CUDA) == torch.float32 and not torch.backends.cudnn.allow_tf32
+    assert resolve_precision(Job(), CPU) == torch.float32 and torch.backends.cudnn.allow_tf32
+    assert resolve_precision(job_of(precision="fp32"), CUDA) == torch.float32 and not torch.backends.cudnn.allow_tf32
 
 
 def test_sums_on_a_gpu_have_one_order_unless_the_user_has_said_otherwise(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    settle_precision(Job(), CPU)
+    resolve_precision(Job(), CPU)
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-    settle_precision(job_of(precision="fp32"), CUDA)
+    resolve_precision(job_of(precision="fp32"), CUDA)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:2"
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    settle_precision(job_of(precision="fp32"), CUDA)
+    resolve_precision(job_of(precision="fp32"), CUDA)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 

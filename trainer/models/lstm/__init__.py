@@ -83,7 +83,7 @@ class LstmSettings(ModelSettings):
         return first + (self.layers - 1) * 4 * self.hidden * (2 * self.hidden + 2) + outputs * (self.hidden + 1)
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return what an LSTM takes: of plain modules (lanes, streams), or of our own recurrence over stacked weights (fused).
+        """Return what an LSTM takes: as plain modules (sequential, streams), or as our recurrence over stacked weights (fused).
 
         A layer keeps its reserve and its output; between layers lie what dropout left and its mask. Backwards a layer works in
         four gates' gradients, what comes in and what goes out. With checkpointing each keeps its input, and one is made again.

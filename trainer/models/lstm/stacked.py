@@ -81,7 +81,7 @@ class StackedLstm:
 
     def unflatten(self, weights_P: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return one model's plain state dictionary, as views of its weights (P,)."""
-        return {name: found[0] for name, found in self._cut(weights_P.unsqueeze(0)).items()}
+        return {name: stacked[0] for name, stacked in self._cut(weights_P.unsqueeze(0)).items()}
 
     def _cut(self, weights_MP: torch.Tensor) -> dict[str, torch.Tensor]:
         # One split, whose gradient is one concatenation; slices would each add a tensor of zeros as large as all weights.

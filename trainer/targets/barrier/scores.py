@@ -46,20 +46,20 @@ def baselines(target: Barrier, rows: Rows) -> dict[str, np.ndarray]:
     return {"unconditional": np.tile(counts_C / counts_C.sum(), (len(rows.scored), 1))}
 
 
-def metrics(target: Barrier, said_NC: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+def metrics(target: Barrier, forecast_NC: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
     """Return n, accuracy, base_rate (the accuracy of always saying the commonest class), log_loss and brier."""
     shares_C = np.bincount(labels_NK[:, 0].astype(np.int64), minlength=len(CLASSES)) / len(labels_NK)
-    found = plain(lambda place: weighted(target, said_NC, labels_NK, place), len(said_NC))
-    return {**found, "base_rate": float(shares_C.max())}
+    values = plain(lambda place: weighted(target, forecast_NC, labels_NK, place), len(forecast_NC))
+    return {**values, "base_rate": float(shares_C.max())}
 
 
-def weighted(target: Barrier, said_NC: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(target: Barrier, forecast_NC: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
     """Return a function of block weights that gives `metrics`' values, the base rate aside."""
     truth = labels_NK[:, 0].astype(np.int64)
-    chance = said_NC[np.arange(len(truth)), truth]
+    chance = forecast_NC[np.arange(len(truth)), truth]
     parts = {
-        "accuracy": (said_NC.argmax(axis=1) == truth).astype(np.float64),
+        "accuracy": (forecast_NC.argmax(axis=1) == truth).astype(np.float64),
         "log_loss": -np.log(np.maximum(chance, _SMALLEST)),
-        "brier": ((said_NC - np.eye(len(CLASSES))[truth]) ** 2).sum(axis=1),
+        "brier": ((forecast_NC - np.eye(len(CLASSES))[truth]) ** 2).sum(axis=1),
     }
     return weighted_means(parts, place)

@@ -79,14 +79,14 @@ def metrics(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray)
     truth = np.asarray(labels_NK, dtype=np.float64).reshape(len(chances)) > 0.5
     if not len(chances):
         raise ValueError("no window to score")
-    said = chances >= 0.5
+    says_up = chances >= 0.5
     share = float(np.mean(truth))
     return {
         "n": len(chances),
-        "accuracy": float(np.mean(said == truth)),
+        "accuracy": float(np.mean(says_up == truth)),
         "base_rate": max(share, 1 - share),
         "auc": _auc(chances, truth),
-        "mcc": _mcc(said, truth),
+        "mcc": _mcc(says_up, truth),
         "log_loss": float(np.mean(-np.log(np.where(truth, _bounded(chances), 1 - _bounded(chances))))),
         "brier": float(np.mean((chances - truth) ** 2)),
     }
@@ -100,14 +100,14 @@ def weighted(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray
     """
     chances = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(labels_NK).reshape(len(chances)) > 0.5
-    said = chances >= 0.5
+    says_up = chances >= 0.5
     loss = -np.log(np.where(truth, _bounded(chances), 1 - _bounded(chances)))
-    parts = [said & truth, said & ~truth, ~said & ~truth, ~said & truth, loss, (chances - truth) ** 2]
+    parts = [says_up & truth, says_up & ~truth, ~says_up & ~truth, ~says_up & truth, loss, (chances - truth) ** 2]
     sums_6B = np.stack([np.bincount(place, weights=part) for part in parts])
     wins_BB = _wins(chances, truth, place)
 
     def values(weights: np.ndarray) -> dict[str, float | None]:
-        true_ones, false_ones, true_zeros, false_zeros, losses, squares = (float(found) for found in sums_6B @ weights)
+        true_ones, false_ones, true_zeros, false_zeros, losses, squares = (float(total) for total in sums_6B @ weights)
         ones, zeros = true_ones + false_zeros, true_zeros + false_ones
         margins = (true_ones + false_ones) * ones * zeros * (true_zeros + false_zeros)
         return {
@@ -137,10 +137,10 @@ def _auc(chances: np.ndarray, truth: np.ndarray) -> float | None:
     return float((mean_rank[place][truth].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def _mcc(said: np.ndarray, truth: np.ndarray) -> float:
+def _mcc(says_up: np.ndarray, truth: np.ndarray) -> float:
     """Return Matthews' correlation coefficient."""
-    true_ones, false_ones = int((said & truth).sum()), int((said & ~truth).sum())
-    true_zeros, false_zeros = int((~said & ~truth).sum()), int((~said & truth).sum())
+    true_ones, false_ones = int((says_up & truth).sum()), int((says_up & ~truth).sum())
+    true_zeros, false_zeros = int((~says_up & ~truth).sum()), int((~says_up & truth).sum())
     margins = [true_ones + false_ones, true_ones + false_zeros, true_zeros + false_ones, true_zeros + false_zeros]
     if not all(margins):
         return 0.0

@@ -10,5 +10,5 @@ from trainer.targets.own import OwnTarget
 
 def loss(target: OwnTarget, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the loss (...) of each label: outputs (..., O), labels (..., K)."""
-    found: torch.Tensor = instance_of(target).loss(outputs, labels)
-    return found
+    losses: torch.Tensor = instance_of(target).loss(outputs, labels)
+    return losses

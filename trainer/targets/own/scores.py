@@ -53,21 +53,21 @@ def baselines(target: OwnTarget, rows: Rows) -> dict[str, np.ndarray]:
     return {"constant": np.tile(_constant(target, some), (len(rows.scored), 1))}
 
 
-def metrics(target: OwnTarget, said: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+def metrics(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
     """Return n, loss, and correlation (null where either is constant)."""
-    return plain(lambda place: weighted(target, said, labels_NK, place), len(said))
+    return plain(lambda place: weighted(target, outputs_NO, labels_NK, place), len(outputs_NO))
 
 
-def weighted(target: OwnTarget, said: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
     """Return a function of block weights that gives `metrics`' values."""
-    labels_NK = labels_NK.reshape(len(said), -1)
-    each_N = loss(target, torch.from_numpy(np.ascontiguousarray(said)), torch.from_numpy(labels_NK)).numpy()
+    labels_NK = labels_NK.reshape(len(outputs_NO), -1)
+    each_N = loss(target, torch.from_numpy(np.ascontiguousarray(outputs_NO)), torch.from_numpy(labels_NK)).numpy()
 
     def values(weights_B: np.ndarray) -> dict[str, float | None]:
         weights = weights_B[place]
         return {
             "loss": float((weights / weights.sum()) @ each_N),
-            "correlation": correlation(said[:, 0], labels_NK[:, 0], weights),
+            "correlation": correlation(outputs_NO[:, 0], labels_NK[:, 0], weights),
         }
 
     return values

@@ -18,11 +18,11 @@ from trainer.targets.scoring import Rows, Statistic, day_blocks, plain, weighted
 
 def forecast(target: Quantiles, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
     """Return the quantiles (N, Q), in order, the interval shifted as on validation."""
-    said_NQ = np.sort(outputs_NO, axis=1)
+    forecast_NQ = np.sort(outputs_NO, axis=1)
     shift = fitted.get("shift", 0.0)
-    said_NQ[:, 0] -= shift
-    said_NQ[:, 2] += shift
-    return np.sort(said_NQ, axis=1)  # a narrowed interval may pass its median
+    forecast_NQ[:, 0] -= shift
+    forecast_NQ[:, 2] += shift
+    return np.sort(forecast_NQ, axis=1)  # a narrowed interval may pass its median
 
 
 def calibrate(target: Quantiles, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def calibrate(target: Quantiles, outputs_NO: np.ndarray, labels_NK: np.ndarray, 
 
     It is the ceil((N + 1) x coverage)-th smallest of how far each label lies outside; negative where the interval is too wide.
     """
-    said_NQ, labels = np.sort(outputs_NO, axis=1), labels_NK[:, 0]
-    outside = np.sort(np.maximum(said_NQ[:, 0] - labels, labels - said_NQ[:, 2]))
+    forecast_NQ, labels = np.sort(outputs_NO, axis=1), labels_NK[:, 0]
+    outside = np.sort(np.maximum(forecast_NQ[:, 0] - labels, labels - forecast_NQ[:, 2]))
     place = min(len(outside), int(np.ceil((len(outside) + 1) * target.coverage)))
     return {**fitted, "shift": float(outside[place - 1])}
 
@@ -41,8 +41,8 @@ def columns(
 ) -> dict[str, np.ndarray]:
     """Return the columns of a prediction: the quantiles of the log return over `horizon` bars."""
     unit_T = volatility_unit(candles.close, horizon=target.horizon, span=target.volatility_bars)
-    said_NQ = forecast(target, outputs_NO, fitted) * unit_T[bars, None]
-    return dict(zip(("lower", "median", "upper"), said_NQ.T, strict=True))
+    forecast_NQ = forecast(target, outputs_NO, fitted) * unit_T[bars, None]
+    return dict(zip(("lower", "median", "upper"), forecast_NQ.T, strict=True))
 
 
 def blocks(target: Quantiles, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
@@ -52,24 +52,24 @@ def blocks(target: Quantiles, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
 
 def baselines(target: Quantiles, rows: Rows) -> dict[str, np.ndarray]:
     """Return what each simple forecast says for the scored bars. unconditional: the quantiles of training's labels."""
-    said_Q = np.quantile(rows.labels(rows.train)[:, 0], target.levels)
-    return {"unconditional": np.tile(said_Q, (len(rows.scored), 1))}
+    forecast_Q = np.quantile(rows.labels(rows.train)[:, 0], target.levels)
+    return {"unconditional": np.tile(forecast_Q, (len(rows.scored), 1))}
 
 
-def metrics(target: Quantiles, said_NQ: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+def metrics(target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
     """Return n, pinball (mean over levels), covered, interval_score and width of the interval.
 
     The interval score is the width, and 2 / (1 - coverage) times how far a label lies outside (Gneiting and Raftery 2007,
     https://doi.org/10.1198/016214506000001437, equation 43).
     """
-    return plain(lambda place: weighted(target, said_NQ, labels_NK, place), len(said_NQ))
+    return plain(lambda place: weighted(target, forecast_NQ, labels_NK, place), len(forecast_NQ))
 
 
-def weighted(target: Quantiles, said_NQ: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
     """Return a function of block weights that gives `metrics`' values."""
-    missed_NQ, levels = labels_NK - said_NQ, np.array(target.levels)
+    missed_NQ, levels = labels_NK - forecast_NQ, np.array(target.levels)
     below, above = np.maximum(-missed_NQ[:, 0], 0), np.maximum(missed_NQ[:, 2], 0)
-    width = said_NQ[:, 2] - said_NQ[:, 0]
+    width = forecast_NQ[:, 2] - forecast_NQ[:, 0]
     parts = {
         "pinball": np.maximum(levels * missed_NQ, (levels - 1) * missed_NQ).mean(axis=1),
         "covered": ((below == 0) & (above == 0)).astype(np.float64),

@@ -30,9 +30,9 @@ def columns(
     target: Return, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """Return the columns of a prediction: the log return over `horizon` bars, and the same in units of volatility."""
-    said = forecast(target, outputs_NO, fitted)
+    forecast_N = forecast(target, outputs_NO, fitted)
     unit_T = volatility_unit(candles.close, horizon=target.horizon, span=target.volatility_bars)
-    return {"log_return": said * unit_T[bars], "volatilities": said}
+    return {"log_return": forecast_N * unit_T[bars], "volatilities": forecast_N}
 
 
 def blocks(target: Return, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
@@ -53,22 +53,22 @@ def baselines(target: Return, rows: Rows) -> dict[str, np.ndarray]:
     }
 
 
-def metrics(target: Return, said: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return n, correlation (null where either is constant), mse, and hits: the share of moves whose sign was said."""
-    return plain(lambda place: weighted(target, said, labels_NK, place), len(said))
+def metrics(target: Return, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    """Return n, correlation (null where either is constant), mse, and hits: the share of moves whose sign was forecast_N."""
+    return plain(lambda place: weighted(target, forecast_N, labels_NK, place), len(forecast_N))
 
 
-def weighted(target: Return, said: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(target: Return, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
     """Return a function of block weights that gives `metrics`' values."""
-    labels = labels_NK.reshape(len(said))
-    squared, moved = (labels - said) ** 2, labels != 0
-    hit = moved & (np.sign(labels) == np.sign(said))
+    labels = labels_NK.reshape(len(forecast_N))
+    squared, moved = (labels - forecast_N) ** 2, labels != 0
+    hit = moved & (np.sign(labels) == np.sign(forecast_N))
 
     def values(weights_B: np.ndarray) -> dict[str, float | None]:
         weights = weights_B[place]
         total = float(weights @ moved)
         return {
-            "correlation": correlation(said, labels, weights),
+            "correlation": correlation(forecast_N, labels, weights),
             "mse": float(weights @ squared) / float(weights.sum()),
             "hits": float(weights @ hit) / total if total else None,
         }

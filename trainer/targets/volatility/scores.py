@@ -66,26 +66,26 @@ def baselines(target: Volatility, rows: Rows) -> dict[str, np.ndarray]:
     }
 
 
-def metrics(target: Volatility, said: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+def metrics(target: Volatility, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
     """Return n, correlation (of the logs; null where either is constant), qlike and mse (of the logs)."""
-    return plain(lambda place: weighted(target, said, labels_NK, place), len(said))
+    return plain(lambda place: weighted(target, forecast_N, labels_NK, place), len(forecast_N))
 
 
-def weighted(target: Volatility, said: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(target: Volatility, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
     """Return a function of block weights that gives `metrics`' values.
 
     qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero where they agree: the loss
     that ranks forecasts alike whatever the noise in v (Patton 2011, https://doi.org/10.1016/j.jeconom.2010.03.034).
     """
-    labels = labels_NK.reshape(len(said))
-    missed = 2 * (labels - said)  # log of v/f
-    qlike, squared = np.exp(missed) - missed - 1, (labels - said) ** 2
+    labels = labels_NK.reshape(len(forecast_N))
+    missed = 2 * (labels - forecast_N)  # log of v/f
+    qlike, squared = np.exp(missed) - missed - 1, (labels - forecast_N) ** 2
 
     def values(weights_B: np.ndarray) -> dict[str, float | None]:
         weights = weights_B[place]
         share = weights / weights.sum()
         return {
-            "correlation": correlation(said, labels, weights),
+            "correlation": correlation(forecast_N, labels, weights),
             "qlike": float(share @ qlike),
             "mse": float(share @ squared),
         }

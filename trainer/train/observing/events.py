@@ -130,12 +130,12 @@ def _tuning_line(event: dict[str, Any]) -> str:
 
 def _tuned_line(event: dict[str, Any]) -> str:
     excluded = "".join(f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"])
-    way = event["entry"]
-    if way is None:
+    entry = event["entry"]
+    if entry is None:
         return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): defaults are taken"
-    batch = f"batch {way['batch']:,}, " if way["batch"] else ""
-    slices = f"{batch}{way['strategy']}, {way['pack']} models at a time, slices of {way['micro_batch']:,}"
-    return f"found in {event['seconds']:.0f} s: {slices}, {rate_text(way['windows_per_second'], event['unit'])}{excluded}"
+    batch = f"batch {entry['batch']:,}, " if entry["batch"] else ""
+    slices = f"{batch}{entry['strategy']}, {entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
+    return f"found in {event['seconds']:.0f} s: {slices}, {rate_text(entry['windows_per_second'], event['unit'])}{excluded}"
 
 
 def _worker_started_line(event: dict[str, Any]) -> str:

@@ -72,14 +72,14 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
         return model, event["epoch"], _numbers(losses)
     if kind == "model_done":
         scores = event["metrics"].items()
-        return model, 0, _numbers({f"{span}/{name}": value for span, found in scores for name, value in _items(found)})
+        return model, 0, _numbers({f"{span}/{name}": value for span, values in scores for name, value in _items(values)})
     if kind == "gpu":
         return f"gpu{event['gpu']}", event["sample"], _numbers({name: event[name] for name in GPU_FIGURES})
     return "", 0, {}
 
 
-def _items(found: Any) -> list[tuple[str, Any]]:
-    return list(found.items()) if isinstance(found, Mapping) else []
+def _items(values: Any) -> list[tuple[str, Any]]:
+    return list(values.items()) if isinstance(values, Mapping) else []
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 import torch
 
 from trainer.job import Job
-from trainer.train.packs.pack import Lanes, Member
+from trainer.train.packs.pack import Member, SequentialPack
 from trainer.train.precision import autocast
 from trainer.train.readers import gather_chunks
 
 
-class Chunks(Lanes):
+class Chunks(SequentialPack):
     """Streaming models, one after another: the mean loss over the bars of a chunk that have a label."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int) -> None:
@@ -31,11 +31,11 @@ class Chunks(Lanes):
         self._out_T = torch.arange(self._seen - 1, self._seen - 1 + chunk, device=device)
 
     def _num_labels(self, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
-        """See `Lanes._num_labels`."""
+        """See `SequentialPack._num_labels`."""
         return _has_label(self._labels(member, starts_B)).sum()
 
     def _summed_loss(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int) -> torch.Tensor:
-        """See `Lanes._summed_loss`."""
+        """See `SequentialPack._summed_loss`."""
         member = self._members[number]
         x_BFX = gather_chunks(member.rows_TF, starts_B, self._read_X, member.mean_F, member.std_F)
         labels_BTK = self._labels(member, starts_B)

@@ -6,7 +6,7 @@
 backward, clipping and optimizer, and returns what each active model's loss was. Which model is active, what its next
 batch is and when it stops belongs to `trainer.train.loop`. A model's result does not depend on its pack.
 
-Here: the interface, and `Lanes`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
+Here: the interface, and `SequentialPack`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
 
 Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs.
 """
@@ -26,7 +26,7 @@ from trainer.job import Job
 from trainer.models import network_of
 from trainer.targets import loss_of
 from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
-from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.readers import gather
 from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
 
@@ -94,7 +94,7 @@ class Pack(Protocol):
         """Continue the member from a state, whichever strategy it came from."""
 
 
-class Lanes:
+class SequentialPack:
     """Member after member, each a plain module with its own optimizer, its batch in slices: what a CPU is fastest with."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256) -> None:
@@ -117,7 +117,7 @@ class Lanes:
             for model in self._models
         ]
         self._batches = [0] * len(members)
-        self._dtype = settle_precision(job, members[0].rows_TF.device)
+        self._dtype = resolve_precision(job, members[0].rows_TF.device)
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
         self._num_dropouts = job.model.num_dropouts

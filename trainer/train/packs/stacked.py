@@ -6,7 +6,7 @@
 Both keep weights, gradients and moments of all models in (M, P) tensors with one row a model, so that clipping, AdamW, and the
 rule for models that stopped or broke are written once, here, row by row. Rows meet nowhere: what happens in one is not
 felt in another, NaN included (masks are `where`, never a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly,
-slower than `Lanes`, which is how its equality is tested anywhere.
+slower than `SequentialPack`, which is how its equality is tested anywhere.
 
 Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols, K label
 columns, O outputs.
@@ -23,7 +23,7 @@ from torch import nn
 from trainer.job import Job
 from trainer.models import network_of
 from trainer.train.packs.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, architecture_of, loss_for, new_model
-from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, settle_precision
+from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.readers import scale_
 from trainer.train.seeds import dropout_keys
 
@@ -41,7 +41,7 @@ class _Stacked(ABC):
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
         self._models = [new_model(member, job) for member in members]  # for evaluation: filled when one is asked for
-        self._matmul_dtype = settle_precision(job, self._device)
+        self._matmul_dtype = resolve_precision(job, self._device)
         self._layout = network_of(job.model.name).stacked(
             architecture_of(job, features=members[0].rows_TF.shape[1]),
             recompute=job.train.activation_checkpointing,
@@ -124,8 +124,8 @@ class _Stacked(ABC):
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`."""
 
-        def put(into_MP: torch.Tensor, found: Mapping[str, torch.Tensor]) -> None:
-            into_MP[member] = self._layout.flatten(found).to(into_MP)
+        def put(into_MP: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
+            into_MP[member] = self._layout.flatten(tensors).to(into_MP)
 
         put(self._weights_MP, state.weights)
         put(self._exp_avg_MP, state.exp_avg)
@@ -274,8 +274,8 @@ class Streams(_Stacked):
         if not self._streams:
             return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
         main = torch.cuda.current_stream()
-        # One place to wait for: torch deals 32 streams in turn, so that `main` may be a lane's own, too; whoever waited for all
-        # that `main` has been given would wait for that lane.
+        # One event to wait for: torch deals 32 streams in turn, so `main` may also be a model's own stream, and waiting for all
+        # that `main` has been given would wait for that model.
         begun = main.record_event()
         losses, forked = list[torch.Tensor](), list[torch.cuda.Stream]()
         try:
@@ -285,7 +285,7 @@ class Streams(_Stacked):
                 with torch.cuda.stream(stream):
                     losses.append(self._one(number, first, weight_MB[number]))
         finally:
-            # Also when a lane is out of memory: a recording with a stream that is not joined can't even end.
+            # Also when a model is out of memory: a recording with a stream that is not joined can't even end.
             for stream in forked:
                 main.wait_stream(stream)
         return torch.stack(losses)

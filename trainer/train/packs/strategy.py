@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainer.job import Job, with_settings
 from trainer.settings import CHUNKS
 from trainer.train.packs.chunks import Chunks
-from trainer.train.packs.pack import Lanes, Member, Pack
+from trainer.train.packs.pack import Member, Pack, SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 
 GPU_PLACES = 8
@@ -23,7 +23,7 @@ def concrete(job: Job, device: str) -> Job:
     stacks = job.model.has_stacked_form
     return with_settings(
         job,
-        strategy="lanes" if job.train.strategy == "auto" or not stacks else job.train.strategy,
+        strategy="sequential" if job.train.strategy == "auto" or not stacks else job.train.strategy,
         pack=places_of(job, device),
         micro_batch=min(job.train.micro_batch or _slice(job, on_cpu=device == "cpu"), job.train.batch),
     )
@@ -32,15 +32,15 @@ def concrete(job: Job, device: str) -> Job:
 def form_pack(members: Sequence[Member], job: Job) -> Pack:
     """Make a pack of the job's strategy.
 
-    `auto` is lanes, plain modules one after another, on every device: streams and fused have to agree with them on the chip at
-    hand first, which the tuner finds out before it picks one.
+    `auto` is sequential (plain modules one after another) on every device: streams and fused have to agree with it on the chip
+    first, which the tuner checks before it picks one.
     """
     micro_batch = job.train.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
     if job.model.reads == CHUNKS:  # large enough to fill a device by itself
         return Chunks(members, job, micro_batch=micro_batch)
     if job.model.has_stacked_form and job.train.strategy in ("fused", "streams"):
         return (Fused if job.train.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
-    return Lanes(members, job, micro_batch=micro_batch)
+    return SequentialPack(members, job, micro_batch=micro_batch)
 
 
 def _slice(job: Job, *, on_cpu: bool) -> int:

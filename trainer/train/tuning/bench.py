@@ -58,7 +58,10 @@ def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], N
             option = with_settings(job, batch=batch)
             usual = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else job.model.cpu_slice
             candidate = Candidate(
-                strategy="lanes", pack=1, micro_batch=min(batch, job.train.micro_batch or usual), activation_checkpointing=again
+                strategy="sequential",
+                pack=1,
+                micro_batch=min(batch, job.train.micro_batch or usual),
+                activation_checkpointing=again,
             )
             run = _in_a_process if device.type == "cpu" else _timed
             rows.append(_row(batch, *run(candidate, option, device, seconds)))

@@ -49,12 +49,12 @@ class Chosen:
     choice: dict[str, Any]
 
 
-def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
+def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
     """Return the estimated seconds of a surveyed job's run, and how large `batch = "auto"` may become.
 
     The estimate goes by the rate measured for the job's shape on this machine, else by the profile's.
     """
-    profile, pieces = site.profile.profile, [piece for piece in found.pieces if piece.bars and not piece.runner]
+    profile, pieces = site.profile.profile, [piece for piece in surveyed.pieces if piece.bars and not piece.runner]
     limit = 0
     if job.model.reads == WINDOWS:
         limit = batch_limit(
@@ -64,19 +64,19 @@ def look_ahead(job: Job, site: Site, found: Survey) -> tuple[float, int]:
             features=len(job.data.inputs),
             bars=max((piece.bars for piece in pieces), default=0),
             windows=min((piece.windows for piece in pieces), default=0),
-            timeframe=found.data["timeframe"],
+            timeframe=surveyed.data["timeframe"],
         )
     rate = rate_of(profile, job, known_here(profile.key, job, torch=torch.__version__), torch=torch.__version__)
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
     visits = sum(piece.estimate for piece in pieces)
-    return visits / rate.with_models(len(found.pieces) / devices) / devices, limit
+    return visits / rate.with_models(len(surveyed.pieces) / devices) / devices, limit
 
 
 def choose_way(
     job: Job,
     *,
     site: Site,
-    found: Survey,
+    surveyed: Survey,
     out: Path,
     emit: Callable[[dict[str, Any]], None],
     run: RunTuner = run_tuner,
@@ -87,7 +87,7 @@ def choose_way(
     Raises UsageError if one model is too large for the device.
     """
     kind, key = site.kind, site.profile.profile.key
-    run_seconds, limit = look_ahead(job, site, found)
+    run_seconds, limit = look_ahead(job, site, surveyed)
     resumed = _of_checkpoints(out / "checkpoints", shape_of(job))
     entry: Entry | None = None
     sources: Mapping[str, str] = {}
@@ -102,22 +102,22 @@ def choose_way(
         entry = entry_of(tuning.timings[0]) if tuning.timings else None
         sources = dict.fromkeys(PARTS, "tuned here")
         emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, job), "seconds": round(clock() - began, 1)})
-    wanted = way = with_entry(job, entry) if entry else _without_unproven(job, kind)
-    way = with_settings(way, batch=_batch(job, way, resumed, limit))
+    wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
+    tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit))
     if kind == "cuda":
-        given = with_settings(job, batch=way.train.batch, strategy=way.train.strategy)
-        way = placed(given, site, tuned=way, bars=max(piece.bars for piece in found.pieces), entry=entry)
-    way = concrete(way, kind)
+        given = with_settings(job, batch=tuned.train.batch, strategy=tuned.train.strategy)
+        tuned = placed(given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry)
+    tuned = concrete(tuned, kind)
     if entry is None:  # then less than the usual slice is what fits by the formula
-        usual = concrete(with_settings(job, batch=way.train.batch), kind)
-        wanted, sources = with_settings(usual, strategy=way.train.strategy, pack=way.train.pack), {}
-    where = {name: _source(name, job, way, wanted, sources) for name in PARTS}
+        usual = concrete(with_settings(job, batch=tuned.train.batch), kind)
+        wanted, sources = with_settings(usual, strategy=tuned.train.strategy, pack=tuned.train.pack), {}
+    where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
     if resumed is not None and not job.train.batch:
         where["batch"] = resumed["from"].get("batch", "default")
-    choice = {"profile": key, "shape": shape_of(job), **{name: getattr(way.train, name) for name in PARTS}}
+    choice = {"profile": key, "shape": shape_of(job), **{name: getattr(tuned.train, name) for name in PARTS}}
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as this one did
         choice["memory_per_model_gib"] = entry["memory_per_model_gib"]
-    return Chosen(job=way, choice={**choice, "torch": torch.__version__, "from": where})
+    return Chosen(job=tuned, choice={**choice, "torch": torch.__version__, "from": where})
 
 
 def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None = None) -> Job:
@@ -155,14 +155,14 @@ def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
 
 def _without_unproven(job: Job, kind: str) -> Job:
     """Return the job without a strategy that no trial has seen to agree with plain modules here."""
-    return with_settings(job, strategy="lanes") if kind == "cuda" and job.train.strategy in ("streams", "fused") else job
+    return with_settings(job, strategy="sequential") if kind == "cuda" and job.train.strategy in ("streams", "fused") else job
 
 
-def _batch(job: Job, way: Job, resumed: Mapping[str, Any] | None, limit: int) -> int:
+def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int) -> int:
     """Return the batch: the job's; of a resumed run its own, on whatever chip; else the trial's or 256, within the limit."""
     if job.train.batch:
         return job.train.batch
-    return int(resumed["batch"]) if resumed else min(way.train.batch or REFERENCE_BATCH, limit)
+    return int(resumed["batch"]) if resumed else min(tuned.train.batch or REFERENCE_BATCH, limit)
 
 
 def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
@@ -178,11 +178,11 @@ def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
     return None
 
 
-def _source(name: str, job: Job, way: Job, wanted: Job, sources: Mapping[str, str]) -> str:
+def _source(name: str, job: Job, tuned: Job, wanted: Job, sources: Mapping[str, str]) -> str:
     """Return the source of a part of the choice; `memory` where less fits than was wanted."""
-    if getattr(way.train, name) == getattr(job.train, name) not in ("auto", 0, False):
+    if getattr(tuned.train, name) == getattr(job.train, name) not in ("auto", 0, False):
         return "job"
-    return sources.get(name, "default") if getattr(way.train, name) == getattr(wanted.train, name) else "memory"
+    return sources.get(name, "default") if getattr(tuned.train, name) == getattr(wanted.train, name) else "memory"
 
 
 def _tuned(tuning: Tuning, entry: Entry | None, job: Job) -> dict[str, Any]:

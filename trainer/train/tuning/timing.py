@@ -16,7 +16,7 @@ import torch
 from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job, job_of, with_settings
 from trainer.settings import CHUNKS, WINDOWS
-from trainer.train.packs.pack import Lanes, Member, Pack
+from trainer.train.packs.pack import Member, Pack, SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype
 
@@ -74,7 +74,7 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
     try:
         step_seconds = _step_seconds(with_settings(job, batch=reads), members, seconds)
     except RuntimeError as error:
-        if option.strategy == "lanes" and not is_out_of_memory(error):
+        if option.strategy == "sequential" and not is_out_of_memory(error):
             raise
         return Timing(candidate=option, excluded=reason_of(error))
     memory = (torch.cuda.max_memory_allocated() - before) / GIB if cuda else 0.0
@@ -89,7 +89,7 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
 def warm_up(device: torch.device) -> None:
     """Take a few steps of nearly nothing: torch loads libraries for its first ones, which takes two seconds."""
     job = job_of(hidden=1, layers=1, lookback=1, batch=1)
-    measure(Candidate(strategy="lanes", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
+    measure(Candidate(strategy="sequential", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -110,7 +110,7 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
     1e-3 is allowed in float32, 1e-2 in half precision.
     """
     allowed = 1e-3 if matmul_dtype(job, members[0].rows_TF.device) == torch.float32 else 1e-2
-    plain = Lanes(members, job, micro_batch=job.train.batch)
+    plain = SequentialPack(members, job, micro_batch=job.train.batch)
     worst = 0.0
     for step in range(GATE_STEPS):
         starts = batches(members, job, step)

@@ -59,14 +59,14 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
     fills a GPU by itself: these are slices, and where it pays, with and without activation checkpointing.
     """
     model, cuda = job.model, kind == "cuda"
-    strategies, recompute = ["lanes"], {job.train.activation_checkpointing}
+    strategies, recompute = ["sequential"], {job.train.activation_checkpointing}
     if model.has_stacked_form and (cuda or job.train.strategy != "auto"):
-        strategies = ["lanes", "streams", "fused"] if job.train.strategy == "auto" else [job.train.strategy]
+        strategies = ["sequential", "streams", "fused"] if job.train.strategy == "auto" else [job.train.strategy]
     if cuda and model.recompute_pays:
         recompute.add(True)
 
     def packs(strategy: str) -> Sequence[int]:
-        return (job.train.pack,) if job.train.pack else GPU_PACKS if cuda and strategy != "lanes" else (1,)
+        return (job.train.pack,) if job.train.pack else GPU_PACKS if cuda and strategy != "sequential" else (1,)
 
     return [
         Candidate(strategy=strategy, pack=pack, micro_batch=size, activation_checkpointing=again)
@@ -94,7 +94,7 @@ def halved(job: Job) -> list[Candidate]:
     if not job.model.may_slice:
         return []
     return [
-        Candidate(strategy="lanes", pack=1, micro_batch=size, activation_checkpointing=again)
+        Candidate(strategy="sequential", pack=1, micro_batch=size, activation_checkpointing=again)
         for again in ([True] if job.train.activation_checkpointing else [False, True][: 1 + job.model.can_recompute])
         for size in sizes
     ]
@@ -127,12 +127,12 @@ def tune(
     whole = not job.train.micro_batch and best.micro_batch == usual.train.batch
     sizes = [1 << power for power in range(25) if min(SMALLEST_AUTO_BATCH, batch_limit) <= 1 << power <= batch_limit]
     options = [replace(best, batch=size, micro_batch=size if whole else min(size, best.micro_batch)) for size in sizes]
-    found = search(options, usual, seconds=seconds / 2)
-    if found[0].excluded or not found[0].candidate.batch:
-        return [replace(ways[0], candidate=replace(best, batch=usual.train.batch)), *found, *ways[1:]]
-    enough = [timing for timing in found if timing.windows_per_second >= AS_FAST * found[0].windows_per_second]
+    timings = search(options, usual, seconds=seconds / 2)
+    if timings[0].excluded or not timings[0].candidate.batch:
+        return [replace(ways[0], candidate=replace(best, batch=usual.train.batch)), *timings, *ways[1:]]
+    enough = [timing for timing in timings if timing.windows_per_second >= AS_FAST * timings[0].windows_per_second]
     chosen = min(enough, key=lambda timing: timing.candidate.batch)
-    return [chosen, *(timing for timing in found if timing is not chosen), *ways]
+    return [chosen, *(timing for timing in timings if timing is not chosen), *ways]
 
 
 def _timed(
@@ -167,7 +167,7 @@ def _timed(
 def _refused(options: Iterable[Candidate], members: Sequence[Member], job: Job, say: Say) -> dict[str, str]:
     """Return the strategies that don't agree with plain modules or fail on this chip, each with the reason."""
     refused: dict[str, str] = {}
-    for strategy in sorted({option.strategy for option in options} - {"lanes"}):
+    for strategy in sorted({option.strategy for option in options} - {"sequential"}):
         few = members[:3]
         try:
             reason = disagreement(form_pack(few, with_settings(job, strategy=strategy)), few, job)

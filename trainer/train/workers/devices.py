@@ -53,7 +53,7 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
 
 def gpus_of_torch() -> tuple[Device, ...]:
     """Ask torch where there is no nvidia-smi (AMD has another tool). Without a context it does not tell what is free."""
-    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return tuple(
         Device(
             name=gpu.name,
@@ -61,5 +61,5 @@ def gpus_of_torch() -> tuple[Device, ...]:
             free_gib=gpu.total_memory / GIB,
             compute_capability=f"{gpu.major}.{gpu.minor}",
         )
-        for gpu in found
+        for gpu in gpus
     )

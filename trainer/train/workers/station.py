@@ -1,6 +1,6 @@
 """Share the machine out to workers and set up a worker's process: cores, threads, memory.
 
-The supervisor deals stations out; the worker settles in before it makes anything, as memory lies where it is first touched.
+The supervisor hands stations out. A worker sets its process up before it allocates: memory lies where it is first touched.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def memory_fraction(sharing: int, memory_bytes: int) -> float:
     return max(0.01, 1 / sharing - PROCESS_GIB * GIB / memory_bytes)
 
 
-def settle(station: Station) -> dict[str, Any]:
+def set_up_process(station: Station) -> dict[str, Any]:
     """Set this process up for its station; return what was set, for an event, and nothing where all was left as it is."""
     use_one_thread()  # until a model comes that is to have more; also those of threads that this one starts
-    found: dict[str, Any] = {}
+    taken: dict[str, Any] = {}
     allowed = allowed_cores()
     if station.device == "cpu":
         keep_freed_memory()
@@ -79,10 +79,10 @@ def settle(station: Station) -> dict[str, Any]:
         if station.sharing > 1:
             fraction = memory_fraction(station.sharing, gpu.total_memory)
             torch.cuda.set_per_process_memory_fraction(fraction, station.device)
-            found["memory_fraction"] = round(fraction, 4)
+            taken["memory_fraction"] = round(fraction, 4)
     if cores:
-        found["cores"] = core_list(cores)
-    return found
+        taken["cores"] = core_list(cores)
+    return taken
 
 
 def _pci_address(gpu: Any) -> str:

@@ -193,7 +193,7 @@ class Supervisor:
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
         ready = wait(list(by_handle))
-        for worker in {found.number: found for found in (by_handle[handle] for handle in ready)}.values():
+        for worker in {each.number: each for each in (by_handle[handle] for handle in ready)}.values():
             # What it said before it died still counts, so its messages come before its end.
             alive = self._read(worker)
             if not alive or not worker.process.is_alive():

@@ -34,7 +34,7 @@ from trainer.train.runner import run_piece
 from trainer.train.source import JobData, Source, Sources, on_device, read_source
 from trainer.train.staging import Staging
 from trainer.train.workers.parent import end_with_the_parent
-from trainer.train.workers.station import Station, settle
+from trainer.train.workers.station import Station, set_up_process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     # Ctrl-C reaches the whole terminal group; what it means is the supervisor's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    placed = settle(station)
+    placed = set_up_process(station)
     desk = _Desk(station, settings, connection)
     if placed:
         desk.report({"event": "worker_started", **placed})
@@ -195,17 +195,17 @@ class _Desk:
             return self._arrived.get()
         unread = {arrival.piece.source for arrival in self._waiting if arrival.staged is not None and not arrival.staged.done()}
         ready = (arrival for arrival in self._waiting if may_block or arrival.piece.source not in unread)
-        found = next(ready, None)
-        if found is not None:
-            self._waiting.remove(found)
-        return found
+        first = next(ready, None)
+        if first is not None:
+            self._waiting.remove(first)
+        return first
 
     def _source(self, arrival: _Arrival) -> Source:
         in_use = [opened.source for opened in self._opened.values()]
 
         def read() -> Source:
-            found = arrival.staged.result() if arrival.staged is not None else self._read(arrival.piece)
-            return on_device(found, self._device)
+            source = arrival.staged.result() if arrival.staged is not None else self._read(arrival.piece)
+            return on_device(source, self._device)
 
         return self._sources.get(arrival.piece.source, in_use, read)
 
@@ -221,9 +221,9 @@ class _Desk:
 
     def _resume(self, opened: Opened) -> None:
         """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""
-        found = newest(self._checkpoints, opened.piece.name, opened.source.origin.mark)
-        if found is not None:
-            found.put_into(opened.run)
+        checkpoint = newest(self._checkpoints, opened.piece.name, opened.source.origin.mark)
+        if checkpoint is not None:
+            checkpoint.put_into(opened.run)
             place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.model.reads}
             self.report({"event": "resumed", **opened.piece.identity, **place})
 

@@ -50,7 +50,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then():
 def test_a_tcns_rates_are_in_chunks():
     stream, bar = io.StringIO(), Terminal()
     slow = {**_progress("SPY", 1), "rate": 1.75, "unit": "chunks"}
-    way = {"strategy": "lanes", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
+    way = {"strategy": "sequential", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
     for event in (
         slow,
         {"event": "resumed", "model": "SPY", "piece": "SPY", "epoch": 2, "visited": 12, "unit": "chunks"},
@@ -60,7 +60,7 @@ def test_a_tcns_rates_are_in_chunks():
     assert stream.getvalue().splitlines() == [
         "SPY  epoch 1/2  step 1/10  loss 0.7000  1.8 chunks/s",
         "SPY  resumed in epoch 2 after 12 chunks",
-        "found in 20 s: lanes, 1 models at a time, slices of 4, 300 chunks/s",
+        "found in 20 s: sequential, 1 models at a time, slices of 4, 300 chunks/s",
     ]
     Story(bar)(slow)
     assert "1.8 chunks/s" in bar.getvalue()

@@ -11,7 +11,7 @@ from torch import nn
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
 from trainer.job import Job, job_of, with_settings
-from trainer.train.packs.pack import Lanes, Member, new_model
+from trainer.train.packs.pack import Member, SequentialPack, new_model
 
 STEPS = 60
 
@@ -33,7 +33,7 @@ def _batches() -> list[torch.Tensor]:
     return [torch.randint(0, 380, (64,), generator=generator) for _ in range(STEPS)]
 
 
-def _losses(pack: Lanes, number: int, members: int) -> list[float]:
+def _losses(pack: SequentialPack, number: int, members: int) -> list[float]:
     return [pack.step([True] * members, [starts] * members)[number].item() for starts in _batches()]
 
 
@@ -51,29 +51,29 @@ def test_sixty_steps_are_those_of_plain_torch():
         clipped += int(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm) > job.train.clip_norm)
         optimizer.step()
         expected.append(loss.item())
-    assert _losses(Lanes([member], job, micro_batch=17), 0, 1) == pytest.approx(expected, rel=1e-9)
+    assert _losses(SequentialPack([member], job, micro_batch=17), 0, 1) == pytest.approx(expected, rel=1e-9)
     assert 0 < clipped < STEPS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "relative"), [(torch.float32, 1e-3), (torch.float64, 1e-9)], ids=["fp32", "float64"])
 def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
-    whole = _losses(Lanes([_member("a", 0, dtype)], _job(), micro_batch=64), 0, 1)
-    sliced = _losses(Lanes([_member("a", 0, dtype)], _job(), micro_batch=17), 0, 1)
+    whole = _losses(SequentialPack([_member("a", 0, dtype)], _job(), micro_batch=64), 0, 1)
+    sliced = _losses(SequentialPack([_member("a", 0, dtype)], _job(), micro_batch=17), 0, 1)
     assert sliced == pytest.approx(whole, rel=relative)
     assert sum(whole[-5:]) < sum(whole[:5])
 
 
 def test_a_model_trains_bit_by_bit_the_same_alone_and_beside_others():
-    alone = Lanes([_member("a", 0)], _job())
-    packed = Lanes([_member("b", 1), _member("a", 0)], _job())
+    alone = SequentialPack([_member("a", 0)], _job())
+    packed = SequentialPack([_member("b", 1), _member("a", 0)], _job())
     assert _losses(alone, 0, 1) == _losses(packed, 1, 2)
     for name, tensor in alone.model(0).state_dict().items():
         assert torch.equal(tensor, packed.model(1).state_dict()[name])
 
 
 def test_a_model_that_is_not_active_does_not_move():
-    pack = Lanes([_member("a", 0), _member("b", 1)], _job())
+    pack = SequentialPack([_member("a", 0), _member("b", 1)], _job())
     before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
     losses = pack.step([False, True], [torch.arange(0), torch.arange(64)])
     assert torch.isnan(losses[0]) and torch.isfinite(losses[1])
@@ -83,7 +83,7 @@ def test_a_model_that_is_not_active_does_not_move():
 def test_a_batch_with_a_loss_that_is_not_finite_changes_nothing():
     member = _member("a", 0)
     member.rows_TF[50] = torch.nan
-    pack = Lanes([member], _job())
+    pack = SequentialPack([member], _job())
     before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
     assert not torch.isfinite(pack.step([True], [torch.arange(30, 60)])[0])
     assert all(torch.equal(tensor, before[name]) for name, tensor in pack.model(0).state_dict().items())
@@ -92,9 +92,9 @@ def test_a_batch_with_a_loss_that_is_not_finite_changes_nothing():
 
 def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
     torch.manual_seed(1)
-    first = Lanes([_member("a", 0)], _job())
+    first = SequentialPack([_member("a", 0)], _job())
     torch.manual_seed(2)
-    again, other_name = Lanes([_member("a", 0)], _job()), Lanes([_member("b", 0)], _job())
+    again, other_name = SequentialPack([_member("a", 0)], _job()), SequentialPack([_member("b", 0)], _job())
     weight = [pack.model(0).state_dict()["head.weight"] for pack in (first, again, other_name)]
     assert torch.equal(weight[0], weight[1])
     assert not torch.equal(weight[0], weight[2])

@@ -11,7 +11,7 @@ import torch
 
 from trainer.job import Job, job_of, with_settings
 from trainer.targets import TARGETS
-from trainer.train.packs.pack import Lanes, Member, Pack, fresh_state
+from trainer.train.packs.pack import Member, Pack, SequentialPack, fresh_state
 from trainer.train.packs.stacked import Fused, Streams
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def _trained(strategy: Strategy, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_sixty_steps_give_the_losses_of_models_trained_one_after_another(strategy: Strategy, dtype: torch.dtype) -> None:
-    expected = _trained(Lanes, dtype)
+    expected = _trained(SequentialPack, dtype)
     torch.testing.assert_close(_trained(strategy, dtype), expected, rtol=RELATIVE[dtype], atol=0)
     assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
 
@@ -87,14 +87,14 @@ def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy, dtype: to
     torch.testing.assert_close(losses, together[:, 1], rtol=RELATIVE[dtype], atol=0)
 
 
-@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(strategy: Strategy) -> None:
     members = _members()
     pack = strategy(members, with_settings(JOB, ema=0.9))
     for step in range(5):
         pack.step([True] * MODELS, _batches(members, step))
     before = [pack.snapshot(number) for number in range(MODELS)]
-    if isinstance(pack, Lanes):
+    if isinstance(pack, SequentialPack):
         members[0].rows_TF.fill_(torch.nan)
     else:
         pack._rows_RF[: len(members[0].rows_TF)] = torch.nan
@@ -118,10 +118,10 @@ def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strateg
     torch.testing.assert_close(thinned[:, [0, 2]], together[:, [0, 2]], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("later", [Lanes, Fused, Streams])
-@pytest.mark.parametrize("first", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
+@pytest.mark.parametrize("first", [SequentialPack, Fused, Streams])
 def test_a_snapshot_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
-    members, uninterrupted = _members(torch.float64), _trained(Lanes, torch.float64)
+    members, uninterrupted = _members(torch.float64), _trained(SequentialPack, torch.float64)
     begun, continued = first(members, JOB), later(members, JOB)
     for step in range(30):
         begun.step([True] * MODELS, _batches(members, step))
@@ -131,7 +131,7 @@ def test_a_snapshot_continues_in_any_strategy(first: Strategy, later: Strategy) 
     torch.testing.assert_close(torch.stack(losses), uninterrupted[30:], rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_learning_rates_are_per_model(strategy: Strategy) -> None:
     members = _members(torch.float64)
     pack = strategy(members, JOB)
@@ -154,15 +154,15 @@ def test_the_module_of_a_member_has_its_present_weights(strategy: Strategy) -> N
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy) -> None:
     job, members = with_settings(JOB, precision="bf16"), _members()
-    alone = _train(Lanes(members, job), members, steps=FEW_STEPS)
+    alone = _train(SequentialPack(members, job), members, steps=FEW_STEPS)
     together = _train(strategy(members, job), members, steps=FEW_STEPS)
     torch.testing.assert_close(together, alone, rtol=1e-2, atol=0)
-    full = _trained(Lanes, torch.float32)[:FEW_STEPS]
+    full = _trained(SequentialPack, torch.float32)[:FEW_STEPS]
     assert not torch.equal(alone, full)
     torch.testing.assert_close(alone, full, rtol=2e-2, atol=0)
 
 
-@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> None:
     members, again = _members(), with_settings(JOB, activation_checkpointing=True)
     losses = _train(strategy(members, again), members, steps=FEW_STEPS)
@@ -177,7 +177,7 @@ def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable
     torch.testing.assert_close(sliced, whole, rtol=RELATIVE[dtype], atol=0)
 
 
-@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved_until_it_fits(strategy: Strategy) -> None:
     members = _members()
     plain, scaled = strategy(members, JOB), strategy(members, JOB)
@@ -209,13 +209,13 @@ def _row(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: torch.dtype) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(dtype)
-    expected = _averaged(Lanes(members, job), members, range(FEW_STEPS))
+    expected = _averaged(SequentialPack(members, job), members, range(FEW_STEPS))
     found = _averaged(strategy(members, job), members, range(FEW_STEPS))
     for ours, theirs in zip(found, expected, strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < RELATIVE[dtype]
 
 
-@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(strategy: Strategy) -> None:
     members, decay = _members(torch.float64), 0.7
     plain, averaged = strategy(members, JOB), strategy(members, with_settings(JOB, ema=decay))
@@ -233,8 +233,8 @@ def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(str
         assert torch.equal(_row(averaged.model(number).state_dict()), _row(state.average))
 
 
-@pytest.mark.parametrize("later", [Lanes, Fused, Streams])
-@pytest.mark.parametrize("first", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
+@pytest.mark.parametrize("first", [SequentialPack, Fused, Streams])
 def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: Strategy, later: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     begun, continued = first(members, job), later(members, job)
@@ -246,7 +246,7 @@ def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: S
         assert torch.equal(ours, theirs) or (first is not later and float((ours - theirs).norm() / theirs.norm()) < 1e-9)
 
 
-@pytest.mark.parametrize("strategy", [Lanes, Fused, Streams])
+@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     pack = strategy(members, job)
@@ -275,7 +275,7 @@ def test_members_that_share_rows_share_their_place() -> None:
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, target: str) -> None:
     job, members = with_settings(JOB, target=target), _members(torch.float64)
-    packs = [Lanes(members, job, micro_batch=job.train.batch), strategy(members, job)]
+    packs = [SequentialPack(members, job, micro_batch=job.train.batch), strategy(members, job)]
     plain, other = (torch.stack([pack.step([True] * MODELS, _batches(members, step)) for step in range(10)]) for pack in packs)
     torch.testing.assert_close(other, plain, rtol=1e-9, atol=0)
 
@@ -291,7 +291,7 @@ def test_a_recorded_graph_gives_the_losses_of_plain_modules(strategy: Strategy, 
         for member in _members()
     ]
     batches = [[starts.cuda() for starts in _batches(members, step)] for step in range(STEPS)]
-    plain, recorded = Lanes(members, job), strategy(members, job)
+    plain, recorded = SequentialPack(members, job), strategy(members, job)
     before = recorded.snapshot(0)
     recorded.step([False] * MODELS, batches[0])  # records, which moves nobody
     after = recorded.snapshot(0)

@@ -20,7 +20,7 @@ from trainer.job import Job, job_of
 from trainer.models.lstm import CPU_SLICE
 from trainer.train.checkpoint import write
 from trainer.train.loop import Run
-from trainer.train.packs.pack import Lanes
+from trainer.train.packs.pack import SequentialPack
 from trainer.train.survey import Survey
 from trainer.train.tuning.chosen import Chosen, Site, choose_way, look_ahead, placed
 from trainer.train.tuning.timing import Candidate, Timing, make_members
@@ -29,7 +29,7 @@ from trainer.train.tuning.tune import Tuning, entry_of
 CPU = Site(kind="cpu", profile=choose("cpu", None), workers=2)
 H200 = Site(kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=140.0), workers=1)
 WINDOWS, BARS = {"train": 300_000, "validation": 50_000, "test": 50_000}, 430_000
-SLICES = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=64), windows_per_second=9_000.0)
+SLICES = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=9_000.0)
 FUSED = Timing(candidate=Candidate(strategy="fused", pack=16, micro_batch=256), windows_per_second=900_000.0)
 
 
@@ -58,13 +58,13 @@ class Choosing:
             return self.tuning
 
         found = found or surveyed(job)
-        return choose_way(job, site=site, found=found, out=self.out, emit=self.events.append, run=run)
+        return choose_way(job, site=site, surveyed=found, out=self.out, emit=self.events.append, run=run)
 
 
 def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     choosing = Choosing(tmp_path, SLICES)
     chosen = choosing(Job())
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("lanes", 1, 64)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("sequential", 1, 64)
     assert chosen.choice["from"] == {
         "strategy": "tuned here",
         "pack": "tuned here",
@@ -79,7 +79,7 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     short = Choosing(tmp_path, SLICES)
     chosen = short(job_of(epochs=1), found=surveyed(job_of(epochs=1), models=1))
     assert not short.asked and not short.events
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("lanes", 1, CPU_SLICE)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("sequential", 1, CPU_SLICE)
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
@@ -119,7 +119,7 @@ def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing
     assert not never.asked
     always(job_of(tune="always", epochs=1, batch=128), found=surveyed(job_of(epochs=1), models=1))
     assert len(always.asked) == 1
-    named(job_of(strategy="lanes", pack=1, micro_batch=32))
+    named(job_of(strategy="sequential", pack=1, micro_batch=32))
     assert not named.asked
 
 
@@ -137,7 +137,7 @@ def test_what_was_tuned_here_before_is_remembered_and_not_measured_again(tmp_pat
 def test_a_tuner_that_fails_costs_its_time_and_defaults_are_taken_and_told(tmp_path, failure):
     choosing = Choosing(tmp_path, failure=failure)
     chosen = choosing(job_of(tune="always"), H200)
-    assert (chosen.job.train.strategy, choosing.events[-1]["failure"]) == ("lanes", failure)
+    assert (chosen.job.train.strategy, choosing.events[-1]["failure"]) == ("sequential", failure)
     assert choosing.events[-1]["entry"] is None and "tuned here" not in chosen.choice["from"].values()
 
 
@@ -158,7 +158,7 @@ def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wi
     assert 1 < sliced.job.train.micro_batch < 200 and not sliced.job.train.activation_checkpointing
     assert sliced.choice["from"]["micro_batch"] == "memory"
     seen = Timing(
-        candidate=Candidate(strategy="lanes", pack=1, micro_batch=200), windows_per_second=300.0, memory_per_model_gib=17.0
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=200), windows_per_second=300.0, memory_per_model_gib=17.0
     )
     keep_here("l4", shape_of(job), entry_of(seen))
     measured = Choosing(tmp_path)(job, l4)
@@ -173,13 +173,13 @@ def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_th
     assert len(good.asked) == 1 and (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("fused", "job")
     bad = Choosing(tmp_path, failure="no way to train this job works here (its losses differ by 1.0e-01)")
     chosen = bad(job, H200, surveyed(job, models=1))
-    assert (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("lanes", "default")
+    assert (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("sequential", "default")
     assert "losses differ" in bad.events[-1]["failure"]
 
 
 def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundred_steps(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=128, batch=1024), windows_per_second=9e3)
+    large = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=128, batch=1024), windows_per_second=9e3)
     chosen = Choosing(tmp_path, large)(auto)
     assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (1024, "tuned here")
     chosen = Choosing(tmp_path)(job_of(batch=0, tune="never"))
@@ -192,14 +192,14 @@ def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundr
 
 def checkpoint(out: Path, chosen: Chosen) -> None:
     (member,) = make_members(1, job_of(hidden=4, lookback=6), torch.device("cpu"))
-    pack = Lanes([member], job_of(hidden=4, lookback=6))
+    pack = SequentialPack([member], job_of(hidden=4, lookback=6))
     run = Run(member=member, title="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3)
     write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
 
 
 def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_remembers(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3)
+    large = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3)
     first = Choosing(tmp_path, large)(auto)
     checkpoint(tmp_path, first)
     assert known_here("cpu", auto, torch=torch.__version__) is None
@@ -210,7 +210,7 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert (elsewhere.job.train.batch, elsewhere.job.train.strategy, elsewhere.job.train.pack) == (1024, "fused", 16)
     checkpoint(tmp_path, Chosen(job=first.job, choice={**first.choice, "strategy": "fused", "torch": "1.0"}))
     newer = Choosing(tmp_path, failure="no time")  # of another torch nobody knows whether it agrees with plain modules
-    assert newer(job_of(batch=0, tune="always"), CPU).job.train.strategy == "lanes" and newer.asked
+    assert newer(job_of(batch=0, tune="always"), CPU).job.train.strategy == "sequential" and newer.asked
     other = Choosing(tmp_path, SLICES)
     assert other(job_of(hidden=32, batch=128)).job.train.micro_batch == 64 and other.asked
 
@@ -230,7 +230,7 @@ def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_can
     training = read_card(tmp_path / "out" / "lstm-direction_SIG-USD_1m.safetensors").training
     assert training["batch"] == choice["batch"] == training["choice"]["batch"] == 16
     assert choice["from"]["batch"] == "default" and training["choice"]["micro_batch"] == 16
-    assert (training["strategy"], training["pack"], training["micro_batch"]) == ("lanes", 1, 16)
+    assert (training["strategy"], training["pack"], training["micro_batch"]) == ("sequential", 1, 16)
 
 
 def test_a_torn_checkpoint_says_nothing(tmp_path):
@@ -248,10 +248,10 @@ def test_a_tcn_is_chosen_in_chunks(tmp_path):
         8,
         8,
         1,
-        "lanes",
+        "sequential",
     )
     best = Timing(
-        candidate=Candidate(strategy="lanes", pack=1, micro_batch=4, activation_checkpointing=True), windows_per_second=3.0
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=4, activation_checkpointing=True), windows_per_second=3.0
     )
     chosen = Choosing(tmp_path, best)(job_of(model="tcn", batch=8, tune="always"), H200)
     assert (chosen.job.train.micro_batch, chosen.job.train.activation_checkpointing, chosen.job.train.batch) == (4, True, 8)

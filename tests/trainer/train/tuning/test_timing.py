@@ -23,10 +23,10 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_windows_a_second_are_steps_a_second_times_what_a_step_takes():
-    option = Candidate(strategy="lanes", pack=1, micro_batch=16)
+    option = Candidate(strategy="sequential", pack=1, micro_batch=16)
     found = measure(option, make_members(1, JOB, CPU), JOB, 0.01)
     assert found.windows_per_second == pytest.approx(found.steps_per_second * 32)
-    auto = measure(Candidate(strategy="lanes", pack=1, micro_batch=16, batch=64), make_members(1, JOB, CPU), JOB, 0.01)
+    auto = measure(Candidate(strategy="sequential", pack=1, micro_batch=16, batch=64), make_members(1, JOB, CPU), JOB, 0.01)
     assert auto.windows_per_second == pytest.approx(auto.steps_per_second * 64)
 
 
@@ -39,7 +39,7 @@ def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
 
     monkeypatch.setattr(timing_of, "form_pack", form)
     large = job_of(hidden=4, lookback=6, batch=4096)
-    found = measure(Candidate(strategy="lanes", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01)
+    found = measure(Candidate(strategy="sequential", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01)
     assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
 
 
@@ -48,7 +48,7 @@ def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_i
     (starts,) = batches(members, STREAM, 0)
     assert len(starts) == 4 and int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1 <= len(members[0].rows_TF)
     for again in (False, True):
-        option = Candidate(strategy="lanes", pack=1, micro_batch=2, activation_checkpointing=again)
+        option = Candidate(strategy="sequential", pack=1, micro_batch=2, activation_checkpointing=again)
         assert measure(option, members, STREAM, 0.01).windows_per_second > 0
 
 
@@ -74,12 +74,12 @@ def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_n
         raise error
 
     monkeypatch.setattr(timing_of, "form_pack", form)
-    option = Candidate(strategy="lanes", pack=1, micro_batch=16)
+    option = Candidate(strategy="sequential", pack=1, micro_batch=16)
     assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "out of memory"
     error = RuntimeError("no kernel image is available")
     option = Candidate(strategy="streams", pack=1, micro_batch=16)
     assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "it fails here: no kernel image is available"
-    option = Candidate(strategy="lanes", pack=1, micro_batch=16)
+    option = Candidate(strategy="sequential", pack=1, micro_batch=16)
     with pytest.raises(RuntimeError, match="no kernel image"):
         measure(option, make_members(1, JOB, CPU), JOB, 0.01)
 

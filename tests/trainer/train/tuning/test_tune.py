@@ -67,12 +67,12 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_cpu_one_models_slices_are_timed_and_none_is_larger_than_the_batch():
     assert [option.micro_batch for option in candidates(job_of(batch=1024), "cpu")] == [64, 128, 256, 512]
     assert [option.micro_batch for option in candidates(job_of(batch=100), "cpu")] == [64, 100]
-    assert {(option.strategy, option.pack) for option in candidates(Job(), "cpu")} == {("lanes", 1)}
+    assert {(option.strategy, option.pack) for option in candidates(Job(), "cpu")} == {("sequential", 1)}
 
 
 def test_on_a_gpu_every_strategy_is_timed_with_several_packs_and_what_the_job_names_is_not_varied():
     options = candidates(Job(), "cuda")
-    assert {option.strategy for option in options} == {"lanes", "streams", "fused"}
+    assert {option.strategy for option in options} == {"sequential", "streams", "fused"}
     assert {option.pack for option in candidates(job_of(pack=6), "cuda")} == {6}
     assert {option.strategy for option in candidates(job_of(strategy="fused"), "cuda")} == {"fused"}
     assert {option.micro_batch for option in candidates(job_of(micro_batch=32), "cuda")} == {32}
@@ -84,7 +84,7 @@ def test_a_tcn_is_timed_in_slices_of_chunks_on_a_gpu_with_checkpointing_too():
     assert {option.micro_batch for option in options} == {4, 8, 16}
     assert {option.activation_checkpointing for option in options} == {False, True}
     assert {option.activation_checkpointing for option in candidates(STREAM, "cpu")} == {False}
-    assert {(option.strategy, option.pack) for option in options} == {("lanes", 1)}
+    assert {(option.strategy, option.pack) for option in options} == {("sequential", 1)}
 
 
 def test_the_most_windows_a_second_win_and_the_time_is_kept():
@@ -104,17 +104,17 @@ def test_what_there_is_no_time_for_is_not_begun_and_said_so():
 
 
 def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
-    options = [Candidate(strategy="lanes", pack=1, micro_batch=32), Candidate(strategy="fused", pack=2, micro_batch=32)]
+    options = [Candidate(strategy="sequential", pack=1, micro_batch=32), Candidate(strategy="fused", pack=2, micro_batch=32)]
     monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "its losses differ by 1.0e-01")
     said: list[str] = []
     first, last = tune(JOB, CPU, seconds=0.1, say=said.append, measured=Device(lambda option: 1.0).measure)
-    assert first.candidate.strategy == "lanes" and last.excluded == "its losses differ by 1.0e-01"
+    assert first.candidate.strategy == "sequential" and last.excluded == "its losses differ by 1.0e-01"
     assert said == ["fused is excluded: its losses differ by 1.0e-01"]
 
 
 def test_a_strategy_that_fails_on_this_chip_is_excluded_and_the_others_are_timed(monkeypatch):
-    options = [Candidate(strategy="lanes", pack=1, micro_batch=32), Candidate(strategy="streams", pack=2, micro_batch=32)]
+    options = [Candidate(strategy="sequential", pack=1, micro_batch=32), Candidate(strategy="streams", pack=2, micro_batch=32)]
     monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
 
     def form(members: Sequence[Member], job: Job) -> Pack:
@@ -122,7 +122,7 @@ def test_a_strategy_that_fails_on_this_chip_is_excluded_and_the_others_are_timed
 
     monkeypatch.setattr(tuning, "form_pack", form)
     first, last = tune(JOB, CPU, seconds=0.1, say=lambda line: None, measured=Device(lambda option: 1.0).measure)
-    assert first.candidate.strategy == "lanes"
+    assert first.candidate.strategy == "sequential"
     assert last.excluded == "it fails here: CUDA error: operation not permitted when stream is capturing"
 
 
@@ -138,9 +138,9 @@ def test_what_is_out_of_memory_loses_and_does_not_end_it():
 def test_where_nothing_fits_smaller_slices_are_tried_and_checkpointing_only_then(monkeypatch):
     on_a_gpu(monkeypatch)
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "")
-    small = Device(lambda option: 5.0 if option.strategy == "lanes" and option.micro_batch <= 64 else 0)
+    small = Device(lambda option: 5.0 if option.strategy == "sequential" and option.micro_batch <= 64 else 0)
     first = small.tune(JOB)[0].candidate
-    assert (first.strategy, first.pack, first.micro_batch, first.activation_checkpointing) == ("lanes", 1, 64, False)
+    assert (first.strategy, first.pack, first.micro_batch, first.activation_checkpointing) == ("sequential", 1, 64, False)
     smaller = Device(lambda option: 5.0 if option.activation_checkpointing and option.micro_batch <= 128 else 0)
     first = smaller.tune(JOB)[0].candidate
     assert (first.micro_batch, first.activation_checkpointing) == (128, True)
@@ -171,7 +171,7 @@ def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_lim
 
 
 def test_the_answer_is_kept_for_this_shape_on_this_profile():
-    best = Timing(candidate=Candidate(strategy="lanes", pack=1, micro_batch=64), windows_per_second=1234.56)
+    best = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=1234.56)
     remember(choose("cpu", None), JOB, best)
     entry = known_here("cpu", JOB, torch=torch.__version__)
     assert entry is not None and (entry["micro_batch"], entry["windows_per_second"]) == (64, 1234.6)

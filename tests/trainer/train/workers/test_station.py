@@ -72,8 +72,8 @@ def test_workers_that_share_a_gpu_have_room_for_all_of_them_and_their_contexts()
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
     code = (
-        "import torch; from trainer.train.workers.station import Station, settle;"
-        "found = settle(Station(number=0, device='cuda:0', sharing=4)); print(found);"
+        "import torch; from trainer.train.workers.station import Station, set_up_process;"
+        "found = set_up_process(Station(number=0, device='cuda:0', sharing=4)); print(found);"
         "half = torch.cuda.get_device_properties(0).total_memory // 2;"
         "torch.empty(half, dtype=torch.uint8, device='cuda:0')"
     )
@@ -84,8 +84,8 @@ def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
 @pytest.mark.slow
 def test_a_worker_begins_with_one_thread_and_says_nothing_where_all_is_as_usual():
     code = (
-        "import torch; from trainer.train.workers.station import Station, settle;"
-        "print(settle(Station(number=0, device='cpu')), torch.get_num_threads())"
+        "import torch; from trainer.train.workers.station import Station, set_up_process;"
+        "print(set_up_process(Station(number=0, device='cpu')), torch.get_num_threads())"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.endswith(" 1\n")

@@ -252,7 +252,7 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
 def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_without(start, tmp_path, write_candles):
     for number, name in enumerate("ABCD"):
         write_candles(tmp_path, f"{name}-USD", bars=1500 - 200 * number, seed=number)
-    settings = ("--workers", "1", "--epochs", "1", "--set", "strategy=lanes")
+    settings = ("--workers", "1", "--epochs", "1", "--set", "strategy=sequential")
     ahead = start(tmp_path, *settings)
     packed = start(tmp_path, *settings, "--set", "pack=2", name="packed")
     plain = start(tmp_path, *settings, "--set", "stage_gib=0", name="plain")
