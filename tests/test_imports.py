@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stack_outputs": set(),
     "reading": set(),
     "symbols": set(),
+    "schedule_expressions": set(),
     "aws_errors": {"errors"},
     "access": {"environment", "errors", "aws_errors"},
     "stack": {"errors", "aws_errors", "access", "stack_outputs"},
@@ -47,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("models", "targets", "data", "plan", "pieces"),
     },
     "node": {"errors", "reading", "environment", "aws_errors", "access", "runs"},
-    "rehearsal": {"errors", "environment", "access", "runs"},
+    "rehearsal": {"errors", "environment", "access", "runs", "schedule_expressions"},
     "cli": {"*"},
     "infra": {"stack_outputs"},
 }
@@ -73,6 +74,7 @@ CONTROL_PLANE = (
         "stack",
         "stack_outputs",
         "gpu_profiles",
+        "schedule_expressions",
     ),
     *("launch", "control", "runs", "cost", "registry", "pieces"),
 )
