@@ -15,6 +15,7 @@ from typing import Any
 from trainer import environment
 from trainer.access import Access
 from trainer.cli.check_child import INDEXED, CheckChild
+from trainer.cli.overlaps import compare_overlaps
 from trainer.cli.taken import take
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError, UsageError
@@ -98,7 +99,8 @@ def find_candles(
             exclude=job.data.exclude,
             fewest_bars=job.model.bars_seen + job.target.bars_ahead,
         )
-        return CheckedCandles(job=job, candles=candles, notes=[*taken, *_left_out(candles)])
+        candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
+        return CheckedCandles(job=job, candles=candles, notes=[*taken, *compared, *_left_out(candles)])
     sets = objects.folders(prefix=RAW)
     if not rehearsal and sets:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."

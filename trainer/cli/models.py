@@ -7,13 +7,25 @@ from pathlib import Path
 
 from trainer.artifacts.metrics import headline
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, say, say_json, table, warn
+from trainer.cli.output import bars_are, say, say_json, warn
+from trainer.cli.table import FittedTable, TableColumn
+from trainer.cli.terminal import show
 from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
 from trainer.runs.store import open_objects
 from trainer.stack import read_stack
 
-HEADER = ["model", "stage", "run", "test score", "bars", "created", "expires", "version", "sha256"]
+COLUMNS = (
+    TableColumn(title="model"),
+    TableColumn(title="stage", leaves=5),
+    TableColumn(title="run", leaves=1),
+    TableColumn(title="test score"),
+    TableColumn(title="bars", leaves=2),
+    TableColumn(title="created (UTC)", leaves=3),
+    TableColumn(title="expires", leaves=4),
+    TableColumn(title="version", leaves=6),
+    TableColumn(title="sha256", leaves=7),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        say(*table([HEADER, *(_row(model, days) for model in models)])) if models else say("no models yet")
+        show(FittedTable(COLUMNS, (_row(model, days) for model in models))) if models else say("no models yet")
     return 0
 
 

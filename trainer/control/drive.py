@@ -39,7 +39,7 @@ from trainer.runs.index import take_out
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Launch, RunRecord, iso
+from trainer.runs.record import Driver, Launch, RunRecord, iso
 from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
@@ -172,13 +172,14 @@ def follow(
             _sleep(poll_seconds, stop, sleep)
 
 
-def step(cloud: Cloud, run_id: str, *, may_start: bool = True, seen: bool = False) -> Step:
+def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: bool = False) -> Step:
     """Look, decide, act, once. Raises TrainerError where the run can't be looked at; an action's failure is in the Step.
 
+    `starts`: the driver as which the caller may create instances, of that driver's runs alone; None: of no run.
     `seen` says that the run's record was there before.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
-    observed = observe(cloud, record, may_start=may_start)
+    observed = observe(cloud, record, may_start=record.driver == starts)
     actions = reconcile(record, observed, cloud.now())
     current, moved = record, False
     try:
