@@ -165,6 +165,7 @@ outputs: dict[str, Any] = {
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
+    "experiment_days": settings.experiment_days,
 }
 aws.ssm.Parameter(
     "outputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -62,9 +63,12 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
     assert len(json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]) == 3
     kept = json.loads(desk.run("receipts", receipt["run_id"], "--rehearse", "--json").stdout)
     assert kept == receipt
-    predicted = desk.run("predict", receipt["models"][0]["key"], "--rehearse", "--data", str(candles), "--last", "3")
+    predicted = desk.run("predict", "--run", receipt["run_id"], "--rehearse", "--data", str(candles), "--last", "3")
     assert predicted.returncode == 0, predicted.stderr
-    assert predicted.stdout.splitlines()[0] == "bar,available_at,probability" and len(predicted.stdout.splitlines()) == 4
+    rows = list(csv.DictReader(predicted.stdout.splitlines()))
+    assert list(rows[0]) == ["model", "symbol", "bar", "available_at", "probability"]
+    assert [row["symbol"] for row in rows] == [model["piece"] for model in receipt["models"] for _ in range(3)]
+    assert "experiments expire, this one after 20" in predicted.stderr
 
     eventually(lambda: not desk.processes())
     with socket.socket() as probe:

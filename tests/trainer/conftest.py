@@ -121,6 +121,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
         scheduler_role_arn="",
         sweeper_arn="",
         max_lifetime_minutes=720,
+        experiment_days=180,
     )
     s3 = access.client("s3")
     s3.create_bucket(Bucket=bucket)

@@ -35,6 +35,7 @@ from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
+from trainer.data.settings import check_path
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle
@@ -78,7 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(plain=arguments.json)
     settings = given_settings(arguments)
     job = job_from(settings)
-    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
+    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
+    if job.data.path:
+        check_path(job.data.path)
     if job.own_files:
         console.update("trying your own files ...")
         job = checked(job)

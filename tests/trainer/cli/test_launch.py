@@ -30,7 +30,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mayfly · rehearsal · 2 models: lstm → direction"
     assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · 2 epochs"
-    assert " ".join(lines[3].split()) == "instance market zones GPUs $/h est. time est. cost"
+    assert lines[3].split() == ["instance", "market", "zones", "GPUs", "$/h", "est.", "time", "est.", "cost"]
     assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
     assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle"
     assert lines[7].startswith("Prices: list prices of us-east-1, 2026-07-20. Times: an estimate, not measured")
