@@ -64,6 +64,8 @@ class Watch:
         before = ORDER[: ORDER.index(progress.phase)] if progress.phase in ORDER else ()
         over = [*before, *(["terminate"] if progress.state == "closed" else [])]
         for phase in over:
+            if phase == "capacity" and progress.phase == "boot" and not progress.instances:
+                continue  # EC2 does not describe it yet
             if phase not in self._settled and progress.seconds.get(phase):
                 details = [_machine(seen) for seen in self._new_instances(progress)] if phase == "capacity" else []
                 self._console.show(phase_line("✓", GOOD, phase, progress.seconds[phase], ", ".join(details)))
