@@ -22,7 +22,7 @@ EXCHANGES = (
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
 OURS = ("all", "none")
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")  # of candle files
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
