@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+
 from trainer.access import Access
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.output import Console, ask, mayfly, say, say_json
-from trainer.cli.plan_view import plan_lines
-from trainer.cli.receipt_view import receipt_lines
+from trainer.cli.output import ask, mayfly, say, say_json
+from trainer.cli.plan_view import plan_view
+from trainer.cli.receipt_view import receipt_view
+from trainer.cli.terminal import Console, show
 from trainer.cli.watch import Watch
 from trainer.control.check_account import check_account
 from trainer.control.drive import drive, start
@@ -69,7 +72,7 @@ class Ready:
 def run(arguments: argparse.Namespace) -> int:
     """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a detached one."""
     began = utc_now()
-    console = Console()
+    console = Console(plain=arguments.json)
     settings = given_settings(arguments)
     job = job_from(settings)
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
@@ -86,11 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         ready = _preflight(arguments, settings, machines, check, access, console)
-        lines = plan_lines(ready.plan, ready.job, ready.candles)
+        view = plan_view(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
-            return _dry_run(arguments, ready, lines, access)
-        for line in lines:
-            console.line(line)
+            return _dry_run(arguments, ready, view, access)
+        console.show(view)
         _refuse_unasked(arguments, access)
         console.update("asking the account whether it would launch this ...")
         for note in _checked(ready, access, sweep=True):
@@ -174,10 +176,10 @@ def _report_settled(settled: Future[Settling] | None, console: Console) -> None:
         console.line(f"warning: an earlier run could not be settled: {error}")
 
 
-def _dry_run(arguments: argparse.Namespace, ready: Ready, lines: list[str], access: Access) -> int:
+def _dry_run(arguments: argparse.Namespace, ready: Ready, view: RenderableType, access: Access) -> int:
     """Print the plan, then what the account says to it. It sweeps nothing: a dry run changes nothing."""
     if not arguments.json:
-        say(*lines)
+        show(view)
     return _print_notes(arguments, ready, _checked(ready, access, sweep=False))
 
 
@@ -255,7 +257,8 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
 
 def _end(arguments: argparse.Namespace, receipt: Receipt, console: Console) -> int:
     """Print the receipt and return the run's exit code."""
-    say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
+    console.close()
+    say_json(receipt) if arguments.json else show(receipt_view(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
     console.line("look at it:")

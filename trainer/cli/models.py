@@ -7,13 +7,24 @@ from pathlib import Path
 
 from trainer.artifacts.metrics import headline
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, say, say_json, table, warn
+from trainer.cli.output import bars_are, say, say_json, warn
+from trainer.cli.table import FittedTable, TableColumn
+from trainer.cli.terminal import show
 from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
 from trainer.runs.store import open_objects
 from trainer.stack import read_stack
 
-HEADER = ["model", "stage", "run", "test score", "bars", "created", "version", "sha256"]
+COLUMNS = (
+    TableColumn(title="model"),
+    TableColumn(title="stage", leaves=4),
+    TableColumn(title="run", leaves=1),
+    TableColumn(title="test score"),
+    TableColumn(title="bars", leaves=2),
+    TableColumn(title="created (UTC)", leaves=3),
+    TableColumn(title="version", leaves=5),
+    TableColumn(title="sha256", leaves=6),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        say(*table([HEADER, *map(_row, models)])) if models else say("no models yet")
+        show(FittedTable(COLUMNS, map(_row, models))) if models else say("no models yet")
     return 0
 
 

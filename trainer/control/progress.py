@@ -11,7 +11,7 @@ from trainer.errors import Stopped, TerminationUnconfirmed, TrainerError
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
 from trainer.runs.observation import Observation
-from trainer.runs.receipt import Receipt, make_receipt, spent
+from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
 
 LOUD_AFTER = timedelta(minutes=2)  # without proof that the instance ends; GPU machines do take minutes to shut down
@@ -49,6 +49,7 @@ class RunProgress:
     unit: str = "windows"
     message: str = ""  # the node's own, or the reason for waiting
     last_error: str = ""  # the last AWS error, while it lasts
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of each of the receipt's phases so far
     warning: str = ""  # an instance can't be seen to end: print it loudly
 
 
@@ -85,6 +86,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         phase=phase_of(record, observed),
         elapsed_seconds=((record.closed_at or now) - record.preflight_at).total_seconds(),
         spent_usd=spent(record, observed, now)[1],
+        seconds=seconds(record, observed, now),
         deadline=record.effective_deadline,
         instances=record.instances,
         pieces=heartbeat.progress if heartbeat else {},
