@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from trainer.retrains.schedule import RetrainSchedule, read_schedules
+
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
 SUBNETS_PER_VPC = 16  # the VPC's range is cut in sixteenths, one a zone
@@ -33,6 +35,8 @@ class Settings:
     noncurrent_days: int
     experiment_days: int
     log_days: int
+    control_types: tuple[str, ...]
+    retrains: tuple[RetrainSchedule, ...]
 
     def __post_init__(self) -> None:
         check(self)
@@ -74,6 +78,8 @@ def read_settings() -> Settings:
             noncurrent_days=config.require_int("noncurrent_days"),
             experiment_days=config.require_int("experiment_days"),
             log_days=config.require_int("log_days"),
+            retrains=read_schedules(config.get_object("retrains") or []),
+            control_types=tuple(config.require("control_types").split(",")),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
@@ -124,6 +130,11 @@ def check(settings: Settings) -> None:
     for key, (low, high) in ranges.items():
         require(low <= getattr(settings, key) <= high, key, f"between {low} and {high}")
     require(settings.log_days in LOG_RETENTION_DAYS, "log_days", "one of " + ", ".join(map(str, LOG_RETENTION_DAYS)))
+    require(
+        all(re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9*]+", one) for one in settings.control_types),
+        "control_types",
+        "instance types with commas between, such as g6.xlarge,g5.*",
+    )
     require(_is_private_range(settings.vpc_cidr), "vpc_cidr", "a private IPv4 range of /16 to /24, such as 10.86.0.0/16")
 
 

@@ -22,7 +22,7 @@ INSTANCE = policies.instance(bucket="store")
 SWEEPER = policies.sweeper(
     **WHERE, project="mayfly", stack="dev", bucket="store", schedule_group="mayfly-dev", log_group="/aws/lambda/sweeper"
 )
-SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", sweeper_name="sweeper")
+SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", functions=("sweeper", "control"))
 ROLES = {"instance": INSTANCE, "sweeper": SWEEPER, "scheduler": SCHEDULER}
 
 
@@ -171,19 +171,23 @@ def test_sweeper_writes_its_own_log() -> None:
     )
 
 
-def test_schedules_call_the_sweeper_and_end_instances_of_the_stack() -> None:
+def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
     assert allowed(SCHEDULER) == {"lambda:InvokeFunction", "ec2:TerminateInstances"}
-    assert statements(SCHEDULER)["CallSweeper"]["Resource"] == "arn:aws:lambda:eu-west-1:123456789012:function:sweeper"
+    functions = [f"arn:aws:lambda:eu-west-1:123456789012:function:{name}" for name in ("sweeper", "control")]
+    assert statements(SCHEDULER)["CallFunctions"]["Resource"] == functions
     assert statements(SCHEDULER)["EndOwnInstances"]["Condition"] == OWN_TAGS
 
 
-def test_only_this_accounts_group_of_schedules_can_take_the_role_on() -> None:
-    (statement,) = policies.trust_scheduler(**WHERE, schedule_group="mayfly-dev")["Statement"]
+def test_only_this_stacks_groups_of_schedules_can_take_the_role_on() -> None:
+    (statement,) = policies.trust_scheduler(**WHERE, schedule_groups=("mayfly-dev", "mayfly-dev-retrains"))["Statement"]
     assert statement["Principal"] == {"Service": "scheduler.amazonaws.com"}
     assert statement["Condition"] == {
         "StringEquals": {
             "aws:SourceAccount": "123456789012",
-            "aws:SourceArn": "arn:aws:scheduler:eu-west-1:123456789012:schedule-group/mayfly-dev",
+            "aws:SourceArn": [
+                f"arn:aws:scheduler:eu-west-1:123456789012:schedule-group/{name}"
+                for name in ("mayfly-dev", "mayfly-dev-retrains")
+            ],
         }
     }
 

@@ -20,14 +20,14 @@ INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "hold
 
 
 class CheckChild:
-    """`python -m trainer.plan.check` on a path: of a job, or without one as `--describe` does."""
+    """`python -m trainer.plan.check` on a path: of a job, or without one as `--describe` or `--joined` does."""
 
-    def __init__(self, data: str | Path, *, job: Job | None = None) -> None:
+    def __init__(self, data: str | Path, *, job: Job | None = None, joined: bool = False) -> None:
         self.data = data
         self.folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
         command = [sys.executable, "-m", "trainer.plan.check", "--data", str(data)]
         if job is None:
-            command += ["--describe"]
+            command += ["--joined" if joined else "--describe"]
         else:
             job_file = Path(self.folder.name) / "job.json"
             job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")

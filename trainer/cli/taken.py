@@ -43,18 +43,23 @@ def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> t
     return [described.get(item.key, item) for item in inputs], [*notes, *told]
 
 
+def fetch(item: Input, objects: Objects, folder: Path) -> str | None:
+    """Write an object of a data set into a folder and return its sha256; None where it was deleted since it was listed."""
+    stored = objects.get(key=item.key, version_id=item.version_id)
+    if stored is None:
+        return None
+    (folder / item.key.rpartition("/")[2]).write_bytes(stored.body)
+    return hashlib.sha256(stored.body).hexdigest()
+
+
 def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Input], list[str]]:
     """Return by key the inputs that could be read, with hash and summary, and a note on each of `items`."""
     inputs, notes = dict[str, Input](), []
     with tempfile.TemporaryDirectory(prefix="mayfly-taken-") as folder:
         by_name = {}
         for item in items:
-            stored = objects.get(key=item.key, version_id=item.version_id)
-            name = item.key.rpartition("/")[2]
-            if stored is None:  # deleted since it was listed
-                continue
-            (Path(folder) / name).write_bytes(stored.body)
-            by_name[name] = replace(item, sha256=hashlib.sha256(stored.body).hexdigest())
+            if (sha256 := fetch(item, objects, Path(folder))) is not None:
+                by_name[item.key.rpartition("/")[2]] = replace(item, sha256=sha256)
         report = CheckChild(folder).report() if by_name else {"files": [], "errors": {}}
         for entry in report["files"]:
             item = replace(by_name[entry["file"]], summary={name: entry[name] for name in INDEXED})

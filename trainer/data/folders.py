@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainer.data.file_names import flat_name
-from trainer.data.settings import SUFFIXES
+from trainer.data.settings import SUFFIXES, check_path
 from trainer.data.sniffing import is_table
 from trainer.errors import DataError
 from trainer.symbols import file_flaw
@@ -54,16 +54,7 @@ def candle_files(path: Path) -> FolderFiles:
                 do=_ADVICE.get(path.suffix.lower(), "Convert it to parquet or CSV."),
             )
         return FolderFiles(files=(_named(path, (path.name,)),))
-    if str(path).startswith(("s3:/", "gs:/", "http:/", "https:/")):
-        scheme, _, place = str(path).partition(":/")
-        do = (
-            f"Copy it first: aws s3 sync s3://{place} candles/, then --data candles/."
-            if scheme == "s3"
-            else "Download it first."
-        )
-        raise DataError(f"--data {scheme}://{place} is no folder of this machine", do=do)
-    if not path.is_dir():
-        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
+    check_path(str(path))
     try:
         return _in_folder(path)
     except OSError as error:

@@ -132,6 +132,24 @@ def _spans(inputs: Sequence[Input]) -> dict[str, dict[tuple[str, str], int]]:
     return spans
 
 
+def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
+    """Return by symbol the inputs with bars in a stretch of time of which another input has bars, too."""
+    spans: dict[str, list[tuple[str, str, Input]]] = {}
+    for item in candles.inputs:
+        for entry in item.summary["holds"]:
+            if entry["symbol"] in candles.bars:
+                spans.setdefault(entry["symbol"], []).append((entry["first"], entry["last"], item))
+    meeting = {
+        symbol: tuple(
+            item
+            for first, last, item in parts
+            if any(item.sha256 != other.sha256 and first <= end and start <= last for start, end, other in parts)
+        )
+        for symbol, parts in spans.items()
+    }
+    return {symbol: items for symbol, items in meeting.items() if items}
+
+
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
     """Raise DataError for a column that a file has not. Index entries of before 2026-11-22 do not say; the node finds out."""
     there = item.summary.get("further", columns)

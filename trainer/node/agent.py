@@ -25,7 +25,7 @@ from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
 from trainer.node.shared import Node
-from trainer.node.stage import fetch_inputs
+from trainer.node.stage import fetch_inputs, read_patiently
 from trainer.node.telling import Telling
 from trainer.node.trainer_process import TrainerFiles, TrainerProcess
 from trainer.node.uplink import AWS_ERRORS, Uplink
@@ -82,7 +82,8 @@ def prepare(node: Node) -> dict[str, Any]:
     """Check the machine, then fetch the inputs; return the manifest. Nothing is downloaded to a machine that can't train."""
     identity = node.status.identity
     try:
-        manifest = node.uplink.read_json(store.manifest_key(identity.run_id))
+        key = store.manifest_key(identity.run_id)
+        manifest = read_patiently(lambda: node.uplink.read_json(key), key, stopped=node.stopping.is_set)
     except AWS_ERRORS as raised:
         raise aws_error(raised, "the manifest can't be read") from raised
     torch = check_torch()

@@ -130,7 +130,7 @@ BUCKET, REGION = os.environ["MAYFLY_BUCKET"], os.environ["AWS_REGION"]
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def call(request, attempts=6):
+def call(request, attempts):
     for attempt in range(attempts):
         try:
             return opener.open(request(), timeout=60)
@@ -148,7 +148,7 @@ def metadata(path):
         token = opener.open(put, timeout=5).read().decode()
         return urllib.request.Request(f"{IMDS}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token})
 
-    return call(with_token).read().decode()
+    return call(with_token, attempts=6).read().decode()
 
 
 def s3(method, key, body=None):  # AWS Signature Version 4
@@ -171,7 +171,8 @@ def s3(method, key, body=None):  # AWS Signature Version 4
     headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
                                 f"SignedHeaders={names}, Signature={signing.hex()}")
     headers["content-type"] = "text/plain"  # else urllib says that it sends a form
-    return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method))
+    # 50 s in all: where versioning is new, S3 may not find at once what was written.
+    return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method), attempts=9)
 
 
 def put_log(key, path):

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.errors import DataError, Stopped, TrainerError, TrainingFailed
 
 log = logging.getLogger(__name__)
-ATTEMPTS = 4
+# Seconds between two reads of an object that a launch has written. Half a minute in all: in the first quarter of an hour of a
+# bucket's versioning S3 may answer 404 for what is there (S3 User Guide, "Enabling versioning", read 2026-11-22).
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+Read = TypeVar("Read")
 AT_ONCE = 8
 BLOCK_BYTES = 1 << 20
 SPARE_BYTES = 1 << 30  # for models, logs and torch's caches
@@ -40,18 +44,29 @@ def fetch_inputs(s3: Any, *, bucket: str, inputs: Sequence[dict[str, Any]], fold
             job.result()
 
 
+def read_patiently(
+    read: Callable[[], Read], key: str, *, stopped: Callable[[], bool], pause: Callable[[float], None] = time.sleep
+) -> Read:
+    """Read an object that a launch has written, again after PAUSES where S3 fails. Raises Stopped, or botocore's error."""
+    for seconds in (*PAUSES, None):
+        if stopped():
+            raise Stopped(f"stopped while fetching {key}")
+        try:
+            return read()
+        except (ClientError, BotoCoreError) as error:
+            if seconds is None:
+                raise
+            log.warning("%s is read again in %.1f s: %s", key, seconds, error)
+            pause(seconds)
+    raise AssertionError("the last try returns or raises")
+
+
 def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool]) -> None:
     target = folder / PurePosixPath(entry["key"]).name
-    for attempt in range(1, ATTEMPTS + 1):
-        if stopped():
-            raise Stopped("stopped while fetching inputs")
-        try:
-            sha256 = _download(s3, bucket, entry, target)
-            break
-        except (ClientError, BotoCoreError) as error:
-            log.warning("%s, try %d: %s", entry["key"], attempt, error)
-            if attempt == ATTEMPTS:
-                raise _unreadable(entry, str(error)) from error
+    try:
+        sha256 = read_patiently(lambda: _download(s3, bucket, entry, target), entry["key"], stopped=stopped)
+    except (ClientError, BotoCoreError) as error:
+        raise _unreadable(entry, str(error)) from error
     if sha256 != entry["sha256"]:
         raise _unreadable(entry, f"its sha256 is {sha256}, the manifest says {entry['sha256']}")
 

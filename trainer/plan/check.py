@@ -3,6 +3,7 @@ pyarrow:
 
     python -m trainer.plan.check --job JOB.json --data PATH
     python -m trainer.plan.check --describe --data FOLDER       what each file holds, for the index of a data set
+    python -m trainer.plan.check --joined --data FOLDER         which symbols can't be joined over the folder's files
 
 One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, those that can't be trained on
 and why, and plan.json as text. Data or a job that no run could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads
@@ -70,6 +71,19 @@ def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
     return {"files": files, "errors": errors}
 
 
+def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
+    """Read each symbol of a folder over all its files, as JSON values: {"errors": {symbol: error}}."""
+    errors = {}
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
+        folder = CandleFolder(path, Path(copies))
+        for symbol in folder.symbols:
+            try:
+                folder.read(symbol)
+            except TrainerError as error:
+                errors[symbol] = error.as_dict()
+    return {"errors": errors}
+
+
 def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
     """Describe a file: what the run takes from it; all that it holds, and its further columns, whatever the job takes."""
     return {
@@ -94,6 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--job", type=Path, help="the job as JSON; without it, a job's defaults")
     parser.add_argument("--data", type=Path, required=True, help="folder or file of candles")
     parser.add_argument("--describe", action="store_true", help="describe each file of the folder, without a job")
+    parser.add_argument("--joined", action="store_true", help="read each symbol over all files of the folder, without a job")
     parser.add_argument("--parent", type=int, help="a pipe of whoever started this; when its other end closes, this ends")
     parser.add_argument("--scratch", type=Path, help="a folder for copies of bars; it is removed when --parent's end closes")
     options = parser.parse_args(arguments)
@@ -103,6 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.describe:
             report = describe(options.data, scratch=options.scratch)
+        elif options.joined:
+            report = join(options.data, scratch=options.scratch)
         else:
             report = check_data(options.data, _job(options.job), scratch=options.scratch)
     except TrainerError as error:

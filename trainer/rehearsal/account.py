@@ -39,7 +39,7 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Who was given an access key. An instance's has the name of its role; an IAM user's name is the user's."""
+    """Who was given an access key. Those of instances and functions have a role; an IAM user's name is the user's."""
 
     kind: Kind
     name: str
@@ -62,6 +62,7 @@ class Function:
 
     name: str
     handler: str
+    role: str  # name of the role that it has
     timeout_seconds: int
     memory_mib: int
     environment: dict[str, str]
@@ -96,6 +97,7 @@ class EmbeddedAccount:
     deliveries: list[Delivery] = field(default_factory=list)
     in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
+    instance_states: dict[str, str] = field(default_factory=dict)  # by id, as the event bus was told
     calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
     world: World = field(init=False)
 

@@ -1,7 +1,7 @@
 """Who calls: the identity behind an access key, with its policies, as IAM holds them; the rules of IAM and STS about that.
 
-An instance has its role's policies, an IAM user those that are attached to it or inline; groups are not looked at. The desk is
-an administrator. Functions and schedules are not held to their roles' policies.
+Instances and functions have the policies of their role, IAM users those that are attached to them or inline, none of a group.
+The desk is an administrator. Schedules are not held to their role's policies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
-_CHECKED = ("NODE", "USER")
+_CHECKED = ("NODE", "FUNC", "USER")
 # What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
 _UNKNOWN_KEY = {
     "ec2": ("AuthFailure", 401),
@@ -47,7 +47,7 @@ def identity_of(cloud: EmbeddedAccount, principal: Principal, service: str) -> C
     known = cloud.identities.get(principal)
     if known is None:
         try:
-            known = _of_role(cloud, principal) if principal.kind == "NODE" else _of_user(cloud, principal)
+            known = _of_user(cloud, principal) if principal.kind == "USER" else _of_role(cloud, principal)
         except AwsError as error:
             raise unknown_key(service) from error
         except ValueError as error:

@@ -52,6 +52,7 @@ def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
             cloud.functions[params["FunctionName"]] = Function(
                 name=params["FunctionName"],
                 handler=params["Handler"],
+                role=params["Role"].rpartition("/")[2],
                 timeout_seconds=int(params.get("Timeout", 3)),
                 memory_mib=int(params.get("MemorySize", 128)),
                 environment=dict(params.get("Environment", {}).get("Variables", {})),
@@ -109,7 +110,7 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str,
     home = log_file(cloud, function.name).parent
     home.mkdir(parents=True, exist_ok=True)
     _keep(function.folder)
-    own = cloud.credentials("FUNC", function.name)
+    own = cloud.credentials("FUNC", function.name, role=function.role)
     environment = {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",

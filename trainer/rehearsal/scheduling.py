@@ -20,10 +20,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from trainer.access import Access
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Rules
-from trainer.rehearsal.expressions import parse
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing
 from trainer.runs.record import iso
+from trainer.schedule_expressions import parse
 
 log = logging.getLogger(__name__)
 UNIVERSAL_TARGET = "arn:aws:scheduler:::aws-sdk:"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from trainer.access import Access
-from trainer.cli import taken
+from trainer.cli import overlaps, taken
 from trainer.data import sync
 from trainer.data.sync import LocalFile, upload
 from trainer.data.writing import write_candles
 from trainer.errors import DataError, NotVersioned
-from trainer.launch.inputs import choose, list_inputs, read_summary
-from trainer.plan.check import describe
+from trainer.launch.inputs import choose, list_inputs, overlapping, read_summary
+from trainer.plan.check import describe, join
 from trainer.runs.store import open_objects
 
 
@@ -148,3 +148,45 @@ def test_no_more_than_a_gigabyte_of_new_files_is_fetched(access, bucket, tmp_pat
     objects = open_objects(access, bucket)
     inputs, notes = taken.take(list_inputs(objects, "main"), objects)
     assert [bool(item.summary) for item in inputs] == [True, False] and "name it with --data once" in notes[0]
+
+
+class JoinedInProcess(InProcess):
+    """The data check's reading of a folder's symbols over all its files, without a child."""
+
+    def __init__(self, folder: str, *, joined: bool) -> None:
+        super().__init__(folder)
+        assert joined
+
+    def report(self) -> dict[str, Any]:
+        return join(self._folder)
+
+
+def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they_disagree_is_left_out(
+    access, bucket, tmp_path, make_candles, monkeypatch
+):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    monkeypatch.setattr(overlaps, "CheckChild", JoinedInProcess)
+    for symbol, other in (("AAA", 0), ("BBB", 7)):
+        write_candles(tmp_path / f"{symbol}_1m_a.parquet", [make_candles(300, symbol=symbol, drop=range(200, 300))])
+        write_candles(tmp_path / f"{symbol}_1m_b.parquet", [make_candles(300, symbol=symbol, seed=other)])
+    synced(access, bucket, tmp_path)
+    objects = open_objects(access, bucket)
+    inputs, _ = taken.take(list_inputs(objects, "main"), objects)
+    chosen = choose(inputs, symbols=(), timeframe="", fewest_bars=65)
+    assert set(overlapping(chosen)) == {"AAA", "BBB"}
+    compared, notes = overlaps.compare_overlaps(chosen, objects)
+    assert set(compared.bars) == {"AAA"} and not notes
+    assert "BBB_1m_a.parquet and BBB_1m_b.parquet disagree about BBB" in compared.refused[0]
+    assert [item.key for item in compared.inputs] == ["raw/main/AAA_1m_a.parquet", "raw/main/AAA_1m_b.parquet"]
+
+    alone = choose(inputs, symbols=("BBB",), timeframe="", fewest_bars=65)
+    with pytest.raises(DataError, match="disagree about BBB"):
+        overlaps.compare_overlaps(alone, objects)
+    monkeypatch.setattr(overlaps, "CheckChild", lambda *_, **__: pytest.fail("they are compared again"))
+    agreed = choose(inputs, symbols=("AAA",), timeframe="", fewest_bars=65)
+    assert overlaps.compare_overlaps(agreed, objects) == (agreed, [])
+    monkeypatch.setattr(overlaps, "MOST_BYTES", 10)
+    same, notes = overlaps.compare_overlaps(alone, objects)
+    assert same == alone and notes == [
+        "not compared here, but on the machine: BBB in raw/main/BBB_1m_a.parquet and raw/main/BBB_1m_b.parquet (over 0.0 GB)"
+    ]
