@@ -136,7 +136,8 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--job", metavar="FILE", help="job file (TOML)")
     job.add_argument("--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference")
     job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md, or FILE.py:CLASS")
-    job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: every one found)")
+    job.add_argument("--target", metavar="NAME", help="what is forecast, named likewise (default: by model)")
+    job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: all that the data holds)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
     job.add_argument(
         "--data", metavar="PATH", help="file or folder of candles, uploaded to the data set (default: what is there)"
@@ -148,10 +149,12 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     market.add_argument("--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)")
     job.add_argument("--budget", metavar="USD", help="dollars that the run may cost at most; it becomes the deadline")
     job.add_argument(
-        "--max-duration", metavar="TIME", help="longest run, such as 90m or 6h (default: from the plan, 30m to 12h)"
-    )
-    job.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any other key of the job"
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the job, such as max_duration=6h",
     )
     how = parser.add_argument_group("how to launch")
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")
