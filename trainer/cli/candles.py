@@ -20,7 +20,8 @@ from trainer.cli.taken import take
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.job import Job, job_from, with_keys
-from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
+from trainer.launch.inputs import RAW, ChosenCandles, Input, list_inputs
+from trainer.launch.planning import choose_from_set
 from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
@@ -90,15 +91,7 @@ def find_candles(
         return CheckedCandles(job=job, candles=candles, files=files, notes=_left_out(candles))
     if listed := list_inputs(objects, job.data.set):
         inputs, taken = take(listed, objects, writes=not dry_run)
-        candles = choose(
-            inputs,
-            data_set=job.data.set,
-            symbols=job.data.symbols,
-            timeframe=job.data.timeframe,
-            columns=job.data.columns,
-            exclude=job.data.exclude,
-            fewest_bars=job.model.bars_seen + job.target.bars_ahead,
-        )
+        candles = choose_from_set(job, inputs)
         candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
         return CheckedCandles(job=job, candles=candles, notes=[*taken, *compared, *_left_out(candles)])
     sets = objects.folders(prefix=RAW)
