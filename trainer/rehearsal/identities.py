@@ -1,7 +1,7 @@
 """Who calls: the identity behind an access key, with its policies, as IAM holds them; the rules of IAM and STS about that.
 
-An instance has its role's policies, an IAM user those that are attached to it or inline; groups are not looked at. The desk is
-an administrator. Functions and schedules are not held to their roles' policies.
+Instances, functions and schedules have their role's policies, IAM users those that are attached to them or inline; groups are
+not looked at. The desk is an administrator.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from trainer.rehearsal.account import CallerIdentity, EmbeddedAccount, Principal, Rules, refuse
-from trainer.rehearsal.iam_policies import IamPolicy, read_policy
+from trainer.rehearsal.iam_policies import Authorization, IamPolicy, lets_service, read_policy
 from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
-_CHECKED = ("NODE", "USER")
+_CHECKED = ("NODE", "FUNC", "TIME", "USER")
 # What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
 _UNKNOWN_KEY = {
     "ec2": ("AuthFailure", 401),
@@ -47,7 +47,7 @@ def identity_of(cloud: EmbeddedAccount, principal: Principal, service: str) -> C
     known = cloud.identities.get(principal)
     if known is None:
         try:
-            known = _of_role(cloud, principal) if principal.kind == "NODE" else _of_user(cloud, principal)
+            known = _of_user(cloud, principal) if principal.kind == "USER" else _of_role(cloud, principal)
         except AwsError as error:
             raise unknown_key(service) from error
         except ValueError as error:
@@ -97,6 +97,18 @@ def _policies(cloud: EmbeddedAccount, kind: str, name: str) -> tuple[IamPolicy, 
         text = cloud.moto("iam", "GetPolicyVersion", {**arn, **version})["PolicyVersion"]["Document"]
         policies.append(read_policy(attached["PolicyName"], _json_text(text)))
     return tuple(policies)
+
+
+def trusts(cloud: EmbeddedAccount, role_name: str, service: str, source_arn: str) -> bool:
+    """Return whether a role lets an AWS service take it on, on behalf of `source_arn`. A role that is not there lets nobody."""
+    try:
+        role = cloud.moto("iam", "GetRole", {"RoleName": role_name})["Role"]
+    except AwsError:
+        return False
+    document = role["AssumeRolePolicyDocument"]
+    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
+    asked = Authorization(action="sts:AssumeRole", resource="*", context=context)
+    return lets_service(_json_text(document) if isinstance(document, str) else json.dumps(document), service, asked)
 
 
 def _json_text(document: str) -> str:

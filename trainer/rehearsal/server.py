@@ -208,6 +208,7 @@ class EmbeddedAws:
                 self.nodes.step(cloud)
                 if cloud.fire_schedules:
                     scheduling.fire_due(cloud)
+                    lambdas.retry_due(cloud)
                 self._keep_memory(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
