@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.control import Sweeper, SweeperArgs
+from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.identity import Identity, IdentityArgs
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
@@ -18,6 +18,8 @@ from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs
 from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
 
+CONTROL_MINUTES = 5  # between two calls of control
+
 settings = read_settings()
 account = look_up_account(settings)
 lines = (image_line(settings.image_line),)
@@ -26,6 +28,7 @@ lines = (image_line(settings.image_line),)
 bucket_name = f"{settings.prefix}-{account.id}-{account.region}"
 sweeper_name = f"{settings.prefix}-sweeper"
 sweeper_log_group = f"/aws/lambda/{sweeper_name}"
+control_name = f"{settings.prefix}-control"
 schedule_group = settings.prefix
 
 store = ModelStore(
@@ -46,6 +49,7 @@ roles = IdentityArgs(
     bucket=bucket_name,
     sweeper_name=sweeper_name,
     sweeper_log_group=sweeper_log_group,
+    control_name=control_name,
     schedule_group=schedule_group,
     tags=settings.tags,
 )
@@ -110,24 +114,38 @@ templates = LaunchTemplates(
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
 )
 
-launcher = LauncherPolicy(
-    "launcher",
-    LauncherPolicyArgs(
-        account=account.id,
-        region=account.region,
-        project=settings.project,
-        stack=settings.stack,
-        bucket=bucket_name,
-        schedule_group=schedule_group,
-        sweeper_name=sweeper_name,
-        instance_role=roles.instance_role,
-        scheduler_role=roles.scheduler_role,
-        image_parameters=tuple(line.parameter for line in lines),
-        launch_templates=list(templates.template_ids.values()),
-        subnets=list(network.subnet_ids.values()),
-        security_group=network.security_group_id,
+permissions = LauncherPolicyArgs(
+    account=account.id,
+    region=account.region,
+    project=settings.project,
+    stack=settings.stack,
+    bucket=bucket_name,
+    schedule_group=schedule_group,
+    sweeper_name=sweeper_name,
+    instance_role=roles.instance_role,
+    scheduler_role=roles.scheduler_role,
+    image_parameters=tuple(line.parameter for line in lines),
+    launch_templates=list(templates.template_ids.values()),
+    subnets=list(network.subnet_ids.values()),
+    security_group=network.security_group_id,
+    tags=settings.tags,
+)
+launcher = LauncherPolicy("launcher", permissions)
+
+control = ControlFunction(
+    "control",
+    ControlFunctionArgs(
+        function_name=control_name,
+        role_name=roles.control_role,
+        log_group=f"/aws/lambda/{control_name}",
+        log_days=settings.log_days,
+        every_minutes=CONTROL_MINUTES,
+        permissions=permissions,
+        instance_types=settings.control_types,
+        scheduler_role_arn=identity.scheduler_role_arn,
         tags=settings.tags,
     ),
+    opts=pulumi.ResourceOptions(depends_on=[schedule]),
 )
 
 # What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that without Pulumi.
@@ -147,6 +165,7 @@ outputs: dict[str, Any] = {
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
+    "experiment_days": settings.experiment_days,
 }
 aws.ssm.Parameter(
     "outputs",

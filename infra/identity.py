@@ -1,4 +1,7 @@
-"""The roles: one for instances, one for the sweeper, one for schedules. What each may do stands in policies.py."""
+"""The roles: for instances, for the sweeper, for schedules. What each may do stands in policies.py.
+
+Control's role names what it may launch from, so it is made with its function, after the templates (control.py).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class ServiceRoleArgs:
     role_name: str
     description: str
     trust: policies.Document
-    policy: policies.Document
+    policy: policies.Document | pulumi.Output[str]  # as an Output: its text
     tags: dict[str, str]
 
 
@@ -38,7 +41,8 @@ class ServiceRole(pulumi.ComponentResource):
             tags=args.tags,
             opts=child,
         )
-        policy = aws.iam.RolePolicy(name, name=name, role=role.name, policy=json.dumps(args.policy), opts=child)
+        text = json.dumps(args.policy) if isinstance(args.policy, dict) else args.policy
+        policy = aws.iam.RolePolicy(name, name=name, role=role.name, policy=text, opts=child)
         # Through the policy, so that whoever uses the role waits until it may do its work.
         self.role_name = policy.role
         self.unique_id = role.unique_id
@@ -55,6 +59,7 @@ class IdentityArgs:
     bucket: str
     sweeper_name: str
     sweeper_log_group: str
+    control_name: str
     schedule_group: str
     tags: dict[str, str]
 
@@ -68,6 +73,11 @@ class IdentityArgs:
     def sweeper_role(self) -> str:
         """Return the sweeper's role's name."""
         return f"{self._prefix}-sweeper"
+
+    @property
+    def control_role(self) -> str:
+        """Return the control function's role's name."""
+        return f"{self._prefix}-control"
 
     @property
     def scheduler_role(self) -> str:
@@ -128,14 +138,14 @@ class Identity(pulumi.ComponentResource):
             "scheduler",
             ServiceRoleArgs(
                 role_name=args.scheduler_role,
-                description="Schedules: call the sweeper, end instances of this stack.",
+                description="Schedules: call the two functions, end instances of this stack.",
                 trust=policies.trust_scheduler(account=args.account, region=args.region, schedule_group=args.schedule_group),
                 policy=policies.scheduler(
                     account=args.account,
                     region=args.region,
                     project=args.project,
                     stack=args.stack,
-                    sweeper_name=args.sweeper_name,
+                    functions=(args.sweeper_name, args.control_name),
                 ),
                 tags=args.tags,
             ),

@@ -21,6 +21,18 @@ _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes an
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchLimits:
+    """How far who launches may go: what he writes, on which types, with which tags besides the stack's own."""
+
+    writes: tuple[str, ...]
+    instance_types: tuple[str, ...] = ()  # patterns; (): all
+    tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
+
+
+PEOPLE = LaunchLimits(writes=WRITES)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LauncherPolicyArgs:
     account: str
     region: str
@@ -45,14 +57,11 @@ class LauncherPolicy(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: LauncherPolicyArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:launcher:LauncherPolicy", name, None, opts)
-        used = pulumi.Output.all(
-            launch_templates=args.launch_templates, subnets=args.subnets, security_group=args.security_group
-        )
         policy = aws.iam.Policy(
             name,
             name=f"{args.project}-{args.stack}-{args.region}-launcher",
             description="Launch, watch, stop and fetch runs of this stack.",
-            policy=used.apply(lambda ids: json.dumps(launcher(args, **ids), separators=(",", ":"))),
+            policy=launch_policy_text(args, PEOPLE),
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -60,14 +69,33 @@ class LauncherPolicy(pulumi.ComponentResource):
         self.register_outputs({"arn": self.arn})
 
 
-def launcher(args: LauncherPolicyArgs, *, launch_templates: list[str], subnets: list[str], security_group: str) -> Document:
-    """Return the launcher policy for the stack's resources."""
+def launch_policy_text(args: LauncherPolicyArgs, limits: LaunchLimits, *also: Document) -> pulumi.Output[str]:
+    """Return the policy as text, once the ids that it names are known; `also` are further statements."""
+    used = pulumi.Output.all(launch_templates=args.launch_templates, subnets=args.subnets, security_group=args.security_group)
+
+    def text(ids: dict[str, Any]) -> str:
+        policy = launcher(args, limits, **ids)
+        return json.dumps(document(*policy["Statement"], *also), separators=(",", ":"))
+
+    return used.apply(text)
+
+
+def launcher(
+    args: LauncherPolicyArgs,
+    limits: LaunchLimits = PEOPLE,
+    *,
+    launch_templates: list[str],
+    subnets: list[str],
+    security_group: str,
+) -> Document:
+    """Return the policy of who launches from the stack's resources."""
     where = f"{args.region}:{args.account}"
     return document(
         *_looks(args, where),
-        *_objects(args.bucket),
+        *_objects(args.bucket, limits.writes),
         *_launches(
             args,
+            limits,
             [
                 *(f"arn:aws:ec2:{where}:launch-template/{one}" for one in launch_templates),
                 *(f"arn:aws:ec2:{where}:subnet/{one}" for one in subnets),
@@ -138,7 +166,7 @@ def _looks(args: LauncherPolicyArgs, where: str) -> list[Document]:
     ]
 
 
-def _objects(bucket: str) -> list[Document]:
+def _objects(bucket: str, writes: tuple[str, ...]) -> list[Document]:
     """Return what a launcher may do in the bucket: read all of it, write what a desk writes, delete nothing.
 
     Listing is allowed outright: who may list by prefix only gets a 403 in place of a 404.
@@ -160,16 +188,19 @@ def _objects(bucket: str) -> list[Document]:
             "Sid": "WriteRuns",
             "Effect": "Allow",
             "Action": "s3:PutObject",
-            "Resource": [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in WRITES],
+            "Resource": [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in writes],
         },
     ]
 
 
-def _launches(args: LauncherPolicyArgs, made_from: list[str]) -> list[Document]:
+def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[str]) -> list[Document]:
     """Return what CreateFleet asks for. An instant fleet launches under its caller's rights: RunInstances is asked, too."""
     where = f"{args.region}:{args.account}"
     launch = ["ec2:CreateFleet", "ec2:RunInstances"]
     own: dict[str, Any] = {"aws:RequestTag/project": args.project, "aws:RequestTag/stack": args.stack}
+    tagged: dict[str, Any] = {"StringEquals": own}
+    if limits.tags:
+        tagged["Null"] = {f"aws:RequestTag/{name}": "false" for name in limits.tags}
     made = [f"arn:aws:ec2:{where}:{kind}/*" for kind in _IN_TAGS]
     fleet = f"arn:aws:ec2:{where}:fleet/*"
     return [
@@ -181,19 +212,13 @@ def _launches(args: LauncherPolicyArgs, made_from: list[str]) -> list[Document]:
             "Resource": f"arn:aws:ec2:{args.region}::image/*",
             "Condition": {"StringEquals": {"ec2:Owner": "amazon"}},
         },
-        {
-            "Sid": "LaunchWithOwnTags",  # by which the sweeper finds what was launched
-            "Effect": "Allow",
-            "Action": launch,
-            "Resource": made,
-            "Condition": {"StringEquals": own},
-        },
+        *_launch_tagged(limits, made, tagged),
         {
             "Sid": "LaunchFleets",
             "Effect": "Allow",
             "Action": "ec2:CreateFleet",
             "Resource": fleet,
-            "Condition": {"StringEquals": own},
+            "Condition": tagged,
         },
         {
             "Sid": "LaunchOnSpot",  # a spot request is not tagged
@@ -210,6 +235,26 @@ def _launches(args: LauncherPolicyArgs, made_from: list[str]) -> list[Document]:
         },
         _pass_role("PassInstanceRole", args.account, args.instance_role, "ec2.amazonaws.com"),
         _pass_role("PassSchedulerRole", args.account, args.scheduler_role, "scheduler.amazonaws.com"),
+    ]
+
+
+def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any]) -> list[Document]:
+    """Allow what comes to be with the stack's tags, by which the sweeper finds it; RunInstances knows an instance's type."""
+    sid, launch = "LaunchWithOwnTags", ["ec2:CreateFleet", "ec2:RunInstances"]
+    if not limits.instance_types:
+        return [{"Sid": sid, "Effect": "Allow", "Action": launch, "Resource": made, "Condition": tagged}]
+    instance, *beside = made
+    types = {"StringLike": {"ec2:InstanceType": list(limits.instance_types)}}
+    return [
+        {"Sid": sid, "Effect": "Allow", "Action": launch, "Resource": beside, "Condition": tagged},
+        {"Sid": "LaunchAsFleet", "Effect": "Allow", "Action": launch[0], "Resource": instance, "Condition": tagged},
+        {
+            "Sid": "LaunchAllowedTypes",
+            "Effect": "Allow",
+            "Action": launch[1],
+            "Resource": instance,
+            "Condition": tagged | types,
+        },
     ]
 
 

@@ -107,26 +107,31 @@ def sweeper(
             "Action": "scheduler:DeleteSchedule",
             "Resource": f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
         },
-        {
-            "Sid": "WriteOwnLog",
-            "Effect": "Allow",
-            "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
-            "Resource": f"arn:aws:logs:{region}:{account}:log-group:{log_group}:*",
-        },
+        write_own_log(account=account, region=region, log_group=log_group),
     )
 
 
-def scheduler(*, account: str, region: str, project: str, stack: str, sweeper_name: str) -> Document:
-    """Return the policy of a schedule: call the sweeper, and end this stack's instances itself where that is broken."""
+def scheduler(*, account: str, region: str, project: str, stack: str, functions: tuple[str, ...]) -> Document:
+    """Return the policy of a schedule: call the functions, and end this stack's instances where the sweeper is broken."""
     return document(
         {
-            "Sid": "CallSweeper",
+            "Sid": "CallFunctions",
             "Effect": "Allow",
             "Action": "lambda:InvokeFunction",
-            "Resource": f"arn:aws:lambda:{region}:{account}:function:{sweeper_name}",
+            "Resource": [f"arn:aws:lambda:{region}:{account}:function:{name}" for name in functions],
         },
         end_own_instances(account=account, region=region, project=project, stack=stack),
     )
+
+
+def write_own_log(*, account: str, region: str, log_group: str) -> Document:
+    """Allow a function to write its log."""
+    return {
+        "Sid": "WriteOwnLog",
+        "Effect": "Allow",
+        "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
+        "Resource": f"arn:aws:logs:{region}:{account}:log-group:{log_group}:*",
+    }
 
 
 def tls_only(bucket: str) -> Document:

@@ -1,4 +1,4 @@
-"""The schedules: a group that holds all of the stack's, and the one that stands in it: the sweep every few minutes.
+"""The schedules: a group that holds all of the stack's, and those that stand in it: the sweep and control, every few minutes.
 
 Launches add two one-time schedules a run to the group, with the scheduler role of identity.py, and the sweeper clears them.
 """
@@ -29,27 +29,55 @@ class Schedule(pulumi.ComponentResource):
         super().__init__("mayfly:schedule:Schedule", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         group = aws.scheduler.ScheduleGroup("group", name=args.group_name, tags=args.tags, opts=child)
-        aws.scheduler.Schedule(
+        StandingSchedule(
             "standing-sweep",
-            name="standing-sweep",
-            description="Sweeps everything: ends what is past its deadline, whoever forgot it.",
-            group_name=group.name,
-            schedule_expression=rate(args.sweep_minutes),
-            flexible_time_window=aws.scheduler.ScheduleFlexibleTimeWindowArgs(mode="OFF"),
-            state="ENABLED",
-            target=aws.scheduler.ScheduleTargetArgs(
-                arn=args.sweeper_arn,
+            StandingScheduleArgs(
+                group_name=group.name,
+                description="Sweeps everything: ends what is past its deadline, whoever forgot it.",
+                minutes=args.sweep_minutes,
+                target_arn=args.sweeper_arn,
                 role_arn=args.scheduler_role_arn,
-                input="{}",  # no run id: sweep them all
-                # A sweep that can't be delivered for a minute is dropped; the next one is due by then.
-                retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
-                    maximum_retry_attempts=2, maximum_event_age_in_seconds=60
-                ),
             ),
             opts=child,
         )
         self.group = group.name
         self.register_outputs({"group": self.group})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandingScheduleArgs:
+    group_name: pulumi.Input[str]
+    description: str
+    minutes: int
+    target_arn: pulumi.Input[str]
+    role_arn: pulumi.Input[str]
+
+
+class StandingSchedule(pulumi.ComponentResource):
+    """A call of a function every few minutes, with {}: it looks after everything."""
+
+    def __init__(self, name: str, args: StandingScheduleArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("mayfly:schedule:StandingSchedule", name, None, opts)
+        aws.scheduler.Schedule(
+            name,
+            name=name,
+            description=args.description,
+            group_name=args.group_name,
+            schedule_expression=rate(args.minutes),
+            flexible_time_window=aws.scheduler.ScheduleFlexibleTimeWindowArgs(mode="OFF"),
+            state="ENABLED",
+            target=aws.scheduler.ScheduleTargetArgs(
+                arn=args.target_arn,
+                role_arn=args.role_arn,
+                input="{}",
+                # A call that can't be delivered for a minute is dropped; the next one is due by then.
+                retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
+                    maximum_retry_attempts=2, maximum_event_age_in_seconds=60
+                ),
+            ),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.register_outputs({})
 
 
 def rate(minutes: int) -> str:

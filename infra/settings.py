@@ -33,6 +33,7 @@ class Settings:
     noncurrent_days: int
     experiment_days: int
     log_days: int
+    control_types: tuple[str, ...]
 
     def __post_init__(self) -> None:
         check(self)
@@ -74,6 +75,7 @@ def read_settings() -> Settings:
             noncurrent_days=config.require_int("noncurrent_days"),
             experiment_days=config.require_int("experiment_days"),
             log_days=config.require_int("log_days"),
+            control_types=tuple(config.require("control_types").split(",")),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
@@ -124,6 +126,11 @@ def check(settings: Settings) -> None:
     for key, (low, high) in ranges.items():
         require(low <= getattr(settings, key) <= high, key, f"between {low} and {high}")
     require(settings.log_days in LOG_RETENTION_DAYS, "log_days", "one of " + ", ".join(map(str, LOG_RETENTION_DAYS)))
+    require(
+        all(re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9*]+", one) for one in settings.control_types),
+        "control_types",
+        "instance types with commas between, such as g6.xlarge,g5.*",
+    )
     require(_is_private_range(settings.vpc_cidr), "vpc_cidr", "a private IPv4 range of /16 to /24, such as 10.86.0.0/16")
 
 

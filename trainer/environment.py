@@ -132,8 +132,8 @@ VARIABLES = (
     Variable(name="MAYFLY_INSTANCE_TYPE", set_by="the embedded AWS", meaning="instance type of a node"),
     Variable(name="MOTO_AMIS_PATH", set_by="the embedded AWS", meaning="machine images for moto, which reads it at import"),
     Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
-    Variable(name="PROJECT", set_by="infra/control.py", meaning="the sweeper's project"),
-    Variable(name="STACK", set_by="infra/control.py", meaning="the sweeper's stack"),
+    Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the sweeper and of control"),
+    Variable(name="STACK", set_by="infra/control.py", meaning="the stack of the sweeper and of control"),
     Variable(name="BUCKET", set_by="infra/control.py", meaning="the sweeper's bucket"),
     Variable(name="SCHEDULE_GROUP", set_by="infra/control.py", meaning="group of the schedules that the sweeper deletes"),
 )
@@ -241,6 +241,19 @@ def agent_environment() -> AgentEnvironment:
         metadata_endpoint=os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254"),
         rehearsal="MAYFLY_ROOT" in os.environ,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionEnvironment:
+    """What the stack tells its control function."""
+
+    project: str
+    stack: str
+
+
+def function_environment() -> FunctionEnvironment:
+    """Return the stack that a function belongs to. Raises KeyError for a variable that the stack did not set."""
+    return FunctionEnvironment(project=os.environ["PROJECT"], stack=os.environ["STACK"])
 
 
 def for_training(*, profiles: Path) -> dict[str, str]:

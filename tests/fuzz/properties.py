@@ -19,8 +19,9 @@ from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from trainer.cli import receipts as receipts_table
 from trainer.cli import status
-from trainer.cli.output import table
-from trainer.cli.receipt_view import receipt_lines
+from trainer.cli.receipt_view import receipt_view
+from trainer.cli.table import FittedTable
+from trainer.cli.terminal import drawn
 from trainer.control.progress import Step, progress_of
 from trainer.errors import DataError, UsageError
 from trainer.job import job_from, job_from_json, parse_assignments, with_keys
@@ -150,7 +151,8 @@ def progress_is_shown_or_refused(body: bytes) -> None:
         return
     look = Step(record=RECORD, observed=Observation(heartbeat=beat), actions=(), moved=False)
     shown = status._of_progress(progress_of(look, NOON), NOON)
-    _printable([*status._lines(shown), *table([status._row(shown)])])
+    for view in (status._detail(shown), FittedTable(status.COLUMNS, [status._row(shown)])):
+        _printable(drawn(view, width=80).splitlines())
     reconcile(RECORD, look.observed, NOON)
 
 
@@ -182,9 +184,13 @@ def receipt_is_shown_or_refused(body: bytes) -> None:
 
 def _shown(body: bytes) -> None:
     receipt = receipt_from_json(body, RUN)
-    _printable(
-        [*receipt_lines(receipt), *table([receipts_table._row(receipt)]), *table([status._row(status._of_receipt(receipt))])]
-    )
+    for width in (60, 200):
+        views = [
+            receipt_view(receipt),
+            FittedTable(receipts_table.COLUMNS, [receipts_table._row(receipt)]),
+            FittedTable(status.COLUMNS, [status._row(status._of_receipt(receipt))]),
+        ]
+        _printable([line for view in views for line in drawn(view, width=width).splitlines()])
 
 
 @given(bodies(json.loads(to_json(RECORD))))

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import RenderableType
 
 from tests.pieces import named
 from trainer.cli import launch as launch_verb
-from trainer.cli.plan_view import plan_lines
-from trainer.cli.receipt_view import receipt_lines
+from trainer.cli.plan_view import plan_view
+from trainer.cli.receipt_view import receipt_view
+from trainer.cli.terminal import drawn
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.job import job_of
@@ -43,6 +45,14 @@ JOBS = {
 }
 
 
+WIDTHS = (60, 80, 120)
+
+
+def at_each_width(view: RenderableType) -> str:
+    """Return what terminals of each width show."""
+    return "".join(f"{f'| {width} columns':-<{width}}\n{drawn(view, width=width)}" for width in WIDTHS)
+
+
 def plan(name: str) -> LaunchPlan:
     job, zones = JOBS[name], ("us-east-1a", "us-east-1b")
     offers = Offers(
@@ -68,9 +78,8 @@ def plan(name: str) -> LaunchPlan:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
     made = plan(name)
-    lines = plan_lines(made, JOBS[name], CANDLES)
     ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], candles=CANDLES, plan=made)
-    print(*lines, sep="\n")
+    print(at_each_width(plan_view(made, JOBS[name], CANDLES)))
     launch_verb._print_notes(argparse.Namespace(json=False), ready, [])
     golden(f"dry-run-{name}", capsys.readouterr().out)
     launch_verb._print_notes(argparse.Namespace(json=True), ready, ["a note"])
@@ -113,7 +122,10 @@ def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
 def result(**fields: Any) -> NodeResult:
     starts = {"boot": 60, "stage": 70, "train": 100.5, "upload": 370.25, "end": 380}
     model = {**named("BTC-USD"), "family": "lstm", "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"}
-    scores = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+    logistic = {"auc": 0.5102, "log_loss": 0.6927}
+    test = {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04, "log_loss": 0.6912, "brier": 0.249}
+    gains = {"logistic": {"auc": [0.004, 0.036]}, "base_rate": {"auc": [0.012, 0.048]}}
+    scores = {"about": Direction().about(), "test": {**test, "baselines": {"logistic": logistic}, "better": gains}}
     known = {
         "state": "done",
         "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores},),
@@ -140,5 +152,5 @@ def test_a_receipt(name: str, golden: Golden, make_record: Callable[..., RunReco
     decided = ending_of(ended, observed, NOON + timedelta(hours=2))
     assert decided is not None and decided.outcome == name
     receipt = make_receipt(ended, observed, outcome=decided.outcome, error=decided.error)
-    golden(f"receipt-{name}", "\n".join(receipt_lines(receipt)))
+    golden(f"receipt-{name}", at_each_width(receipt_view(receipt)))
     golden(f"receipt-{name}-json", json.dumps(receipt, indent=2))

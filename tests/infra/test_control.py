@@ -1,18 +1,19 @@
-"""The sweeper's function and what is in its zip."""
+"""The two functions, and what is in their zips."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 import pytest
 
-from infra import control, wheels
+from infra import control, packing, wheels
 from trainer.code_files import code_files
 from trainer.rehearsal.pulumi_resources import zip_archive
 
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
 USE_THE_ZIP = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from trainer.control import sweep
-import boto3
-from botocore.config import Config
-assert callable(sweep.handler)
-for service in ("ec2", "s3", "scheduler", "sts"):
+import boto3, importlib
+module, _, services = sys.argv[2].partition(" ")
+function = importlib.import_module(module)
+assert callable(function.handler)
+for service in services.split():
     boto3.client(service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
-assert all(module.__file__.startswith(sys.argv[1]) for module in (sweep, boto3))
+assert all(module.__file__.startswith(sys.argv[1]) for module in (function, boto3))
 print(boto3.__version__)
 """
 
 
 def test_function_is_the_sweepers_handler_with_what_it_needs_to_know(program: Recorded) -> None:
-    function = program.inputs("aws:lambda/function:Function")
+    function = program.inputs("aws:lambda/function:Function", "sweeper")
     assert function["handler"] == "trainer.control.sweep.handler"
     assert function["environment"]["variables"] == {
         "PROJECT": "mayfly",
@@ -47,50 +48,83 @@ def test_function_is_the_sweepers_handler_with_what_it_needs_to_know(program: Re
     assert function["timeout"] < 2 * 60, "a sweep ends before the next begins"
 
 
-def test_function_logs_where_lines_expire(program: Recorded) -> None:
-    group = program.inputs("aws:cloudwatch/logGroup:LogGroup")
+def test_control_has_a_role_of_its_own_and_no_reserved_concurrency(program: Recorded) -> None:
+    function = program.inputs("aws:lambda/function:Function", "control")
+    assert function["handler"] == "trainer.control.function.handler"
+    assert function["environment"]["variables"] == {"PROJECT": "mayfly", "STACK": "dev"}
+    assert function["role"] == "arn:aws:mock:::mayfly-dev-eu-west-1-control"
+    assert not [one for one in program.all("aws:lambda/function:Function") if "reservedConcurrentExecutions" in one]
+
+
+@pytest.mark.parametrize("name", ["sweeper", "control"])
+def test_a_function_logs_where_lines_expire_and_a_failed_call_is_tried_again(program: Recorded, name: str) -> None:
+    group = program.inputs("aws:cloudwatch/logGroup:LogGroup", name)
     assert group["retentionInDays"] == 30
-    assert program.inputs("aws:lambda/function:Function")["loggingConfig"]["logGroup"] == group["name"]
-
-
-def test_a_failed_sweep_is_tried_again_and_a_stale_one_is_dropped(program: Recorded) -> None:
-    invocations = program.inputs("aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig")
+    assert program.inputs("aws:lambda/function:Function", name)["loggingConfig"]["logGroup"] == group["name"]
+    invocations = program.inputs("aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig", name)
     assert invocations["maximumRetryAttempts"] == 2
     assert invocations["maximumEventAgeInSeconds"] == 600
 
 
+def test_events_of_instances_call_control_and_nobody_else(program: Recorded) -> None:
+    rules = {one["name"]: json.loads(one["eventPattern"]) for one in program.all("aws:cloudwatch/eventRule:EventRule")}
+    assert {name: rule["detail-type"] for name, rule in rules.items()} == {
+        "mayfly-dev-control-ending": ["EC2 Instance State-change Notification"],
+        "mayfly-dev-control-taken-back": ["EC2 Spot Instance Interruption Warning"],
+    }
+    for target in program.all("aws:cloudwatch/eventTarget:EventTarget"):
+        assert target["arn"] == "arn:aws:mock:::mayfly-dev-control"
+    for permission in program.all("aws:lambda/permission:Permission"):
+        assert permission["principal"] == "events.amazonaws.com" and permission["function"] == "mayfly-dev-control"
+        assert permission["sourceArn"].removeprefix("arn:aws:mock:::") in rules
+
+
 def test_zip_holds_the_sweepers_own_modules_and_its_libraries_only() -> None:
     files = control.sweeper_files()
-    assert {name for name in files if name.startswith("trainer/")} == set(control.OWN_FILES)
-    assert set(control.OWN_FILES) == code_files(["trainer.control.sweep"]).keys()  # what the handler reaches, and no more
+    assert {name for name in files if name.startswith("trainer/")} == set(control.SWEEPER_FILES)
+    assert set(control.SWEEPER_FILES) == code_files(["trainer.control.sweep"]).keys()  # what the handler reaches, and no more
     packages = {"dateutil" if name == "python-dateutil" else name for name in wheels.LIBRARIES}
     assert {name.split("/")[0].removesuffix(".py") for name in files} == {"trainer", *packages}
     assert not [name for name in files if name.endswith(".pyc")]
 
 
-def test_zip_describes_only_the_services_that_the_sweeper_calls() -> None:
-    services = {
-        name.split("/")[2] for name in control.sweeper_files() if name.startswith("botocore/data/") and name.count("/") > 2
-    }
-    assert services == set(control.SERVICES)
+def test_controls_zip_holds_no_rehearsal_no_verb_and_no_node() -> None:
+    parts = {name.split("/")[1] for name in control.control_files() if name.startswith("trainer/") and name.count("/") > 1}
+    assert not parts & {"rehearsal", "cli", "node", "plan"}
+
+
+@pytest.mark.parametrize(
+    ("files", "services"),
+    [(control.sweeper_files, control.SWEEPER_SERVICES), (control.control_files, control.CONTROL_SERVICES)],
+)
+def test_zip_describes_only_the_services_that_the_function_calls(files: Any, services: tuple[str, ...]) -> None:
+    names = {name.split("/")[2] for name in files() if name.startswith("botocore/data/") and name.count("/") > 2}
+    assert names == set(services)
 
 
 @pytest.mark.slow
-def test_sweeper_runs_from_the_zip_alone(tmp_path: Path) -> None:
-    archive = tmp_path / "sweeper.zip"
-    archive.write_bytes(zip_archive(control.sweeper_archive()))
+@pytest.mark.parametrize(
+    ("module", "files", "services"),
+    [
+        ("trainer.control.sweep", control.sweeper_files, control.SWEEPER_SERVICES),
+        ("trainer.control.function", control.control_files, control.CONTROL_SERVICES),
+    ],
+)
+def test_a_function_runs_from_its_zip_alone(tmp_path: Path, module: str, files: Any, services: tuple[str, ...]) -> None:
+    archive = tmp_path / "function.zip"
+    archive.write_bytes(zip_archive(packing.archive(files())))
     assert archive.stat().st_size < 4 * 1024 * 1024
     folder = tmp_path / "task"
     unpack = [sys.executable, "-m", "zipfile", "-e", str(archive), str(folder)]
     subprocess.run(unpack, check=True)
-    command = [sys.executable, "-I", "-S", "-c", USE_THE_ZIP, str(folder)]
+    command = [sys.executable, "-I", "-S", "-c", USE_THE_ZIP, str(folder), f"{module} {' '.join(services)}"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip() == wheels.locked("boto3", wheels.LOCK.read_text())[0]
 
 
 def test_the_same_sources_make_the_same_zip() -> None:
-    assert zip_archive(control.sweeper_archive()) == zip_archive(control.sweeper_archive())
+    assert zip_archive(packing.archive(control.sweeper_files())) == zip_archive(packing.archive(control.sweeper_files()))
 
 
 @pytest.fixture
@@ -150,7 +184,7 @@ def test_a_library_without_a_hash_is_refused() -> None:
 
 
 def test_a_file_missing_from_the_checkout_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "OWN_FILES", (*control.OWN_FILES, "trainer/control/lost.py"))
+    monkeypatch.setattr(control, "SWEEPER_FILES", (*control.SWEEPER_FILES, "trainer/control/lost.py"))
     with pytest.raises(pulumi.RunError, match=r"trainer/control/lost\.py"):
         control.sweeper_files()
 

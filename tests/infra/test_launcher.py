@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from infra.launcher import WRITES, LauncherPolicyArgs, launcher
+from infra.control import WRITES as CONTROL_WRITES
+from infra.launcher import PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher
 from infra.settings import SUBNETS_PER_VPC
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 6144
 
 
-def widest(*, zones: int, lines: int) -> dict[str, Any]:
+def widest(*, zones: int, lines: int, limits: LaunchLimits = PEOPLE) -> dict[str, Any]:
     """Return the policy of a stack with the longest names."""
     line = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
     prefix = f"{'p' * 16}-{'s' * 16}"
@@ -36,11 +37,30 @@ def widest(*, zones: int, lines: int) -> dict[str, Any]:
         tags={},
     )
     ids = {"launch_templates": ["lt-0123456789abcdef0"] * lines, "subnets": ["subnet-0123456789abcdef0"] * zones}
-    return launcher(args, **ids, security_group="sg-0123456789abcdef0")
+    return launcher(args, limits, **ids, security_group="sg-0123456789abcdef0")
 
 
 def test_it_fits_a_managed_policy_with_as_many_zones_as_a_stack_may_have() -> None:
     assert len(json.dumps(widest(zones=SUBNETS_PER_VPC, lines=1), separators=(",", ":"))) < MOST_CHARACTERS
+
+
+CONTROL = LaunchLimits(writes=CONTROL_WRITES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline"))
+MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
+
+
+def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
+    policy = widest(zones=SUBNETS_PER_VPC, lines=1, limits=CONTROL)
+    assert len(json.dumps(policy, separators=(",", ":"))) < MOST_INLINE_CHARACTERS - 500  # its log comes on top
+    statements = {one["Sid"]: one for one in policy["Statement"]}
+    allowed = {one["Sid"]: one for one in widest(zones=SUBNETS_PER_VPC, lines=1)["Statement"]}
+    assert statements.keys() - allowed.keys() == {"LaunchAsFleet", "LaunchAllowedTypes"}
+    written = [one.partition("/")[2] for one in statements["WriteRuns"]["Resource"]]
+    assert written == list(CONTROL_WRITES) and not {"code/*", "raw/*", "retrains/*"} & set(written)
+    on_instances = [one for one in policy["Statement"] if ":instance/*" in str(one["Resource"])]
+    launching = [one for one in on_instances if "ec2:RunInstances" in one["Action"]]
+    assert [one["Condition"]["StringLike"] for one in launching] == [{"ec2:InstanceType": ["g5.*", "g6.*"]}]
+    needed = {"aws:RequestTag/run_id": "false", "aws:RequestTag/deadline": "false"}
+    assert all(statements[sid]["Condition"]["Null"] == needed for sid in ("LaunchWithOwnTags", "LaunchAsFleet", "LaunchFleets"))
 
 
 def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_everything() -> None:

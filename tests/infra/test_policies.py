@@ -22,7 +22,7 @@ INSTANCE = policies.instance(bucket="store")
 SWEEPER = policies.sweeper(
     **WHERE, project="mayfly", stack="dev", bucket="store", schedule_group="mayfly-dev", log_group="/aws/lambda/sweeper"
 )
-SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", sweeper_name="sweeper")
+SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", functions=("sweeper", "control"))
 ROLES = {"instance": INSTANCE, "sweeper": SWEEPER, "scheduler": SCHEDULER}
 
 
@@ -171,9 +171,10 @@ def test_sweeper_writes_its_own_log() -> None:
     )
 
 
-def test_schedules_call_the_sweeper_and_end_instances_of_the_stack() -> None:
+def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
     assert allowed(SCHEDULER) == {"lambda:InvokeFunction", "ec2:TerminateInstances"}
-    assert statements(SCHEDULER)["CallSweeper"]["Resource"] == "arn:aws:lambda:eu-west-1:123456789012:function:sweeper"
+    functions = [f"arn:aws:lambda:eu-west-1:123456789012:function:{name}" for name in ("sweeper", "control")]
+    assert statements(SCHEDULER)["CallFunctions"]["Resource"] == functions
     assert statements(SCHEDULER)["EndOwnInstances"]["Condition"] == OWN_TAGS
 
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 # Types whose resources AWS can't tag.
 UNTAGGABLE = {
     "aws:ec2/routeTableAssociation:RouteTableAssociation",
+    "aws:cloudwatch/eventTarget:EventTarget",
     "aws:iam/rolePolicy:RolePolicy",
     "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
+    "aws:lambda/permission:Permission",
     "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
     "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
     "aws:s3/bucketPolicy:BucketPolicy",

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from tests.infra.conftest import Recorded
 
 
-def test_everything_is_swept_every_two_minutes(program: Recorded) -> None:
-    schedule = program.inputs("aws:scheduler/schedule:Schedule")
-    assert schedule["scheduleExpression"] == "rate(2 minutes)"
+@pytest.mark.parametrize(
+    ("name", "function", "minutes"), [("standing-sweep", "sweeper", 2), ("standing-control", "control", 5)]
+)
+def test_both_functions_are_called_every_few_minutes(program: Recorded, name: str, function: str, minutes: int) -> None:
+    schedule = program.inputs("aws:scheduler/schedule:Schedule", name)
+    assert schedule["scheduleExpression"] == f"rate({minutes} minutes)"
     assert schedule["state"] == "ENABLED"
     assert schedule["flexibleTimeWindow"] == {"mode": "OFF"}
     assert schedule["groupName"] == "mayfly-dev"
-    assert schedule["target"]["arn"] == "arn:aws:mock:::mayfly-dev-sweeper"
+    assert schedule["target"]["arn"] == f"arn:aws:mock:::mayfly-dev-{function}"
     assert schedule["target"]["roleArn"] == "arn:aws:mock:::mayfly-dev-eu-west-1-scheduler"
     assert schedule["target"]["input"] == "{}"
 

@@ -36,7 +36,7 @@ def test_every_setting_is_declared_with_type_default_and_description() -> None:
 
 
 def test_types_are_the_declared_ones() -> None:
-    kinds = {"int": "integer", "str": "string"}
+    kinds = {"int": "integer", "str": "string", "tuple[str, ...]": "string"}
     assert {field.name: kinds[str(field.type)] for field in fields(Settings) if field.name in DECLARED} == {
         key: declaration["type"] for key, declaration in DECLARED.items()
     }
@@ -78,6 +78,7 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("noncurrent_days", 0),
         ("experiment_days", 0),
         ("log_days", 31),
+        ("control_types", "g5"),
         ("vpc_cidr", "10.86.0.0/28"),
         ("vpc_cidr", "10.86.0.1/16"),
         ("vpc_cidr", "8.8.0.0/16"),

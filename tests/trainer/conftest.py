@@ -85,6 +85,21 @@ def make_record() -> Callable[..., RunRecord]:
     return build
 
 
+@pytest.fixture(scope="session")
+def rungs_of() -> Callable[..., tuple[Rung, ...]]:
+    """Return a function that builds a ladder of a stack's first two zones: `rungs_of(access, outputs)`."""
+
+    def build(access: Access, outputs: StackOutputs) -> tuple[Rung, ...]:
+        line = sorted(outputs.launch_templates)[0]
+        image = access.client("ssm").get_parameter(Name=outputs.images[line])["Parameter"]["Value"]
+        made_from = {"launch_template_id": outputs.launch_templates[line], "image_id": image}
+        return tuple(
+            replace(rung(zone=zone), subnet_id=outputs.subnets[zone], **made_from) for zone in sorted(outputs.subnets)[:2]
+        )
+
+    return build
+
+
 @pytest.fixture
 def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
     """An account that AWS's own variables name, with a stack's parameter and a bucket, and in it: a closed run with one
@@ -106,6 +121,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
         scheduler_role_arn="",
         sweeper_arn="",
         max_lifetime_minutes=720,
+        experiment_days=180,
     )
     s3 = access.client("s3")
     s3.create_bucket(Bucket=bucket)

@@ -54,6 +54,25 @@ def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
     return f"{about['metrics'][name]['title']} {_number(_at(scores, (name,)))}"
 
 
+def headline_column(metrics: Mapping[str, Any]) -> int:
+    """Return the place of the column that shows the headline; 0 where none does."""
+    places = [
+        number for number, column in enumerate(_table(metrics)) if list(column["value"]) == [metrics["about"]["headline"]]
+    ]
+    return places[0] if places else 0
+
+
+def beats_baselines(metrics: Mapping[str, Any], span: str = "test") -> bool | None:
+    """Return whether the headline's gain over every baseline is beyond chance: its interval lies above zero. None: unknown."""
+    about, scores = metrics.get("about") or {}, metrics.get(span) or {}
+    gains = _at(scores, ("better",))
+    if not about or not isinstance(gains, Mapping):
+        return None
+    lows = [_at(gain, (about["headline"],)) for gain in gains.values()]
+    known = [low[0] for low in lows if isinstance(low, (list, tuple)) and low and isinstance(low[0], (int, float))]
+    return all(low > 0 for low in known) if known and len(known) == len(lows) else None
+
+
 def _table(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (metrics.get("about") or {}).get("table") or ()
 

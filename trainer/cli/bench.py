@@ -7,7 +7,9 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainer.cli.output import duration, money, say, say_json, table, warn
+from trainer.cli.output import duration, money, say, say_json, warn
+from trainer.cli.table import FittedTable, TableColumn
+from trainer.cli.terminal import show
 from trainer.cost.instances import InstanceType, catalogue
 from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Device, profile_of
@@ -18,10 +20,16 @@ if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should no
     from trainer.train.tuning.bench import Row
 
 EPOCHS = 100  # what the dollars are for
-HEADER = [
-    *("profile", "batch (chunks)", "checkpointing", "it/s", "chunks/s (samples/s)"),
-    *("memory", "an epoch", f"{EPOCHS} epochs"),
-]
+COLUMNS = (
+    TableColumn(title="profile", leaves=4),
+    TableColumn(title="batch (chunks)", right=True),
+    TableColumn(title="checkpointing", leaves=3),
+    TableColumn(title="it/s", right=True, leaves=2),
+    TableColumn(title="chunks/s", right=True),
+    TableColumn(title="memory", right=True),
+    TableColumn(title="an epoch", right=True, leaves=1),
+    TableColumn(title=f"{EPOCHS} epochs", right=True),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": rows_json})
         return 0
     lines = [_line(choice.profile.name, row, cost) for row, cost in zip(rows, costs, strict=True)]
-    say(*table([HEADER, *lines], right=(1, 3, 4, 5, 6, 7)))
+    show(FittedTable(COLUMNS, lines))
     say(f"{choice.profile.name}: {choice.why}. {model}.")
     say(f"{EPOCHS} epochs at {money(price)} an hour: {price_of}.")
     say(_advice(rows))

@@ -18,12 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+
 from trainer.access import Access
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.output import Console, ask, mayfly, say, say_json
-from trainer.cli.plan_view import plan_lines
-from trainer.cli.receipt_view import receipt_lines
+from trainer.cli.output import ask, mayfly, say, say_json
+from trainer.cli.plan_view import plan_view
+from trainer.cli.question import question
+from trainer.cli.receipt_view import receipt_view
+from trainer.cli.terminal import Console, show
 from trainer.cli.watch import Watch
 from trainer.control.drive import drive, start
 from trainer.control.dry_run import dry_run_note
@@ -31,6 +35,7 @@ from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
+from trainer.data.settings import check_path
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle
@@ -44,7 +49,7 @@ from trainer.launch.start import new_record, register
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
-from trainer.runs.store import Objects, open_objects
+from trainer.runs.store import Objects, open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
@@ -71,10 +76,12 @@ class Ready:
 def run(arguments: argparse.Namespace) -> int:
     """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a detached one."""
     began = utc_now()
-    console = Console()
+    console = Console(plain=arguments.json)
     settings = given_settings(arguments)
     job = job_from(settings)
-    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
+    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
+    if job.data.path:
+        check_path(job.data.path)
     if job.own_files:
         console.update("trying your own files ...")
         job = checked(job)
@@ -88,11 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         ready = _preflight(arguments, settings, machines, check, access, console)
-        lines = plan_lines(ready.plan, ready.job, ready.candles)
+        view = plan_view(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
-            return _dry_run(arguments, ready, lines, access)
-        for line in lines:
-            console.line(line)
+            return _dry_run(arguments, ready, view, access)
+        console.show(view)
         _refuse_unasked(arguments, access)
         console.update("asking the account whether it would launch this ...")
         for note in _checked(ready, access, sweep=True):
@@ -100,14 +106,17 @@ def run(arguments: argparse.Namespace) -> int:
         _ask(arguments, ready.plan, access)
         candles = _uploaded(ready, access, console)
         record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
-        with StopSignal().installed() as stop:  # from here on Ctrl-C is stored in the run's record
+        asking = None if arguments.detach else question(console)
+        with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
             console.line(f"run {record.run_id}")
-            watch = Watch(console, stop, where=_where(arguments))
+            watch = Watch(console, stop)
             if arguments.detach:
                 left = start(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
                 return _detached(arguments, left, ready.objects, console)
             receipt = drive(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+        if receipt is None:
+            return _detached(arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready.objects, console)
         return _end(arguments, receipt, console)
 
 
@@ -186,10 +195,10 @@ def _report_settled(settled: Future[Settling] | None, console: Console) -> None:
         console.line(f"warning: an earlier run could not be settled: {error}")
 
 
-def _dry_run(arguments: argparse.Namespace, ready: Ready, lines: list[str], access: Access) -> int:
+def _dry_run(arguments: argparse.Namespace, ready: Ready, view: RenderableType, access: Access) -> int:
     """Print the plan, then what the account says to it. It sweeps nothing: a dry run changes nothing."""
     if not arguments.json:
-        say(*lines)
+        show(view)
     return _print_notes(arguments, ready, _checked(ready, access, sweep=False))
 
 
@@ -246,6 +255,7 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
     receipt = read_receipt(objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
         return _end(arguments, receipt, console)
+    console.close()
     deadline = record.effective_deadline
     instances = list(record.last_launch.instance_ids) if record.last_launch else []
     if arguments.json:
@@ -269,7 +279,8 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
 
 def _end(arguments: argparse.Namespace, receipt: Receipt, console: Console) -> int:
     """Print the receipt and return the run's exit code."""
-    say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
+    console.close()
+    say_json(receipt) if arguments.json else show(receipt_view(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
     console.line("look at it:")

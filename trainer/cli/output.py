@@ -1,20 +1,12 @@
-"""Text of the command line: tables, durations, dollars, and one live line on a terminal. Never data on stdout."""
+"""Plain text of the command line: lines on stdout and stderr, escapes, durations, dollars. rich is `trainer.cli.terminal`'s."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-import time
 import unicodedata
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
-
-from trainer import environment
-
-QUIET_SECONDS = 10.0  # without a terminal, updates are printed this often
-BOLD, RED = "1", "31"
 
 
 def mayfly() -> str:
@@ -79,77 +71,27 @@ def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", errors="backslashreplace").decode() if letter > "\x7f" else f"\\x{ord(letter):02x}"
 
 
-class Console:
-    """Messages on stderr: permanent lines, and on a terminal one line that updates in place."""
-
-    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.stream = stream or sys.stderr
-        self.live = self.stream.isatty() and not environment.terminal_is_dumb()
-        self.colour = self.live and not environment.colours_refused()
-        self._clock = clock
-        self._on_screen = False
-        self._printed_at = float("-inf")
-
-    def line(self, text: str = "", style: str = "") -> None:
-        """Print a line that stays."""
-        self._clear()
-        print(self.styled(one_line(text), style), file=self.stream, flush=True)
-        self._printed_at = self._clock()
-
-    def update(self, text: str) -> None:
-        """Show progress: in place on a terminal; else as a line, at most every QUIET_SECONDS."""
-        if self.live:
-            self._clear()
-            self.stream.write(one_line(text)[: shutil.get_terminal_size().columns - 1])
-            self.stream.flush()
-            self._on_screen = True
-        elif self._clock() - self._printed_at >= QUIET_SECONDS:
-            self.line(text)
-
-    def styled(self, text: str, style: str) -> str:
-        """Return the text in a style, plain where colour is unwanted."""
-        return f"\033[{style}m{text}\033[0m" if style and self.colour else text
-
-    def close(self) -> None:
-        """Remove the live line, so that the next output begins on an empty one."""
-        self._clear()
-        self.stream.flush()
-
-    def _clear(self) -> None:
-        if self._on_screen:
-            self.stream.write("\r\033[K")
-            self._on_screen = False
-
-
 def bars_are(synthetic: bool | None) -> str:
     """Return the word for bars, so that generated ones never pass for a market's."""
     return "-" if synthetic is None else "SYNTHETIC" if synthetic else "real"
 
 
-def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Return rows as aligned lines; the columns in `right` are aligned to the right."""
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 model`, `2,000 models`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Write seconds for people: 45 s, 2m05s, 1h08m."""
+    """Write seconds for people: 45s, 2m05s, 30m, 1h08m."""
     whole = max(0, round(seconds))
     if whole < 60:
-        return f"{whole} s"
+        return f"{whole}s"
     if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+        return f"{whole // 60}m{whole % 60:02d}s" if whole % 60 else f"{whole // 60}m"
+    minutes = whole % 3600 // 60
+    return f"{whole // 3600}h{minutes:02d}m" if minutes else f"{whole // 3600}h"
 
 
 def money(dollars: float) -> str:
-    """Write dollars for people: cents, and more digits below ten cents."""
-    return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"
+    """Write dollars for people: cents, and more digits below one cent."""
+    return f"${dollars:,.2f}" if dollars >= 0.01 or dollars == 0 else f"${dollars:.4f}"

@@ -73,14 +73,15 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     _models_verb(verbs)
 
-    predict = verbs.add_parser(
-        "predict", help="what one model says about a file of candles, as CSV: a column, or several, by the model's target"
+    predict = verbs.add_parser("predict", help="what models forecast for a file or folder of candles, as one CSV")
+    predict.add_argument(
+        "models", nargs="*", metavar="MODEL", help=".safetensors files, folders of them, names or keys in the bucket"
     )
-    predict.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name or key of a model in the bucket")
-    predict.add_argument("--data", required=True, metavar="FILE", help="candles, parquet or CSV")
+    predict.add_argument("--run", default="", metavar="RUN", help="every model of this run")
+    predict.add_argument("--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV")
     predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
-    predict.add_argument("--symbol", metavar="NAME", help="which symbol, of a model that was trained on several")
-    predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N windows only")
+    predict.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all that the models know)")
+    predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N bars of each symbol only")
     _where_flags(predict)
 
     profiles = verbs.add_parser("profiles", help="what is known of each GPU, and which profile holds on this machine")

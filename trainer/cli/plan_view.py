@@ -1,8 +1,13 @@
-"""The plan as text: a table of candidates, and the hard stop."""
+"""The plan as people read it: the work, a table of candidates, and the hard stop."""
 
 from __future__ import annotations
 
-from trainer.cli.output import duration, money, table
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from trainer.cli.output import counted, duration, money
+from trainer.cli.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
 from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, PlanCandidate
@@ -10,60 +15,92 @@ from trainer.pieces import kind_of
 from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
-HEADINGS = ["#", "instance", "market", "zones", "GPUs", "$/h", "est. time (rough)", "est. cost (rough)", "note"]
+MOST_NAMES = 6  # of symbols; more are counted
+COLUMNS = (
+    TableColumn(title=""),
+    TableColumn(title="instance"),
+    TableColumn(title="market", leaves=1),
+    TableColumn(title="zones", right=True, leaves=3),
+    TableColumn(title="GPUs", leaves=2),
+    TableColumn(title="$/h", right=True),
+    TableColumn(title="est. time"),
+    TableColumn(title="est. cost"),
+)
 
 
-def plan_lines(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> list[str]:
-    """Return the plan as lines of text: the work, the candidates, and the hard stop."""
-    bars = sum(min(count, job.data.bars) if job.data.bars else count for count in candles.bars.values())
-    bars_are = "SYNTHETIC bars" if candles.synthetic else "bars"
-    last = f" (the last {job.data.bars:,} of each)" if job.data.bars else ""
-    names = ", ".join(candles.bars) if len(candles.bars) <= 6 else f"{len(candles.bars)} symbols"
+def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableType:
+    """Return the plan: the work, the candidates, and the hard stop."""
+    return lines(
+        Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), _models(plan, job, candles)]),
+        Inline(_data(job, candles)),
+        "",
+        FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]),
+        *_notes(plan),
+        "",
+        *_basis(plan),
+        _hard_stop(plan),
+    )
+
+
+def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
     count, several = len(plan.pieces), job.data.folds * job.train.seeds
-    models = "1 model" if count == 1 else f"{count} models"
-    kind = kind_of(job)
+    models, kind = counted(count, "model"), kind_of(job)
     if several > 1:
-        models += f" = {count // several} {kind.each} x {job.data.folds} folds x {job.train.seeds} seeds"
+        of = f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} × {counted(job.train.seeds, 'seed')}"
+        models += f" ({of})"
     elif len(candles.bars) > count:
         models += f" of a {kind.each}"
-    what = f"{job.name}: {models} ({job.model.title}: {names})"
-    lines = [f"{what} on {bars:,} {candles.timeframe} {bars_are}{last}, epochs: {job.train.epochs}"]
+    return f"{models}: {job.model.title} → {job.target.name}"
+
+
+def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
+    bars = sum(min(count, job.data.bars) if job.data.bars else count for count in candles.bars.values())
+    last = f" (the last {job.data.bars:,} of each)" if job.data.bars else ""
+    yield ", ".join(candles.bars) if len(candles.bars) <= MOST_NAMES else counted(len(candles.bars), "symbol")
+    yield f"{bars:,}{' SYNTHETIC' if candles.synthetic else ''} bars of {candles.timeframe}{last}"
+    yield counted(job.train.epochs, "epoch")
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
-        lines.append(
-            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the candle files"
-        )
-    rows = [HEADINGS] + [_row(number, candidate, plan) for number, candidate in enumerate(plan.candidates, 1)]
-    lines += table(rows, right=(0, 3, 5))
-    quantiles = ": P50 (P90)" if plan.first.is_estimated else ""
-    lines.append(f"{plan.prices_are}; times are {plan.times_are}{quantiles}")
+        yield f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the candle files"
+
+
+def _row(number: int, candidate: PlanCandidate) -> list[Cell]:
+    machine = candidate.machine
+    row = [
+        str(number),
+        machine.name,
+        candidate.market.replace("_", "-"),
+        str(len(candidate.zones)),
+        f"{machine.gpus:g}×{machine.gpu_model.removeprefix('NVIDIA ')}",
+        f"{candidate.price_usd_per_hour:.2f}",
+    ]
+    if candidate.refused:
+        return [styled(cell, "dim") for cell in [*row, "not asked", ""]]
+    if not candidate.is_estimated:
+        return [*row, "not estimated", "not estimated"]
+    times = f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})"
+    return [*row, times, f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})"]
+
+
+def _notes(plan: LaunchPlan) -> Iterator[str]:
+    for candidate in plan.candidates:
+        if note := (f"not asked: {candidate.refused}" if candidate.refused else candidate.note):
+            yield f"   {candidate.machine.name}: {note}"
+
+
+def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
+    """Say what prices and times are worth."""
+    slow = "; in brackets: nine of ten runs are faster" if plan.first.is_estimated else ""
+    yield styled(f"Prices: {plan.prices_are}. Times: {plan.times_are}{slow}.", "dim")
     if plan.rehearsal:
-        lines.append(
-            "a rehearsal: GPUs are processes on this machine's CPU, and its dollars are their seconds at that list price"
+        yield styled(
+            "A rehearsal: GPUs are processes on this machine's CPU, and dollars are their seconds at that price.", "dim"
         )
         if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
-            lines.append("to rehearse in a minute or two, take less: --set bars=20000 --epochs 3")
+            yield "To rehearse in a minute or two, take less: --set bars=20000 --epochs 3"
+
+
+def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
-    lines.append(
-        f"hard stop {duration(stop.duration.total_seconds())} after launch, set by {CAUSES[stop.cause]}, "
-        f"at most {money(plan.hard_stop_usd)} at the on-demand price: OS timer, one-time schedule, sweeper"
-    )
-    return lines
-
-
-def _row(number: int, candidate: PlanCandidate, plan: LaunchPlan) -> list[str]:
-    machine = candidate.machine
-    chosen = " *" if candidate is plan.first else ""
-    gpus = f"{machine.gpus:g} x {machine.gpu_model.removeprefix('NVIDIA ')}"
-    head = [str(number), machine.name + chosen, candidate.market.replace("_", "-"), str(len(candidate.zones)), gpus]
-    if candidate.refused:
-        return [*head, f"{candidate.price_usd_per_hour:.2f}", "-", "-", f"not asked: {candidate.refused}"]
-    if not candidate.is_estimated:
-        return [*head, f"{candidate.price_usd_per_hour:.2f}", "not estimated", "not estimated", candidate.note]
-    return [
-        *head,
-        f"{candidate.price_usd_per_hour:.2f}",
-        f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})",
-        f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})",
-        candidate.note,
-    ]
+    after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
+    return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {CAUSES[stop.cause]}."

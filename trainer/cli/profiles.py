@@ -6,7 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.output import say, say_json, table
+from rich.console import RenderableType
+
+from trainer.cli.output import say, say_json
+from trainer.cli.table import FittedTable, TableColumn, lines
+from trainer.cli.terminal import show
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import REFERENCE, GpuProfile, profiles, user_file
 from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here
@@ -14,22 +18,22 @@ from trainer.gpu_profiles.measurements import file_here
 from trainer.gpu_profiles.memory import CPU, Figure, chunk_slices, figures
 from trainer.models import MODELS, chunk_models
 
-HEADER = [
-    "",
-    "profile",
-    "GiB",
-    "compute",
-    "bf16",
-    "TFLOP/s",
-    "models",
-    "GiB each",
-    "batch 1m",
-    "5m",
-    "1h",
-    "windows/s",
-    "chunks",
-    "figures",
-]
+COLUMNS = (
+    TableColumn(title=""),
+    TableColumn(title="profile"),
+    TableColumn(title="GiB", right=True),
+    TableColumn(title="compute", leaves=4),
+    TableColumn(title="bf16", leaves=3),
+    TableColumn(title="TFLOP/s", right=True, leaves=2),
+    TableColumn(title="models", right=True),
+    TableColumn(title="GiB each", right=True, leaves=5),
+    TableColumn(title="batch 1m", right=True, leaves=1),
+    TableColumn(title="5m", right=True, leaves=8),
+    TableColumn(title="1h", right=True, leaves=9),
+    TableColumn(title="windows/s", right=True),
+    TableColumn(title="chunks", right=True, leaves=6),
+    TableColumn(title="figures", leaves=7),
+)
 LARGE = chunk_models()[0]  # the model of the column "chunks"
 
 
@@ -44,27 +48,27 @@ def run(arguments: argparse.Namespace) -> int:
         here = choose("", min(gpus, key=lambda gpu: gpu.free_gib) if gpus else None)
     except UsageError:
         if not arguments.json:
-            say(*_lines(known, holds=""))
+            show(_view(known, holds=""))
         raise
     listed = {**known, here.profile.name: here.profile}  # an unknown chip, or a share of one, has a row of its own
     if arguments.json:
         say_json(_document(here, gpus, list(listed.values())))
         return 0
-    say(*_lines(listed, holds=here.profile.name))
+    show(_view(listed, holds=here.profile.name))
     say(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
     say(f"yours: {_state(user_file())}    measured: {_state(file_here())}")
     return 0
 
 
-def _lines(listed: dict[str, GpuProfile], *, holds: str) -> list[str]:
+def _view(listed: dict[str, GpuProfile], *, holds: str) -> RenderableType:
     large = MODELS[LARGE]()
     rows = [_row(profile, figures(profile), holds=name == holds) for name, profile in listed.items()]
-    return [
-        *table([HEADER, *rows], right=(2, 5, 6, 7, 8, 9, 10, 11, 12)),
+    return lines(
+        FittedTable(COLUMNS, rows),
         f"models: {REFERENCE.model.words} on 7 years of 1m bars that a GPU trains at a time; batch: the largest then",
         f"chunks: of {large.bars_out:,} bars of a {large.words} in one slice, activations kept; always the formula's",
         "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory formula's, until measured",
-    ]
+    )
 
 
 def _row(profile: GpuProfile, figures: dict[str, Figure], *, holds: bool) -> list[str]:

@@ -1,46 +1,35 @@
-"""The receipt as text: models, time, dollars, deadline, and the end of every instance."""
+"""The receipt as people read it: outcome, time by phase, dollars, machine and its proof, models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from trainer.artifacts.metrics import cells, titles
-from trainer.cli.output import duration, money, table
+from rich.console import RenderableType
+from rich.text import Text
+
+from trainer.artifacts.metrics import beats_baselines, cells, headline_column, titles
+from trainer.cli.output import bars_are, counted, duration, money
+from trainer.cli.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, TableColumn, lines, styled
 from trainer.runs.deadline import CAUSES
 
+MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
+FAILED_MARK = ("✗", BAD)
+BETTER = "✓"
+WHAT_BETTER_MEANS = f"{BETTER} better than every baseline on the test span, beyond chance (95 % interval of its gain)"
+MACHINE = (
+    TableColumn(title="instance"),
+    TableColumn(title="type", leaves=1),
+    TableColumn(title="market", leaves=2),
+    TableColumn(title="zone", leaves=3),
+    TableColumn(title="end"),
+    TableColumn(title="proof", wraps=True),
+)
 
-def receipt_lines(receipt: dict[str, Any]) -> list[str]:
-    """Return a receipt as lines of text."""
-    seconds, dollars, data = receipt["seconds"], receipt["dollars"], receipt["data"]
-    lines = [f"run        {receipt['run_id']}", f"state      {receipt['state']} (exit code {receipt['exit_code']})"]
-    if error := receipt.get("error"):
-        why = f" ({error['why']})" if error.get("why") else ""
-        lines.append(f"because    {error['what']}{why}. {error.get('do', '')}".rstrip())
-    phases = "  ".join(f"{phase} {duration(value)}" for phase, value in seconds.items() if phase != "total")
-    lines.append(f"time       {duration(seconds['total'])}: {phases}")
-    spent = f"{money(dollars['spent_low'])} to {money(dollars['spent_high'])}"
-    lines.append(f"dollars    {spent} spent, {money(dollars['estimated'])} estimated")
-    if "deadline_cause" in receipt:  # format 1 had the run's deadline only, which need not be the one that held
-        lines.append(f"deadline   {receipt['deadline']}, {set_by(receipt)}")
-    if data:
-        kind = "SYNTHETIC" if data.get("synthetic") else "real"
-        lines.append(f"data       {data.get('bars', 0):,} bars used ({kind}), {data.get('holes', 0):,} holes")
-    for instance in receipt["instances"]:
-        lines.append(
-            f"instance   {instance['instance_id']} {instance['instance_type']} {instance['market'].replace('_', '-')} "
-            f"{instance['availability_zone']}: {instance['state']} ({instance['proof'] or 'no proof'})"
-        )
-    lines += _models(receipt["models"])
-    for failure in receipt["failed"]:
-        lines.append(f"failed     {failure['piece']}: {failure['reason']}")
-    if receipt.get("retries"):
-        lines.append(f"retries    {receipt['retries']}")
-    if receipt.get("log_tail"):
-        first, *more = receipt["log_tail"].splitlines()
-        lines += [f"its log    {first}", *(f"           {line}" for line in more)]
-    if receipt.get("note"):
-        lines.append(f"note       {receipt['note']}")
-    return lines
+
+def receipt_view(receipt: dict[str, Any]) -> RenderableType:
+    """Return a receipt as labelled blocks."""
+    return lines("", Blocks(_entries(receipt)))
 
 
 def set_by(item: dict[str, Any]) -> str:
@@ -48,17 +37,112 @@ def set_by(item: dict[str, Any]) -> str:
     return f"set by {CAUSES.get(item['deadline_cause'], item['deadline_cause'])}"
 
 
-def _models(models: list[dict[str, Any]]) -> list[str]:
-    if not models:
-        return ["models     none"]
-    first = models[0].get("metrics") or {}  # a run trains one target
-    rows = [["piece", "model", *titles(first), "version", "sha256"]]
-    rows += [[str(model["piece"]), *_model_row(model, columns=len(titles(first)))] for model in models]
-    lines = table(rows)
-    return [f"models     {lines[0]}", *(f"           {line}" for line in lines[1:])]
+def _entries(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    yield from _outcome(receipt)
+    yield "", ""
+    yield from _time(receipt)
+    yield "", ""
+    yield from _dollars(receipt)
+    yield "", ""
+    yield "machine", _machines(receipt["instances"]) if receipt["instances"] else "none was started"
+    yield "", ""
+    yield from _models(receipt)
+    if receipt.get("log_tail"):
+        yield "", ""
+        yield "its log", lines(*receipt["log_tail"].splitlines())
+    if receipt.get("note"):
+        yield "", ""
+        yield "note", styled(receipt["note"], "dim")
 
 
-def _model_row(model: dict[str, Any], *, columns: int) -> list[str]:
-    scores = cells(model.get("metrics") or {}) or ["-"] * columns
+def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    mark, style = MARKS.get(receipt["state"], FAILED_MARK)
+    made, failed = len(receipt["models"]), len(receipt["failed"])
+    models = counted(made, "model") if not failed else f"{made} of {counted(made + failed, 'model')}"
+    yield (
+        "outcome",
+        Inline([styled(f"{mark} {receipt['state']}", f"{STRONG} {style}"), models, f"exit code {receipt['exit_code']}"]),
+    )
+    if error := receipt.get("error"):
+        why = f" ({error['why']})" if error.get("why") else ""
+        yield "because", f"{error['what']}{why}."
+        if error.get("do"):
+            yield "", error["do"]
+    yield "run", receipt["run_id"]
+    if data := receipt["data"]:
+        bars = f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})" if data.get("bars") else "none was read"
+        yield "data", Inline([bars, counted(data.get("holes", 0), "hole") if data.get("bars") else ""])
+
+
+def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    seconds = receipt["seconds"]
+    yield "time", f"{duration(seconds['total'])} in all"
+    yield "", Inline(f"{phase} {duration(value)}" for phase, value in seconds.items() if phase != "total")
+    if "deadline_cause" in receipt:  # format 1 had the run's deadline only, which need not be the one that held
+        yield "deadline", f"{receipt['deadline']}, {set_by(receipt)}"
+
+
+def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    dollars = receipt["dollars"]
+    yield "dollars", Inline([f"spent {spent(dollars)}", f"estimated {money(dollars['estimated'])}"])
+    prices = {
+        f"{item['instance_type']} {item['market'].replace('_', '-')}: {money(item['price_usd_per_hour'])} an hour": None
+        for item in receipt["instances"]
+        if item.get("price_usd_per_hour") is not None
+    }
+    for price in prices:
+        yield "", price
+
+
+def spent(dollars: dict[str, float]) -> str:
+    """Return what a run cost: its low and high bound, once where they read the same."""
+    low, high = money(dollars["spent_low"]), money(dollars["spent_high"])
+    return low if low == high else f"{low} to {high}"
+
+
+def _machines(instances: list[dict[str, Any]]) -> FittedTable:
+    return FittedTable(MACHINE, map(_machine, instances))
+
+
+def _machine(instance: dict[str, Any]) -> list[Cell]:
+    proof, market = instance["proof"], instance["market"].replace("_", "-")
+    mark, style = MARKS["done"] if proof else FAILED_MARK
+    end = Text.assemble((f"{mark} ", style), styled(instance["state"], ""))
+    return [instance["instance_id"], instance["instance_type"], market, instance["availability_zone"], end, proof or "none"]
+
+
+def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    models = sorted(receipt["models"], key=_piece)
+    yield "models", _model_table(models) if models else "none"
+    if any(beats_baselines(model.get("metrics") or {}) is not None for model in models):
+        yield "", styled(WHAT_BETTER_MEANS, "dim")
+    for failure in sorted(receipt["failed"], key=_piece):
+        yield "", Text.assemble((f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", ""))
+    if receipt.get("retries"):
+        yield "", f"{counted(receipt['retries'], 'model was', 'models were')} tried again"
+
+
+def _model_table(models: list[dict[str, Any]]) -> FittedTable:
+    metrics = models[0].get("metrics") or {}  # a run trains one target
+    names, first = titles(metrics), headline_column(metrics)
+    # The headline stays longest, hashes leave first.
+    scores = [TableColumn(title=title, leaves=0 if place == first else place + 1) for place, title in enumerate(names)]
+    ids = [TableColumn(title=title, leaves=len(names) + place) for place, title in enumerate(("model", "version", "sha256"), 1)]
+    columns = [TableColumn(title=""), TableColumn(title="symbol" if _of_symbols(models) else "piece"), *scores, *ids]
+    return FittedTable(columns, [_model_row(model, scores=len(names)) for model in models])
+
+
+def _model_row(model: dict[str, Any], *, scores: int) -> list[Cell]:
+    metrics = model.get("metrics") or {}
+    mark = styled(BETTER, GOOD) if beats_baselines(metrics) else ""
     kind = "-".join(filter(None, (str(model["family"]), str(model.get("target") or ""))))
-    return [kind, *scores, str(model["version_id"])[:8], str(model["sha256"])[:12]]
+    values = cells(metrics) if len(titles(metrics)) == scores else ["-"] * scores
+    return [mark, str(model["piece"]), *values, kind, str(model["version_id"])[:8], str(model["sha256"])[:12]]
+
+
+def _of_symbols(models: list[dict[str, Any]]) -> bool:
+    return all(model["series"] == [model["piece"]] for model in models if "series" in model)
+
+
+def _piece(entry: dict[str, Any]) -> str:
+    return str(entry["piece"])

@@ -6,8 +6,10 @@ import argparse
 from typing import Any
 
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, duration, money, say, say_json, table, warn
-from trainer.cli.receipt_view import receipt_lines
+from trainer.cli.output import bars_are, duration, say, say_json, warn
+from trainer.cli.receipt_view import receipt_view, spent
+from trainer.cli.table import FittedTable, TableColumn
+from trainer.cli.terminal import show
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run, settle_unwatched
 from trainer.errors import UsageError
@@ -16,7 +18,18 @@ from trainer.runs.store import run_ids
 from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 from trainer.stack import read_stack
 
-HEADER = ["run", "state", "exit", "models", "failed", "bars", "time", "spent", "instance"]
+COLUMNS = (
+    TableColumn(title="run"),
+    TableColumn(title="state"),
+    TableColumn(title="exit code", right=True, leaves=5),
+    TableColumn(title="models", right=True),
+    TableColumn(title="failed", right=True, leaves=3),
+    TableColumn(title="bars", leaves=4),
+    TableColumn(title="time", right=True, leaves=1),
+    TableColumn(title="spent", leaves=2),
+    TableColumn(title="instance", leaves=7),
+    TableColumn(title="its end", leaves=6),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             if receipt is None:
                 do = f"mayfly status {arguments.run} shows its progress."
                 raise UsageError(f"run {arguments.run} has no receipt yet", why="it has not ended", do=do)
-            say_json(receipt) if arguments.json else say(*receipt_lines(receipt))
+            say_json(receipt) if arguments.json else show(receipt_view(receipt))
             return 0
         problems = settle_unwatched(access, outputs, every=True).problems
         receipts: list[Receipt] = []
@@ -44,13 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        say(*table([HEADER, *map(_row, receipts)], right=(2, 3, 4))) if receipts else say("no receipts yet")
+        show(FittedTable(COLUMNS, map(_row, receipts))) if receipts else say("no receipts yet")
     return 0
 
 
 def _row(receipt: dict[str, Any]) -> list[str]:
     instance = receipt["instances"][-1] if receipt["instances"] else None
-    dollars = receipt["dollars"]
     return [
         receipt["run_id"],
         receipt["state"],
@@ -59,6 +71,7 @@ def _row(receipt: dict[str, Any]) -> list[str]:
         str(len(receipt["failed"])),
         bars_are(receipt["data"].get("synthetic")),
         duration(receipt["seconds"]["total"]),
-        f"{money(dollars['spent_low'])} to {money(dollars['spent_high'])}",
-        f"{instance['instance_id']} {instance['state']}" if instance else "-",
+        spent(receipt["dollars"]),
+        instance["instance_id"] if instance else "-",
+        instance["state"] if instance else "-",
     ]

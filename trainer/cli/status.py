@@ -6,9 +6,14 @@ import argparse
 from datetime import datetime
 from typing import Any
 
+from rich.console import RenderableType
+
 from trainer.cli.connect import connected
-from trainer.cli.output import duration, money, say, say_json, table, warn
-from trainer.cli.receipt_view import receipt_lines, set_by
+from trainer.cli.output import counted, duration, money, say, say_json, warn
+from trainer.cli.progress_view import share_done
+from trainer.cli.receipt_view import receipt_view, set_by
+from trainer.cli.table import BAD, Blocks, FittedTable, Inline, TableColumn, styled
+from trainer.cli.terminal import show
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
@@ -19,7 +24,25 @@ from trainer.stack import read_stack
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
 SHOWN_ENDED = 5  # how many runs that had ended are shown beside the open ones
-HEADER = ["run", "state", "instance", "type", "zone", "market", "phase", "steps", "spent", "deadline in"]
+COLUMNS = (
+    TableColumn(title="run"),
+    TableColumn(title="state"),
+    TableColumn(title="phase", leaves=2),
+    TableColumn(title="done", right=True, leaves=1),
+    TableColumn(title="spent", right=True, leaves=3),
+    TableColumn(title="ends within", right=True, leaves=4),
+    TableColumn(title="instance", leaves=6),
+    TableColumn(title="type", leaves=5),
+    TableColumn(title="zone", leaves=8),
+    TableColumn(title="market", leaves=7),
+)
+PIECES = (
+    TableColumn(title="model"),
+    TableColumn(title="state"),
+    TableColumn(title="epoch", right=True),
+    TableColumn(title="step", right=True, leaves=1),
+    TableColumn(title="loss", right=True),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,12 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"runs": shown})
     elif arguments.run:
-        say(*_lines(shown[0]))
+        show(_detail(shown[0]))
     elif shown:
         for item in shown:
             if item["state"] == UNREADABLE:
                 warn(f"warning: {item['message']}")
-        say(*table([HEADER, *(_row(item) for item in shown)]))
+        show(FittedTable(COLUMNS, map(_row, shown)))
     else:
         say("no runs yet")
     return 0
@@ -136,38 +159,54 @@ def _row(item: dict[str, Any]) -> list[str]:
     return [
         item["run_id"],
         item["state"],
+        item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
+        _done(item),
+        money(item["spent_usd"]),
+        "-" if left is None else duration(left) if left > 0 else "past",
         str(instance.get("instance_id", "-")),
         str(instance.get("instance_type", "-")),
         str(instance.get("availability_zone", "-")),
         str(instance.get("market", "-")).replace("_", "-"),
-        item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
-        _steps(item),
-        money(item["spent_usd"]),
-        "-" if left is None else duration(left) if left > 0 else "past",
     ]
 
 
-def _steps(item: dict[str, Any]) -> str:
-    """Return how far the models are together: steps of all epochs while they train, else models done."""
+def _done(item: dict[str, Any]) -> str:
+    """Return how far the models are together: the share of all steps while they train, else models done."""
     pieces = [values for values in item["pieces"].values() if values.get("steps") and values.get("epochs")]
     if not pieces:
-        return f"{item['models_done']}/{item['models_total']} models" if item["models_total"] else "-"
-    done = sum(max(0, values.get("epoch", 1) - 1) * values["steps"] + values.get("step", 0) for values in pieces)
-    return f"{done}/{sum(values['epochs'] * values['steps'] for values in pieces)}"
+        return f"{item['models_done']}/{counted(item['models_total'], 'model')}" if item["models_total"] else "-"
+    return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
 
 
-def _lines(item: dict[str, Any]) -> list[str]:
+def _detail(item: dict[str, Any]) -> RenderableType:
     """Return one run in detail: its receipt if it ended, else where it is."""
     if item["receipt"] is not None:
-        return receipt_lines(item["receipt"])
-    lines = table([HEADER, _row(item)])
-    for piece, values in sorted(item["pieces"].items()):
-        loss = values.get("loss")
-        shown = f"loss {loss:.4f}" if isinstance(loss, (int, float)) else ""
-        epochs = f"epoch {values.get('epoch', 0)}/{values.get('epochs', 0)}"
-        lines.append(
-            f"  {piece:12} {values.get('state', ''):9} {epochs} step {values.get('step', 0)}/{values.get('steps', 0)} {shown}"
-        )
-    lines += [line for line in (item["message"], item["warning"]) if line]
-    lines.append(f"it ends by {from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC at the latest, {set_by(item)}")
-    return lines
+        return receipt_view(item["receipt"])
+    instance = item["instances"][-1] if item["instances"] else None
+    entries: list[tuple[str, RenderableType]] = [
+        ("run", item["run_id"]),
+        ("state", Inline([item["state"], item["phase"], _done(item), duration(item["elapsed_seconds"])])),
+        ("dollars", f"{money(item['spent_usd'])} so far"),
+        ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC at the latest, {set_by(item)}"),
+    ]
+    if instance:
+        names = ("instance_id", "instance_type", "market", "availability_zone", "state")
+        entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in names)))
+    if item["pieces"]:
+        entries += [
+            ("", ""),
+            ("models", FittedTable(PIECES, (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"])))),
+        ]
+    notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
+    return Blocks([*entries, *(("note", note) for note in notes)])
+
+
+def _piece(name: str, values: dict[str, Any]) -> list[str]:
+    loss, epochs = values.get("loss"), values.get("epochs")
+    return [
+        name,
+        values.get("state", ""),
+        f"{values.get('epoch', 0)}/{epochs}" if epochs else "-",
+        f"{values.get('step', 0):,}/{values['steps']:,}" if values.get("steps") else "-",
+        f"{loss:.4f}" if isinstance(loss, (int, float)) else "-",
+    ]

@@ -9,7 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+
 from trainer.cli.output import duration, say, say_json, warn
+from trainer.cli.table import FittedTable, TableColumn, lines
+from trainer.cli.terminal import show
 from trainer.errors import UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 
@@ -45,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         report = {"profile": choice.profile.name, "why": choice.why, "timings": [asdict(timing) for timing in timings]}
         say_json({**report, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
         return 0
-    say(*_lines(job, choice, timings), f"kept in {file}: this machine's next runs of this shape take the first")
+    show(_view(job, choice, timings))
+    say(f"kept in {file}: this machine's next runs of this shape take the first")
     return 0
 
 
@@ -81,21 +86,34 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     return seconds, limit, f"{why}; for {run}"
 
 
-def _lines(job: Job, choice: Choice, timings: Sequence[Timing]) -> list[str]:
-    """Return the table for people, with the sentence that says how to read it."""
+def _view(job: Job, choice: Choice, timings: Sequence[Timing]) -> RenderableType:
+    """Return the candidates as a table, with the sentence that says how to read it."""
     unit, batch = job.model.reads, job.train.batch
     steps = f"of {batch} {unit}" if batch else "of batches that differ"
     reading = f"Most {unit} a second wins; it/s are {steps} and mislead."
-    return [f"{choice.profile.name}: {choice.why}. {reading}", *(_line(timing, unit) for timing in timings)]
+    columns = (
+        TableColumn(title="batch", right=True),
+        TableColumn(title="strategy"),
+        TableColumn(title="pack", right=True),
+        TableColumn(title="slice", right=True, leaves=2),
+        TableColumn(title="checkpointing", leaves=3),
+        TableColumn(title=f"{unit}/s", right=True),
+        TableColumn(title="it/s", right=True, leaves=1),
+        TableColumn(title="GiB a model", right=True, leaves=4),
+        TableColumn(title="excluded", wraps=True),
+    )
+    return lines(f"{choice.profile.name}: {choice.why}. {reading}", FittedTable(columns, map(_row, timings)))
 
 
-def _line(timing: Timing, unit: str) -> str:
-    option = timing.candidate
-    batch = f"batch {option.batch:6,}  " if option.batch else ""
-    again = "  checkpointing" if option.activation_checkpointing else ""
-    name = f"{batch}{option.strategy:8} pack {option.pack:3}  slices of {option.micro_batch:5}{again}"
-    if timing.excluded:
-        return f"{name}  excluded: {timing.excluded}"
-    memory = f"  {timing.memory_per_model_gib:.2f} GiB a model" if timing.memory_per_model_gib else ""
-    speed = f"{timing.windows_per_second:10,.0f}" if timing.windows_per_second >= 100 else f"{timing.windows_per_second:10,.2f}"
-    return f"{name}  {speed} {unit}/s  {timing.steps_per_second:8.1f} it/s{memory}"
+def _row(timing: Timing) -> list[str]:
+    option, rate, memory = timing.candidate, timing.windows_per_second, timing.memory_per_model_gib
+    speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}"
+    return [
+        f"{option.batch:,}" if option.batch else "",
+        option.strategy,
+        str(option.pack),
+        str(option.micro_batch),
+        "on" if option.activation_checkpointing else "",
+        *(("-", "-", "") if timing.excluded else (speed, f"{timing.steps_per_second:,.1f}", f"{memory:.2f}" if memory else "")),
+        str(timing.excluded or ""),
+    ]

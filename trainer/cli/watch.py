@@ -1,14 +1,17 @@
-"""Messages while a run goes on: a line for each phase, and training progress in between, with time and dollars so far."""
+"""Messages while a run goes on: phases as they end, and below them the one at work, with time and dollars so far."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+import time
+from collections.abc import Callable
 
-from trainer.cli.output import BOLD, RED, Console, duration, mayfly, money
+from trainer.cli.output import duration, money
+from trainer.cli.progress_view import models_line, phase_line, picture
+from trainer.cli.table import BAD, GOOD, STRONG
+from trainer.cli.terminal import Console
 from trainer.control.progress import RunProgress
-from trainer.control.stop import StopSignal
+from trainer.control.stop import StopSignal, Wish
+from trainer.runs.record import InstanceSeen
 
 PHASES = {
     "capacity": "looking for capacity",
@@ -18,28 +21,69 @@ PHASES = {
     "upload": "uploading the last models",
     "terminate": "ending: waiting to see the machine gone",
 }
+ORDER = ("preflight", *PHASES)
 
 
 class Watch:
-    """Renders progress. One for each run; `on_event` is what `control.drive` calls."""
+    """Shows a run. One for each; `on_event` is what `control.drive` calls.
 
-    def __init__(self, console: Console, stop: StopSignal, *, where: str) -> None:
-        """`where` is what the user adds to the next commands: " --rehearse", or nothing."""
-        self._console, self._stop, self._where = console, stop, where
+    On a terminal a phase that has ended is a line with its seconds, and the one at work is drawn. Elsewhere an event is a line.
+    """
+
+    def __init__(self, console: Console, stop: StopSignal, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._stop, self._clock = console, stop, clock
         self._phase = ""
+        self._settled: set[str] = set()
         self._instances: set[str] = set()
-        self._presses = 0
         self._ended: set[str] = set()
         self._printed: set[str] = set()
+        self._wish = stop.wish
 
     def on_event(self, progress: RunProgress) -> None:
-        """Print the changes since the last look, and update the live line."""
-        self._report_presses(progress)
-        for seen in progress.instances:
-            if seen.instance_id not in self._instances:
-                self._instances.add(seen.instance_id)
-                market = seen.market.replace("_", "-")
-                self._line(progress, f"{seen.instance_id}: {seen.instance_type}, {market}, {seen.availability_zone}")
+        """Print the changes since the last look, and draw the rest anew."""
+        self._report_wish(progress)
+        if self._console.live:
+            self._settle(progress)
+        else:
+            self._report(progress)
+        for text, style in ((progress.warning, BAD), (progress.last_error, "")):
+            if text and text not in self._printed:
+                self._printed.add(text)
+                self._console.line(f"{'WARNING: ' if style else 'AWS: '}{text}", style)
+        if self._console.live:
+            self._draw(progress)
+        elif progress.phase == "train" and progress.pieces:
+            self._console.update(f"{_clock(progress)}  training  {models_line(progress)}")
+        else:
+            self._console.update(
+                f"{_clock(progress)}  {PHASES.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
+            )
+
+    def _settle(self, progress: RunProgress) -> None:
+        """Print the phases that have ended since the last look, and the models that failed."""
+        before = ORDER[: ORDER.index(progress.phase)] if progress.phase in ORDER else ()
+        over = [*before, *(["terminate"] if progress.state == "closed" else [])]
+        for phase in over:
+            if phase not in self._settled and progress.seconds.get(phase):
+                details = [_machine(seen) for seen in self._new_instances(progress)] if phase == "capacity" else []
+                self._console.show(phase_line("✓", GOOD, phase, progress.seconds[phase], ", ".join(details)))
+                self._settled.add(phase)
+        for name, piece in progress.pieces.items():
+            if piece.get("state") == "failed" and name not in self._ended:
+                self._ended.add(name)
+                self._console.line(f"    ✗ {name} failed", BAD)
+
+    def _draw(self, progress: RunProgress) -> None:
+        since, begun = self._clock(), progress.seconds.get(progress.phase, 0.0)
+        if progress.state == "closed":
+            self._console.close()
+        else:
+            self._console.draw(lambda: picture(progress, seconds=begun + self._clock() - since, hint=self._hint(progress)))
+
+    def _report(self, progress: RunProgress) -> None:
+        """Print a line for each event since the last look."""
+        for seen in self._new_instances(progress):
+            self._line(progress, _machine(seen))
         for name, piece in progress.pieces.items():
             if piece.get("state") in ("done", "failed") and name not in self._ended:
                 self._ended.add(name)
@@ -47,55 +91,35 @@ class Watch:
         if progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, PHASES.get(progress.phase, progress.phase))
-            if progress.phase == "train":
-                self._explain_leaving(progress)
-        for text, style in ((progress.warning, RED), (progress.last_error, "")):
-            if text and text not in self._printed:
-                self._printed.add(text)
-                self._console.line(f"{'WARNING: ' if style else 'AWS: '}{text}", style)
-        self._console.update(f"{_clock(progress)}  {_doing(progress)}")
 
-    def _report_presses(self, progress: RunProgress) -> None:
-        if self._stop.presses > self._presses and self._presses == 0:
-            self._console.line("Ctrl-C: ending the run; finished models are uploaded, then the machine is terminated.", BOLD)
-            self._console.line(f"Press it again to leave at once; the deadline stands, {_utc(progress.deadline.at)}.")
-        self._presses = self._stop.presses
+    def _new_instances(self, progress: RunProgress) -> list[InstanceSeen]:
+        new = [seen for seen in progress.instances if seen.instance_id not in self._instances]
+        self._instances |= {seen.instance_id for seen in new}
+        return new
 
-    def _explain_leaving(self, progress: RunProgress) -> None:
-        self._console.line(
-            f"Ctrl-C ends the run. To leave without stopping it, close this terminal: it goes on, and ends by "
-            f"{_utc(progress.deadline.at)} at the latest; {mayfly()} status {progress.run_id}{self._where} shows its progress."
-        )
+    def _report_wish(self, progress: RunProgress) -> None:
+        """Print what the user wished, once, where the run did not do it yet."""
+        if self._stop.wish is self._wish:
+            return
+        self._wish = self._stop.wish
+        if self._wish is Wish.END:
+            self._console.line("Ending the run: finished models are uploaded, then the machine is terminated.", STRONG)
+        if self._wish is Wish.LEAVE and not progress.instances:
+            self._console.line("Leaving the run as soon as its machine is started.", STRONG)
+
+    def _hint(self, progress: RunProgress) -> str:
+        """Return what Ctrl-C does now, where somebody at a terminal may press it, and when the run ends at the latest."""
+        if progress.state == "ending" or self._stop.wish is not Wish.GO_ON:
+            return f"ends by {progress.deadline.at:%H:%M} UTC at the latest"
+        return "Ctrl-C: end or leave" if self._stop.asks else "Ctrl-C: end"
 
     def _line(self, progress: RunProgress, text: str) -> None:
         self._console.line(f"{_clock(progress)}  {text}")
 
 
+def _machine(seen: InstanceSeen) -> str:
+    return f"{seen.instance_id}  {seen.instance_type}  {seen.market.replace('_', '-')}  {seen.availability_zone}"
+
+
 def _clock(progress: RunProgress) -> str:
     return f"[{duration(progress.elapsed_seconds):>6} {money(progress.spent_usd):>7}]"
-
-
-def _doing(progress: RunProgress) -> str:
-    """Return the run's progress, in one line."""
-    if progress.phase != "train" or not progress.pieces:
-        return f"{PHASES.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
-    parts = [f"{progress.models_done}/{progress.models_total or len(progress.pieces)} models"]
-    if progress.rate:
-        parts.append(
-            f"{progress.rate:,.0f} {progress.unit}/s" if progress.rate >= 10 else f"{progress.rate:.1f} {progress.unit}/s"
-        )
-    parts += [
-        _piece(name, seen) for name, seen in progress.pieces.items() if seen.get("state") == "training" and seen.get("epochs")
-    ]
-    return "training  " + "  ".join(parts)
-
-
-def _piece(name: str, seen: Mapping[str, Any]) -> str:
-    steps = seen.get("steps") or 0
-    share = f" {100 * (seen.get('step') or 0) // steps}%" if steps else ""
-    loss = seen.get("loss")
-    return f"{name} {seen.get('epoch', 0)}/{seen.get('epochs', 0)}{share}" + (f" {loss:.4f}" if isinstance(loss, float) else "")
-
-
-def _utc(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

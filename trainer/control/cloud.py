@@ -41,6 +41,8 @@ class Cloud(Protocol):
 
     def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]: ...
 
+    def run_of(self, *, instance_id: str) -> str | None: ...
+
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None: ...
 
     def console_output(self, *, instance_id: str) -> str: ...
@@ -87,6 +89,23 @@ class AwsCloud:
         self._read_clock(pages)
         described = [item for page in pages for group in page["Reservations"] for item in group["Instances"]]
         return tuple(sorted(map(_instance, described), key=lambda instance: (instance.launched_at, instance.instance_id)))
+
+    def run_of(self, *, instance_id: str) -> str | None:
+        """Return the run that an instance of this stack belongs to; None for a foreign one, and one that is gone."""
+        try:
+            answer = self._ec2.describe_instances(InstanceIds=[instance_id])
+        except (BotoCoreError, ClientError) as error:
+            if error_code(error) in NO_INSTANCE:
+                return None
+            raise aws_error(error, f"cannot describe {instance_id}") from error
+        tags = {
+            tag["Key"]: tag["Value"]
+            for group in answer["Reservations"]
+            for instance in group["Instances"]
+            for tag in instance.get("Tags", ())
+        }
+        own = (tags.get("project"), tags.get("stack")) == (self._outputs.project, self._outputs.stack)
+        return tags.get("run_id") if own else None
 
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None:
         """Terminate instances one by one: one bad id in a list would fail the whole call. Not found counts as done."""

@@ -11,7 +11,7 @@ from trainer.errors import Stopped, TerminationUnconfirmed, TrainerError
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
 from trainer.runs.observation import Observation
-from trainer.runs.receipt import Receipt, make_receipt, spent
+from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
 
 LOUD_AFTER = timedelta(minutes=2)  # without proof that the instance ends; GPU machines do take minutes to shut down
@@ -49,6 +49,7 @@ class RunProgress:
     unit: str = "windows"
     message: str = ""  # the node's own, or the reason for waiting
     last_error: str = ""  # the last AWS error, while it lasts
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of each of the receipt's phases so far
     warning: str = ""  # an instance can't be seen to end: print it loudly
 
 
@@ -62,13 +63,14 @@ def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
     return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look, now).as_dict())
 
 
-def detached(look: Step, now: datetime) -> TrainerError:
-    """Return the error of a command that leaves a run to its deadline."""
+def abandoned(look: Step, now: datetime, *, requested: bool) -> TrainerError:
+    """Return the error of a command that waits for a run's end no longer. `requested`: its end is stored in the record."""
     record = look.record
     if record.state == "ending" and now > (record.ending_at or now) + LOUD_AFTER:
         return _unconfirmed(look, now)
+    stop = "its end is requested" if requested else "its end could not be requested"
     return Stopped(
-        f"detached from {record.run_id}; its deadline stands: everything of it ends by {iso(record.effective_deadline.at)}",
+        f"not waiting for {record.run_id}: {stop}, and everything of it ends by {iso(record.effective_deadline.at)}",
         do=f"{_status_command(record)} shows its progress.",
     )
 
@@ -85,6 +87,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         phase=phase_of(record, observed),
         elapsed_seconds=((record.closed_at or now) - record.preflight_at).total_seconds(),
         spent_usd=spent(record, observed, now)[1],
+        seconds=seconds(record, observed, now),
         deadline=record.effective_deadline,
         instances=record.instances,
         pieces=heartbeat.progress if heartbeat else {},

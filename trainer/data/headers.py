@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.data.bounds import UNREADABLE, check_footer, first_line, text_stream
-from trainer.data.settings import SUFFIXES
+from trainer.data.settings import SUFFIXES, check_path
 from trainer.data.timeframes import parse_name
 from trainer.errors import DataError, nearest
 from trainer.symbols import file_flaw
@@ -85,14 +85,13 @@ class CandleHeader:
 
 def candle_files(path: Path) -> list[Path]:
     """List the candle files of a folder, or the one file that `path` is. Raises DataError for none, or one of a bad name."""
+    check_path(str(path))
     if path.is_file():
         if not path.name.lower().endswith(SUFFIXES):
             raise DataError(
                 f"{path} is no candle file", why=f"it does not end in {', '.join(SUFFIXES)}", do="Convert it to parquet or CSV."
             )
         return [_named(path)]
-    if not path.is_dir():
-        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
     files = [
         _named(item)
         for item in sorted(path.iterdir())

@@ -24,6 +24,10 @@ from trainer.errors import DataError, nearest
 ARRAY = ".npy"
 
 
+class OtherTimeframe(DataError):
+    """The candles have other timeframes than the one asked for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileRead:
     """A file that was read: the symbols taken from it with their bars, and all that it holds, taken or not.
@@ -275,9 +279,9 @@ def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str
     return tuple(sorted(known - set(exclude)))
 
 
-def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> DataError:
+def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTimeframe:
     listed = sorted({frame for frame in frames if frame})
-    return DataError(
+    return OtherTimeframe(
         f"{path} holds no candles of timeframe {chosen}",
         why=f"it holds {', '.join(listed)}",
         do=f"Choose --timeframe {listed[0]}.",

@@ -117,6 +117,7 @@ class EmbeddedAccount:
     invocations: list[threading.Thread] = field(default_factory=list)  # asynchronous ones under way
     redeliveries: list[Redelivery] = field(default_factory=list)  # of schedules whose target could not be called
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
+    instance_states: dict[str, str] = field(default_factory=dict)  # by id, as the event bus was told
     calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
     world: World = field(init=False)
 

@@ -124,12 +124,12 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
 def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
     """Ask for what comes to be: the instance and its parts, with the tags that they are to have."""
     tags = {one["ResourceType"]: one for one in request["TagSpecifications"]}
-    asked = [
-        Authorization(
-            action=action, resource=_arn(cloud, call, f"{kind}/*"), context=_request_tags([tags[kind]] if kind in tags else [])
-        )
-        for kind in _CREATED
-    ]
+    asked = []
+    for kind in _CREATED:
+        context = _request_tags([tags[kind]] if kind in tags else [])
+        if (kind, action) == ("instance", "ec2:RunInstances"):
+            context["ec2:instancetype"] = request["InstanceType"]
+        asked.append(Authorization(action=action, resource=_arn(cloud, call, f"{kind}/*"), context=context))
     if request.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
         asked.append(Authorization(action=action, resource=_arn(cloud, call, "spot-instances-request/*")))
     return asked

@@ -30,7 +30,7 @@ from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
 from trainer.rehearsal.applied_program import open_folder
 from trainer.rehearsal.asynchronous import AsyncInvocation, AsyncSettings, failure_record, next_try
 from trainer.rehearsal.authorization import demand
-from trainer.rehearsal.iam_policies import Authorization
+from trainer.rehearsal.iam_policies import Authorization, lets_service
 from trainer.rehearsal.identities import trusts
 from trainer.rehearsal.queues import send_as
 from trainer.rehearsal.wire import Answer, Call, collect
@@ -114,6 +114,15 @@ def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> threading
     now = cloud.clock.now()
     own = {"function_name": name, "payload": payload, "request_id": str(uuid.uuid4())}
     return _start(cloud, AsyncInvocation(**own, accepted_at=now, due_at=now))  # type: ignore[arg-type]
+
+
+def require_permission(cloud: EmbeddedAccount, name: str, service: str, source_arn: str) -> None:
+    """Raise AwsError unless a function's own policy lets an AWS service call it on behalf of `source_arn`."""
+    function_arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
+    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
+    asked = Authorization(action="lambda:InvokeFunction", resource=function_arn, context=context)
+    if not lets_service(str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"]), service, asked):
+        raise AwsError("AccessDeniedException", f"The policy of {name} does not let {source_arn} call it.", 403)
 
 
 def retry_due(cloud: EmbeddedAccount) -> None:

@@ -353,6 +353,27 @@ def _schedule(cloud: Resources, name: str, properties: Properties) -> Made:
     return schedule, {"arn": made["ScheduleArn"], "name": schedule}
 
 
+@makes("aws:lambda/permission:Permission")
+def _permission_to_call(cloud: Resources, name: str, properties: Properties) -> Made:
+    function = properties.pop("function")
+    cloud.send("lambda", "AddPermission", {**properties.rest(), "functionName": function, "statementId": name})
+    return name, {}
+
+
+@makes("aws:cloudwatch/eventRule:EventRule")
+def _event_rule(cloud: Resources, name: str, properties: Properties) -> Made:
+    rule = _name(properties, name)
+    made = cloud.send("events", "PutRule", {**properties.rest(), "name": rule})
+    return rule, {"arn": made["RuleArn"], "name": rule}
+
+
+@makes("aws:cloudwatch/eventTarget:EventTarget")
+def _event_target(cloud: Resources, name: str, properties: Properties) -> Made:
+    rule, arn = properties.pop("rule"), properties.pop("arn")
+    cloud.client("events").put_targets(Rule=rule, Targets=[{"Id": name, "Arn": arn}])
+    return f"{rule}-{name}", {}
+
+
 @makes("aws:ssm/parameter:Parameter")
 def _parameter(cloud: Resources, name: str, properties: Properties) -> Made:
     parameter = _name(properties, name)

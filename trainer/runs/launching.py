@@ -31,7 +31,7 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     """Return the next step of a run that has no instance yet."""
     launch = record.last_launch
     if not observed.may_start:
-        return (Wait(why="starting; the command that launched it goes on"),)
+        return (Wait(why="starting; its driver goes on"),)
     if launch is None:
         return (_intend(record, 0, now),)
     if launch.outcome == "intended":

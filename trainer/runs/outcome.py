@@ -127,7 +127,7 @@ def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch
     if record.stop_requested_at is not None:
         return _stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    if not observed.may_start and now > last_sign + LAUNCHER_SILENT:
+    if record.driver == "desk" and not observed.may_start and now > last_sign + LAUNCHER_SILENT:
         return _interrupted("the launcher ended before an instance was started", "")
     if launch is None and now > record.created_at + START_WITHIN:
         return _interrupted("the launcher slept before an instance was started", "")

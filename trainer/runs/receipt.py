@@ -49,7 +49,7 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "deadline": iso(record.effective_deadline.at),
         "deadline_cause": record.effective_deadline.cause,
         "closed_at": iso(record.closed_at) if record.closed_at else None,
-        "instances": [_instance(seen) for seen in record.instances],
+        "instances": [_instance(record, seen) for seen in record.instances],
         "models": models,
         "failed": _failed(record, observed, models, state),
         "retries": result.retries if result else 0,
@@ -92,13 +92,15 @@ def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     return [_model_in_bucket(record, model) for model in observed.models or ()]
 
 
-def seconds(record: RunRecord, observed: Observation) -> dict[str, float]:
+def seconds(record: RunRecord, observed: Observation, now: datetime | None = None) -> dict[str, float]:
     """Return the seconds of each phase and their total, to the millisecond; a phase that never began took none.
+
+    `now` ends the phase that a run is in; without it the run is one that has ended.
 
     A phase lasts until the next one that is known to have begun, so that the phases always sum to the total.
     """
     ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
-    finished = max(ends, default=None) or record.closed_at or record.ending_at or record.created_at
+    finished = max(ends, default=None) or record.closed_at or now or record.ending_at or record.created_at
     reported = _reported_phases(observed)
     attempt = record.attempt
     starts: dict[str, datetime | None] = {
@@ -169,12 +171,13 @@ def _reported_phases(observed: Observation) -> Mapping[str, datetime]:
     return observed.heartbeat.phases if observed.heartbeat else {}
 
 
-def _instance(seen: InstanceSeen) -> dict[str, Any]:
+def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
     return {
         "instance_id": seen.instance_id,
         "instance_type": seen.instance_type,
         "market": seen.market,
         "availability_zone": seen.availability_zone,
+        "price_usd_per_hour": _price(record, seen),
         "state": seen.state,
         "proof": seen.proof,
         "launched_at": iso(seen.launched_at),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws_errors import Meaning, meaning
 from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
@@ -24,11 +24,13 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
 from trainer.runs.pieces import RunPiece, job_setting
 
-# 4, before a run had pieces; 3, before a node's keys began with its id; 2, before jobs had tables: `job` was flat; 1: no vcpus.
-FORMAT = 5
-READABLE_FORMATS = (1, 2, 3, 4, 5)
+# 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before jobs had tables;
+# 1: no vcpus.
+FORMAT = 6
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6)
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
+Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
 LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
@@ -158,6 +160,7 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
+    driver: Driver = "desk"  # who starts it: the command at the desk, or the control function; everybody may settle it
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     state: State = "starting"
     outcome: Outcome | None = None
@@ -245,6 +248,23 @@ def record_from_json(text: str | bytes) -> RunRecord:
     assert isinstance(record, RunRecord)
     _check_sums(record)
     return record
+
+
+T = TypeVar("T")
+
+
+def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...]) -> T:
+    """Read another document of the control plane's, a frozen dataclass with a `format`, as strictly as a record.
+
+    Raises Unsound. Keys that it does not know are ignored.
+    """
+    values = read_object(body, most_bytes=most_bytes, name=name).values
+    if values.get("format") not in formats:
+        known = ", ".join(map(str, formats))
+        raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
+    value = _typed(values, cls, name)
+    assert isinstance(value, cls)
+    return value
 
 
 def _check_sums(record: RunRecord) -> None:

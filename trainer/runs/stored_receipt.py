@@ -77,6 +77,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
 def _instance(fields: Fields) -> dict[str, Any]:
     names = ("instance_id", "instance_type", "market", "availability_zone", "state")
     texts = {name: fields.text(name) for name in names}
+    fields.number("price_usd_per_hour", least=0)  # since 2026-11-22
     return {**fields.values, **texts, "proof": fields.text("proof", "")}
 
 

@@ -28,14 +28,14 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     before = objects_in(rehearsed)
     assert launch("--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--epochs", 2, "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mayfly: 2 models (lstm: BTC-USD, ETH-USD) on 6,000 1m SYNTHETIC bars, epochs: 2"
-    assert lines[1].startswith("#  instance      market     zones  GPUs")
-    assert lines[2].startswith("1  p3.8xlarge *  on-demand      5  4 x V100 16GB  12.24  ")
-    assert lines[2].endswith("retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle")
-    assert lines[3] == "list prices of us-east-1, 2026-07-20; times are an estimate, not measured: P50 (P90)"
-    assert lines[5].startswith(
-        "hard stop 35m00s after launch, set by the default of max_duration, at most $7.14 at the on-demand price"
-    )
+    assert lines[0] == "mayfly · rehearsal · 2 models: lstm → direction"
+    assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · 2 epochs"
+    assert lines[3].split() == ["instance", "market", "zones", "GPUs", "$/h", "est.", "time", "est.", "cost"]
+    assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
+    assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle"
+    assert lines[7].startswith("Prices: list prices of us-east-1, 2026-07-20. Times: an estimate, not measured")
+    assert lines[-2].startswith("Ends 35m after its launch at the latest ($7.14 at most, on demand), whatever happens here")
+    assert lines[-2].endswith("set by the default of max_duration.")
     assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
     assert objects_in(rehearsed) == before
 
@@ -69,14 +69,15 @@ def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, cap
 def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--max-duration", "2h", "--epochs", 1, "--dry-run"]
     assert launch(*words, "--budget", "12.24") == 0
-    assert "hard stop 1h00m after launch, set by the budget, at most $12.24" in capsys.readouterr().out
+    assert "Ends 1h after its launch at the latest ($12.24 at most, on demand)" in capsys.readouterr().out
 
 
 def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys):
     assert launch("--rehearse", "--instance", "p3.8xlarge", "--dry-run") == 0
     printed = capsys.readouterr()
     assert "no --data and an empty raw/, so this is the demo's job: SYNTHETIC bars of BTC-USD, ETH-USD, SOL-USD" in printed.err
-    assert "3 models (lstm: BTC-USD, ETH-USD, SOL-USD) on 60,000 1m SYNTHETIC bars (the last 20,000 of each)" in printed.out
+    assert "crypto-lstm · rehearsal · 3 models: lstm → direction" in printed.out
+    assert "BTC-USD, ETH-USD, SOL-USD · 60,000 SYNTHETIC bars of 1m (the last 20,000 of each)" in printed.out
 
 
 # --- bad input: one line and its exit code, before anything is written -----------------------------------------------
@@ -220,7 +221,7 @@ def test_a_quota_that_allows_no_type_ends_a_launch_before_anything_is_written(as
     finally:
         del quotas["L-DB2E81BA"]
     assert "is 0 vCPUs" in line and "/L-DB2E81BA" in line
-    assert "hard stop" in capsys.readouterr().out  # a dry run shows the plan all the same
+    assert "at the latest" in capsys.readouterr().out  # a dry run shows the plan all the same
     assert objects_in(as_aws) == before
 
 

@@ -34,7 +34,7 @@ def test_status_settles_a_run_that_nobody_watches_and_tells_the_truth(mayfly, ac
 
 def test_status_is_a_table_and_one_run_is_its_receipt(mayfly):
     _, table, _ = mayfly("status")
-    assert table.splitlines()[0].split()[:3] == ["run", "state", "instance"]
+    assert table.splitlines()[0].split()[:3] == ["run", "state", "phase"]
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [[CLOSED_RUN, "done"], [OPEN_RUN, "interrupted"]]
     _, detail, _ = mayfly("status", OPEN_RUN)
     assert "the launcher ended before an instance was started" in detail
@@ -153,15 +153,14 @@ def test_what_a_terminal_obeys_is_escaped_in_logs_receipts_and_listings(mayfly, 
     receipt["models"][0]["piece"] = receipt["models"][0]["family"] = receipt["note"] = evil
     receipt["models"][0]["metrics"]["about"]["metrics"]["auc"]["title"] = evil
     receipt["instances"] = [dict.fromkeys(("instance_id", "instance_type", "market", "availability_zone", "state"), evil)]
-    receipt["failed"] = [{"symbol": "A", "reason": f"{evil}\nstate      done"}]
+    receipt["failed"] = [{"symbol": "A", "reason": f"{evil}\n  outcome   ✓ done"}]
     account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
     for words in (("logs",), ("status",), ("receipts",), ("pull", "--out", str(tmp_path / "out"))):
         out, err = mayfly(words[0], CLOSED_RUN, *words[1:])[1:]
         assert all(letter.isprintable() or letter == "\n" for letter in out + err)
     assert "\\x1b]0;owned" in mayfly("logs", CLOSED_RUN)[1]
-    assert [line for line in mayfly("receipts", CLOSED_RUN)[1].splitlines() if line.startswith("state")] == [
-        "state      done (exit code 0)"
-    ]
+    (outcome,) = [line for line in mayfly("receipts", CLOSED_RUN)[1].splitlines() if line.startswith("  outcome")]
+    assert outcome.endswith("exit code 0")
     for words in (("status",), ("receipts",), ("models", "list"), ("logs", CLOSED_RUN, "--json"), ("models", "list", "--json")):
         out, err = mayfly(*words)[1:]
         assert all(letter.isprintable() or letter == "\n" for letter in str(out if "--json" not in words else "") + err)

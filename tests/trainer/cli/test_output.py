@@ -1,65 +1,32 @@
 from __future__ import annotations
 
 import ast
-import io
 from pathlib import Path
 
 import pytest
 
-from trainer.cli.output import Console, duration, money, one_line, printable, table
+from trainer.cli.output import counted, duration, money, one_line, printable
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_without_a_terminal_updates_are_lines_and_rare():
-    stream, seconds = io.StringIO(), [0.0]
-    console = Console(stream, clock=lambda: seconds[0])
-    console.line("training")
-    for now in (1, 9, 10, 11, 19, 21):
-        seconds[0] = now
-        console.update(f"at {now}")
-    assert stream.getvalue() == "training\nat 10\nat 21\n"
-
-
-def test_on_a_terminal_updates_share_one_line_that_ends_with_the_story(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    console = Console(stream)
-    console.update("one")
-    console.update("two")
-    console.line("stays")
-    console.update("three")
-    console.close()
-    assert stream.getvalue() == "one\r\033[Ktwo\r\033[Kstays\nthree\r\033[K"
-
-
-def test_colour_only_on_a_terminal_and_never_against_no_color(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert Console(Terminal()).styled("x", "1") == "\033[1mx\033[0m"
-    assert Console(io.StringIO()).styled("x", "1") == "x"
-    monkeypatch.setenv("NO_COLOR", "")
-    assert Console(Terminal()).styled("x", "1") == "x"
-
-
-def test_a_table_aligns_its_columns():
-    assert table([["a", "n"], ["long", "1"]], right=(1,)) == ["a     n", "long  1"]
-    assert table([]) == []
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (60, "1m00s"), (125, "2m05s"), (4080, "1h08m")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59.4, "59s"), (60, "1m"), (125, "2m05s"), (4080, "1h08m"), (7200, "2h")]
+)
 def test_durations_are_for_people(seconds, text):
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(("dollars", "text"), [(0, "$0.00"), (0.0123, "$0.0123"), (0.204, "$0.20"), (12.24, "$12.24")])
+@pytest.mark.parametrize(
+    ("dollars", "text"), [(0, "$0.00"), (0.0023, "$0.0023"), (0.0123, "$0.01"), (0.204, "$0.20"), (1012.24, "$1,012.24")]
+)
 def test_small_money_keeps_its_digits(dollars, text):
     assert money(dollars) == text
+
+
+def test_numbers_come_with_their_nouns():
+    assert [counted(number, "model") for number in (0, 1, 2, 2000)] == ["0 models", "1 model", "2 models", "2,000 models"]
+    assert counted(2, "entry", "entries") == "2 entries"
 
 
 def test_what_a_terminal_obeys_is_escaped_and_everything_else_stays():
@@ -73,9 +40,10 @@ def test_what_a_terminal_obeys_is_escaped_and_everything_else_stays():
 
 def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():
     """`rehearse` prints variables for a shell to evaluate, which quotes them itself."""
-    printing = set()
+    printing, drawing = set(), set()
     for path in sorted((ROOT / "trainer/cli").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                 printing.add(path.name)
             if (
@@ -84,4 +52,11 @@ def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():
                 and ast.unparse(node.value) in ("sys.stdout", "sys.stderr")
             ):
                 printing.add(path.name)
+            if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
+                names = {alias.asname or alias.name for alias in node.names}
+                calls = [call.func for call in ast.walk(tree) if isinstance(call, ast.Call)]
+                drawing |= {path.name for call in calls if isinstance(call, ast.Name) and call.id in names & {"Console"}}
+            if isinstance(node, ast.ImportFrom) and node.module == "rich":
+                drawing.add(path.name)
     assert printing == {"output.py", "rehearse.py"}
+    assert drawing == {"terminal.py"}, "its console escapes what is drawn"

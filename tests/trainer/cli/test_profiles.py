@@ -51,7 +51,7 @@ def test_a_wish_that_cannot_hold_is_one_line_under_the_list_that_has_the_names(g
     printed = capsys.readouterr()
     (line,) = printed.err.splitlines()
     assert line.startswith("error: ") and said in line
-    assert "  h100 " in printed.out and "holds here" not in printed.out
+    assert "\nh100 " in printed.out and "holds here" not in printed.out
     assert main(["profiles", "--json"]) == 2
     assert said in json.loads(capsys.readouterr().out)["error"]["what"]
 

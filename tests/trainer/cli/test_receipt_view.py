@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from trainer.cli.receipt_view import receipt_lines
+from trainer.cli.receipt_view import WHAT_BETTER_MEANS, receipt_view
+from trainer.cli.terminal import drawn
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 
@@ -19,6 +20,7 @@ RECEIPT = {
             "instance_type": "g6.xlarge",
             "market": "on_demand",
             "availability_zone": "us-east-1a",
+            "price_usd_per_hour": 0.8048,
             "state": "terminated",
             "proof": "described terminated",
         }
@@ -34,37 +36,48 @@ RECEIPT = {
         }
     ],
     "failed": [{"piece": "B", "reason": "its worker died twice"}],
+    "deadline": "2026-11-20T13:00:00Z",
+    "deadline_cause": "budget",
     "retries": 1,
     "note": "",
 }
 
 
+def text_of(receipt, width=100):
+    return drawn(receipt_view(receipt), width=width)
+
+
 def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
-    text = "\n".join(receipt_lines(RECEIPT))
+    text = text_of(RECEIPT)
     for part in (
-        "state      failed (exit code 100)",
-        "because    training failed for B. mayfly logs run-1 says why.",
-        "time       1m06s: preflight 1 s  train 1m05s",
-        "dollars    $0.50 to $0.75 spent, $1.00 estimated",
-        "data       6,000 bars used (SYNTHETIC), 2 holes",
-        "instance   i-1 g6.xlarge on-demand us-east-1a: terminated (described terminated)",
+        "outcome   ✗ failed · 1 of 2 models · exit code 100",
+        "because   training failed for B.\n            mayfly logs run-1 says why.",
+        "time      1m06s in all\n            preflight 1s · train 1m05s",
+        "dollars   spent $0.50 to $0.75 · estimated $1.00\n            g6.xlarge on-demand: $0.80 an hour",
+        "data      6,000 bars (SYNTHETIC) · 2 holes",
+        "i-1       g6.xlarge  on-demand  us-east-1a  ✓ terminated  described terminated",
         "0.5100 (0.5000)",
-        "failed     B: its worker died twice",
-        "retries    1",
+        "✗ B: its worker died twice",
+        "1 model was tried again",
     ):
         assert part in text
 
 
 def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
-    told = receipt_lines({**RECEIPT, "deadline": "2026-11-20T13:00:00Z", "deadline_cause": "budget"})
-    assert "deadline   2026-11-20T13:00:00Z, set by the budget" in told
-    format_1 = {**RECEIPT, "format": 1, "deadline": "2026-11-20T13:00:00Z"}
-    assert not [line for line in receipt_lines(format_1) if line.startswith("deadline")]
+    assert "deadline  2026-11-20T13:00:00Z, set by the budget" in text_of(RECEIPT)
+    format_1 = {key: value for key, value in RECEIPT.items() if key != "deadline_cause"}
+    assert "deadline" not in text_of(format_1)
 
 
 def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
-    bare = {**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0}
-    assert "models     none" in receipt_lines(bare)
+    text = text_of({**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0})
+    assert "machine   none was started" in text and "models    none" in text
+
+
+def test_a_receipt_from_before_prices_were_kept_has_no_price():
+    (instance,) = RECEIPT["instances"]
+    old = {key: value for key, value in instance.items() if key != "price_usd_per_hour"}
+    assert "an hour" not in text_of({**RECEIPT, "instances": [old]})
 
 
 def test_a_model_of_volatility_stands_beside_har():
@@ -72,12 +85,41 @@ def test_a_model_of_volatility_stands_beside_har():
     test = {"correlation": 0.641, "qlike": 0.842, "baselines": {"har": har}}
     scores = {"about": Volatility().about(), "test": test}
     model = {**RECEIPT["models"][0], "family": "tcn", "target": "volatility", "metrics": scores}
-    text = "\n".join(receipt_lines({**RECEIPT, "models": [model]}))
+    text = text_of({**RECEIPT, "models": [model]})
     assert "correlation (HAR)" in text and "0.6410 (0.6200)" in text and "0.8420 (0.7400)" in text
     assert "AUC" not in text and "tcn-volatility" in text
 
 
+def scored(piece, low):
+    """Return a model whose gain in AUC over the logistic baseline begins at `low`; None where there is no interval."""
+    gains = {"logistic": {"auc": None if low is None else [low, low + 0.1]}}
+    metrics = {"about": Direction().about(), "test": {"auc": 0.55, "better": gains}}
+    return {**RECEIPT["models"][0], "piece": piece, "metrics": metrics}
+
+
+def test_models_are_sorted_and_the_mark_of_those_beyond_chance_is_explained_once():
+    models = [scored("C", 0.01), scored("A", -0.01), scored("B", None)]
+    lines = text_of({**RECEIPT, "models": models, "failed": []}).splitlines()
+    assert [line.split("-")[0].split() for line in lines if " 0.5500" in line] == [["A"], ["B"], ["✓", "C"]]
+    assert [line.strip() for line in lines].count(WHAT_BETTER_MEANS) == 1
+    assert WHAT_BETTER_MEANS not in text_of({**RECEIPT, "models": [scored("B", None)]})
+
+
+def test_columns_leave_as_it_gets_narrow_hashes_first_and_the_headline_never():
+    receipt = {**RECEIPT, "models": [scored("A", 0.01)]}
+    headers = [next(line for line in text_of(receipt, width).splitlines() if "AUC" in line) for width in (120, 60, 40)]
+    assert "sha256" in headers[0] and "sha256" not in headers[2] and "lstm" in text_of(receipt, 120)
+    assert all("AUC (logistic)" in header for header in headers)
+
+
+def test_ids_stay_whole_and_words_are_not_broken_at_60_columns():
+    run_id, instance_id = "20261120-120000-crypto-lstm-k3v9", "i-0123456789abcdef0"
+    receipt = {**RECEIPT, "run_id": run_id, "instances": [{**RECEIPT["instances"][0], "instance_id": instance_id}]}
+    text = text_of(receipt, 60)
+    assert run_id in text and instance_id in text
+    assert {"described", "terminated", "preflight"} <= set(text.split())
+
+
 def test_the_log_of_a_boot_that_failed_is_shown():
-    lines = receipt_lines({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
-    at = lines.index("its log    bootstrap: install packages")
-    assert lines[at + 1] == "           bootstrap: failed"
+    text = text_of({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
+    assert "its log   bootstrap: install packages\n            bootstrap: failed" in text

@@ -151,6 +151,11 @@ class MemoryCloud:
         self.advance()
         return tuple(self._shown(machine) for machine in self.machines.values())
 
+    def run_of(self, *, instance_id: str) -> str | None:
+        if instance_id not in self.machines:
+            return None
+        return next(key.split("/")[1] for key in self.objects.stored if key.endswith("/run.json"))
+
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None:
         self.side_effect("terminate", before=True)
         for instance_id in instance_ids:

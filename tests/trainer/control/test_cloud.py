@@ -11,7 +11,7 @@ from trainer.control.cloud import AwsCloud, schedule_request
 from trainer.control.drive import drive, start
 from trainer.control.fleet import create_fleet_request
 from trainer.errors import ConfigError
-from trainer.runs.record import Attempt, Launch, Rung, new_run_id
+from trainer.runs.record import Attempt, Launch, new_run_id
 from trainer.runs.store import create_record, open_objects
 from trainer.stack import read_stack
 
@@ -45,31 +45,14 @@ def applied(aws_server):
 
 
 @pytest.fixture
-def armed(applied, make_record):
+def armed(applied, make_record, rungs_of):
     """A stack's cloud, and a run on a ladder of two zones."""
     access, outputs = applied
     now = datetime.now(timezone.utc)
-    zones = sorted(outputs.subnets)[:2]
-    line = sorted(outputs.launch_templates)[0]
-    image = access.client("ssm").get_parameter(Name=outputs.images[line])["Parameter"]["Value"]
-    ladder = tuple(
-        Rung(
-            instance_type="g5.12xlarge",
-            availability_zone=zone,
-            subnet_id=outputs.subnets[zone],
-            market="on_demand",
-            price_usd_per_hour=5.672,
-            on_demand_usd_per_hour=5.672,
-            gpu_count=4,
-            launch_template_id=outputs.launch_templates[line],
-            image_id=image,
-        )
-        for zone in zones
-    )
     record = make_record(
         run_id=new_run_id("crypto", now),
         bucket=outputs.bucket,
-        ladder=ladder,
+        ladder=rungs_of(access, outputs),
         preflight_at=now,
         created_at=now,
         deadline=now + timedelta(hours=1),

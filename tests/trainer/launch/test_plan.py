@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from trainer.cli.plan_view import plan_lines
+from trainer.cli.plan_view import plan_view
+from trainer.cli.terminal import drawn
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
@@ -237,9 +238,9 @@ def test_a_model_of_the_users_own_that_nobody_has_tried_is_not_estimated_and_has
     job = job_of(model="my_net.py:MyNet", instance=("g6.xlarge",), budget=0.01)
     made = plan(job, bars={"BTC-USD": 10_000})
     candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 10_000}, synthetic=False)
-    lines = plan_lines(made, job, candles)
-    assert "(MyNet: BTC-USD)" in lines[0] and lines[2].count("not estimated") == 2
-    assert lines[3].endswith("times are not estimated: the machine tries your own model first")
+    text = drawn(plan_view(made, job, candles))
+    assert "1 model: MyNet → direction" in text and text.count("not estimated ") == 1
+    assert "Times: not estimated: the machine tries your own model first." in text
     free = plan(job_of(model="my_net.py:MyNet", instance=("g6.xlarge",)))
     assert free.hard_stop == TimeLimit(duration=timedelta(hours=12), cause="default_duration")
     (candidate,) = made.to_dict()["candidates"]

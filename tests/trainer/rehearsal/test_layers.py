@@ -93,6 +93,7 @@ class Net:
 def net(aws_server: EmbeddedAws, make_record: Callable[..., Any], wait_until: Callable[..., None]) -> Iterator[Net]:
     access = aws_server.account()
     aws_server.apply_program(access)
+    access.client("lambda").delete_function(FunctionName="mayfly-dev-control")  # no layer needs it, and it would settle
     text = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]["Value"]
     cloud = aws_server.cloud(access)
     cloud.clock = StoppedClock(utc_now())

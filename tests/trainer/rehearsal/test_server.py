@@ -220,7 +220,7 @@ def test_stop_ends_what_runs(root: Path, make_desk: Callable[..., Any], wait_unt
 
 def remembered(root: Path) -> None:
     """Leave a bucket with an object and an ended instance behind."""
-    account = "000000000001"
+    account = "900000000011"  # not the first of this process: moto keeps accounts by number, and this server forgets its own
     with EmbeddedAws(root, run_nodes=False) as aws:
         s3 = aws.access(account).client("s3")
         s3.create_bucket(Bucket="remembered")
@@ -233,8 +233,8 @@ def read_in_this_process(root: Path) -> None:
         aws.restore()
 
 
-VERSION, SETTING = "s3/000000000001/versions/000000001.json", "s3/000000000001/settings/9-x.json"
-INSTANCE = "instances/000000000001/i-0123456789abcdef0.json"
+VERSION, SETTING = "s3/900000000011/versions/000000001.json", "s3/900000000011/settings/9-x.json"
+INSTANCE = "instances/900000000011/i-0123456789abcdef0.json"
 FOREIGN = '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Bucket": "b"}}'
 
 
@@ -269,7 +269,7 @@ def test_an_instance_whose_name_leads_elsewhere_deletes_nothing(root: Path, tmp_
     root.mkdir(mode=0o700)
     remembered(root)
     (tmp_path / "precious").mkdir()
-    folder = root / "instances" / "000000000001"
+    folder = root / "instances" / "900000000011"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "i-0123456789abcdef0.json").write_text(json.dumps({"id": "../../precious"}))
     with pytest.raises(ConfigError):

@@ -76,8 +76,8 @@ def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
     text = to_json(record)
     assert record_from_json(text) == record
     assert record_from_json(text.replace('"owner": "me",', '"owner": "me", "later": 1,')) == record
-    with pytest.raises(ValueError, match="format 9, this version reads 1, 2, 3, 4, 5"):
-        record_from_json(text.replace('"format": 5,', '"format": 9,', 1))
+    with pytest.raises(ValueError, match="format 9, this version reads 1, 2, 3, 4, 5, 6"):
+        record_from_json(text.replace('"format": 6,', '"format": 9,', 1))
 
 
 def test_a_record_of_format_1_is_read_with_unknown_causes_and_keeps_its_format(make_record):

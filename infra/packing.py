@@ -1,0 +1,74 @@
+"""Zips of the functions: modules of ours, and the boto3 of the lock from its wheels (wheels.py), and nothing else.
+
+The Lambda runtime's own boto3 is older than ours. What a function reaches of this package follows from its imports
+(trainer/code_files.py); the sweeper's files are listed, so that it can't grow by an import that nobody noticed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import pulumi
+
+from infra import wheels
+from trainer.code_files import code_files
+
+_BOTOCORE_DATA = ("_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")
+_MODEL = re.compile(r"botocore/data/([^/]+)/([^/]+)/")
+
+
+def archive(files: dict[str, Path]) -> pulumi.AssetArchive:
+    """Return a zip of these files: path in the zip -> file here."""
+    return pulumi.AssetArchive({name: pulumi.FileAsset(str(path)) for name, path in sorted(files.items())})
+
+
+def reached_files(entry_point: str) -> list[str]:
+    """Return the files of this package that a module reaches, such as `trainer/errors.py`."""
+    return list(code_files([entry_point]))
+
+
+def function_files(own_files: Iterable[str], services: Collection[str]) -> dict[str, Path]:
+    """Return a zip's content: path in the zip -> file here. `services` are those that the function calls, by botocore's names.
+
+    Raises pulumi.RunError where a file of ours or a wheel of the lock is missing.
+    """
+    trainer = _package_folder("trainer")
+    files = {name: trainer.parent / name for name in own_files}
+    if missing := sorted(name for name, path in files.items() if not path.is_file()):
+        raise pulumi.RunError(f"A function's zip needs files that are not there: {', '.join(missing)}.")
+    lock = wheels.LOCK.read_text(encoding="utf-8")
+    for library in wheels.LIBRARIES:
+        files |= wheels.files_of(library, lock, lambda name: _is_needed(name, services))
+    return _newest_models(files)
+
+
+def _is_needed(name: str, services: Collection[str]) -> bool:
+    """Return whether a file of a wheel goes into the zip: code, botocore's certificates, and the services that are called."""
+    if name.startswith("botocore/data/"):
+        folder, *below = name.removeprefix("botocore/data/").split("/")
+        return folder in services and not below[-1].startswith("examples-") if below else folder in _BOTOCORE_DATA
+    return (
+        name.endswith(".py") and not name.partition("/")[0].endswith((".dist-info", ".data")) or name == "botocore/cacert.pem"
+    )
+
+
+def _newest_models(files: dict[str, Path]) -> dict[str, Path]:
+    """Leave out what describes an older version of a service."""
+    versions: dict[str, str] = {}
+    for name in files:
+        if (match := _MODEL.match(name)) is not None:
+            versions[match[1]] = max(match[2], versions.get(match[1], ""))
+    return {
+        name: path for name, path in files.items() if (match := _MODEL.match(name)) is None or match[2] == versions[match[1]]
+    }
+
+
+def _package_folder(package: str) -> Path:
+    """Find an installed package without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise pulumi.RunError(f"The package `{package}` is not installed. Run `make setup`.")
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -1,0 +1,126 @@
+"""The two streams: plain lines and drawings, and nothing that a terminal obeys but what rich itself says."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from trainer.cli.table import Blocks, FittedTable, Inline, TableColumn, lines
+from trainer.cli.terminal import Console, drawn, show
+
+EVIL = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def test_without_a_terminal_updates_are_lines_and_rare():
+    stream, seconds = io.StringIO(), [0.0]
+    console = Console(stream, clock=lambda: seconds[0])
+    console.line("training")
+    for now in (1, 9, 10, 11, 19, 21):
+        seconds[0] = now
+        console.update(f"at {now}")
+    assert stream.getvalue() == "training\nat 10\nat 21\n"
+
+
+def test_on_a_terminal_lines_stay_above_the_live_region_which_is_gone_at_the_end(colours):
+    stream = Terminal()
+    console = Console(stream)
+    console.update("one")
+    console.line("stays")
+    console.update("two")
+    console.close()
+    shown = screen(stream.getvalue())
+    assert shown == ["stays"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_terminal_that_wants_no_colours_gets_plain_lines(colours, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    stream = Terminal()
+    console = Console(stream)
+    console.line("a line", "red")
+    console.draw(lambda: "a picture")
+    show(FittedTable([TableColumn(title="a", style="bold")], [["b"]]), stream)
+    assert stream.getvalue() == "a line\na\nb\n"
+    assert not Console(Terminal(), plain=True).live
+
+
+def test_a_table_aligns_its_columns_and_drops_those_that_say_nothing():
+    columns = [TableColumn(title="a"), TableColumn(title="n", right=True), TableColumn(title="none")]
+    assert drawn(FittedTable(columns, [["long", "1", ""], ["b", "20", "-"]])) == "a      n\nlong   1\nb     20\n"
+
+
+def test_columns_leave_one_after_the_other_as_it_gets_narrow():
+    columns = [TableColumn(title="stays"), TableColumn(title="second", leaves=1), TableColumn(title="first", leaves=2)]
+    table = FittedTable(columns, [["x", "y", "z"]])
+    heads = {width: drawn(table, width=width).splitlines()[0].split() for width in (20, 19, 13, 12, 5)}
+    assert heads == {
+        20: ["stays", "second", "first"],
+        19: ["stays", "second"],
+        13: ["stays", "second"],
+        12: ["stays"],
+        5: ["stays"],
+    }
+
+
+def test_what_does_not_fit_wraps_and_is_never_lost():
+    text = drawn(
+        FittedTable([TableColumn(title="id"), TableColumn(title="why", wraps=True)], [["i-0123456789", "words " * 20]]),
+        width=40,
+    )
+    assert text.count("words") == 20 and "i-0123456789" in text and all(len(line) <= 40 for line in text.splitlines())
+    folded = drawn(FittedTable([TableColumn(title="id")], [["0123456789"]]), width=4)
+    assert "".join(folded.split()) == "id0123456789"
+
+
+def test_parts_stay_whole_and_labels_stand_beside_their_blocks():
+    view = Blocks([("time", Inline(["one two", "three", "", "four five"])), ("", "more")])
+    assert drawn(view, width=26) == "  time  one two · three ·\n        four five\n        more\n"
+
+
+def test_names_are_never_markup_and_what_a_terminal_obeys_is_escaped(colours):
+    stream = Terminal()
+    console = Console(stream)
+    names = ["[red]AAA[/red]", "[/]", ":smile:", EVIL]
+    view = lines(
+        FittedTable([TableColumn(title=EVIL)], [[name] for name in names]), Inline(names), Blocks([(EVIL, EVIL)]), EVIL
+    )
+    console.line(f"{EVIL} [bold]")
+    console.draw(lambda: view)
+    console.show(view)
+    console.close()
+    show(view, stream)
+    for text in (stream.getvalue(), drawn(view)):
+        left = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")  # rich's own commands
+        assert not [letter for letter in left if letter != "\n" and not letter.isprintable()]
+        assert "[red]AAA[/red]" in left and ":smile:" in left and "[/]" in left and r"\x1b]0;owned\x07\x1b[2K\x0d\u202e" in left
+        assert "\x1b[31m" not in text and "\x1b[2K\\x0d" not in text
+
+
+def screen(written: str) -> list[str]:
+    """Return the lines that a terminal shows in the end, by the commands that rich writes: up, clear line, return."""
+    rows, row = [""], 0
+    for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", written):
+        if token == "\n":
+            row += 1
+            rows += [""] * (row + 1 - len(rows))
+        elif match := re.fullmatch(r"\x1b\[(\d*)A", token):
+            row = max(0, row - int(match[1] or 1))
+        elif token == "\x1b[2K":
+            rows[row] = ""
+        elif not token.startswith(("\x1b", "\r")):
+            rows[row] += token
+    return [line.rstrip() for line in rows if line.strip()]

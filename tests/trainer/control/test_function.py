@@ -1,0 +1,84 @@
+"""The control function: what it settles, what it starts, and which events it drops."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from trainer.control.function import answer
+from trainer.control.settle import settle_all
+from trainer.runs.record import to_json
+from trainer.runs.store import read_record, receipt_key, record_key
+
+ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification"}
+
+
+def called(cloud, event=None, looks=50):
+    """Call control in a cloud; time is left for so many looks."""
+    left = iter(range(looks))
+    return answer(event or {}, cloud, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
+
+
+def test_control_starts_and_settles_the_run_that_it_drives(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    assert called(cloud)["settled"] == {record.run_id: "running"}
+    assert len(cloud.alive()) == 1 and len(cloud.schedules) == 2
+    cloud.clock += timedelta(minutes=5)
+    cloud.advance()
+    cloud.clock += timedelta(minutes=1)
+    assert called(cloud)["settled"] == {record.run_id: "done"}
+    assert cloud.objects.get(key=receipt_key(record.run_id)) is not None
+    assert called(cloud)["settled"] == {}
+
+
+def test_a_start_that_waits_for_aws_goes_on_while_time_is_left(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.errors = ["RequestLimitExceeded"] * 2
+    assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}
+    assert called(cloud)["settled"] == {record.run_id: "running"}
+    assert len(cloud.alive()) == 1
+
+
+def test_no_command_starts_or_gives_up_a_run_that_control_drives(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.clock += timedelta(minutes=30)
+    settled = settle_all(cloud)
+    assert [item.look.record.state for item in settled.settled] == ["starting"] and not cloud.machines
+    assert called(cloud)["settled"] == {record.run_id: "running"}
+
+
+def test_control_starts_no_run_of_a_desk_and_closes_it_once_its_launcher_is_silent(make_cloud):
+    cloud, record = make_cloud()
+    assert called(cloud)["settled"] == {record.run_id: "starting"}
+    cloud.clock += timedelta(minutes=3)
+    assert called(cloud)["settled"] == {record.run_id: "interrupted"}
+    assert not cloud.machines
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped(make_cloud, mine):
+    cloud, record = make_cloud(driver="control")
+    called(cloud)
+    (instance_id,) = cloud.machines
+    cloud.end(instance_id, "Client.UserInitiatedShutdown")
+    cloud.clock += timedelta(minutes=2)
+    told = called(cloud, {**ENDED, "detail": {"instance-id": instance_id if mine else "i-elsewhere", "state": "terminated"}})
+    assert told["settled"] == ({record.run_id: "interrupted"} if mine else {})
+    assert ("dropped" in told) != mine
+
+
+def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
+    cloud, record = make_cloud()
+    body = to_json(record).replace('"format": 6', '"format": 99')
+    cloud.objects.write(record_key(record.run_id), body.encode())
+    assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "problems": {}}
+
+
+def test_a_run_that_both_look_at_is_started_once(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    called(cloud)
+    settle_all(cloud)
+    called(cloud)
+    assert len(cloud.machines) == 1
+    assert read_record(cloud.objects, record.run_id)[0].driver == "control"

@@ -1,0 +1,74 @@
+"""The event bus of the embedded AWS: which events match a rule, and that control settles a run whose desk is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from trainer.access import Access
+from trainer.control.drive import start
+from trainer.rehearsal.event_bus import matches
+from trainer.rehearsal.scheduling import wait_for_deliveries
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.index import begin_run
+from trainer.runs.record import new_run_id, utc_now
+from trainer.runs.store import open_objects
+from trainer.runs.stored_receipt import read_receipt
+from trainer.stack_outputs import StackOutputs
+
+EVENT = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification", "detail": {"state": "terminated"}}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching"),
+    [
+        ({}, True),
+        ({"source": ["aws.ec2"]}, True),
+        ({"source": ["aws.s3", "aws.ec2"], "detail": {"state": ["terminated"]}}, True),
+        ({"detail": {"state": ["running"]}}, False),
+        ({"detail": {"state": {"deep": ["x"]}}}, False),
+        ({"missing": ["x"]}, False),
+    ],
+)
+def test_a_pattern_names_the_values_of_fields(pattern: dict[str, Any], matching: bool) -> None:
+    assert matches(pattern, EVENT) is matching
+
+
+def test_an_operator_is_refused_rather_than_misread() -> None:
+    with pytest.raises(ValueError, match="by values alone"):
+        matches({"source": [{"prefix": "aws."}]}, EVENT)
+
+
+def test_a_run_whose_desk_is_gone_gets_its_receipt_when_its_machine_ends(
+    aws_server: EmbeddedAws,
+    stack: tuple[Access, StackOutputs],
+    make_record: Callable[..., Any],
+    rungs_of: Callable[..., Any],
+    wait_until: Callable[..., None],
+) -> None:
+    """Its function runs from its zip, under its role's policy, called by EC2's event."""
+    access, outputs = stack
+    cloud, objects, now = aws_server.cloud(access), open_objects(access, outputs.bucket), utc_now()
+    record = make_record(
+        run_id=new_run_id("crypto", now),
+        bucket=outputs.bucket,
+        instance_role_id=outputs.instance_role_id,
+        ladder=rungs_of(access, outputs),
+        preflight_at=now,
+        created_at=now,
+        deadline=now + timedelta(hours=1),
+        rehearsal=True,
+    )
+    begin_run(objects, record)
+    left = start(access, outputs, record.run_id)
+    assert left.last_launch is not None
+    access.client("ec2").terminate_instances(InstanceIds=list(left.last_launch.instance_ids))
+    cloud.fire_schedules = True
+    wait_until(lambda: read_receipt(objects, record.run_id) is not None)
+    cloud.fire_schedules = False
+    wait_for_deliveries(cloud)
+    receipt = read_receipt(objects, record.run_id)
+    assert receipt is not None and receipt["state"] == "interrupted"

@@ -1,0 +1,171 @@
+"""A run's progress as a picture: the phase with its bar, the models that train, counts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainer.cli.output import counted, duration, money, one_line
+from trainer.cli.table import DIM, STRONG, Inline, lines, styled
+from trainer.control.progress import RunProgress
+
+PHASE_WIDTH, TIME_WIDTH = 9, 6  # of the longest, `preflight` and `terminate`; of `12m05s`
+MOST_ROWS = 6  # models that are drawn; more are counted
+MOST_NAME = 24  # characters of a model's name
+SHORTEST_SHARE = 0.03  # done, before a time left is said
+PHASE_BAR, PIECE_BAR = 30, 20  # characters of a bar, where there is room
+NARROW = 72  # columns below which a model's row has no bar
+
+
+def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
+    """Return the share of a training that is done, 0 to 1: steps of the pieces that train, and the pieces that have ended.
+
+    `total` counts the run's models, of which `pieces` may name fewer.
+    """
+    shares = [piece_share(piece) for piece in pieces]
+    return min(1.0, sum(shares) / max(1, total, len(shares)))
+
+
+def piece_share(piece: Mapping[str, Any]) -> float:
+    """Return the share of one piece that is done, 0 to 1."""
+    if piece.get("state") in ("done", "failed"):
+        return 1.0
+    epochs, steps = piece.get("epochs") or 0, piece.get("steps") or 0
+    if not epochs or not steps:
+        return 0.0
+    return min(1.0, max(0.0, (max(1, piece.get("epoch") or 1) - 1 + (piece.get("step") or 0) / steps) / epochs))
+
+
+def phase_line(mark: str, style: str, phase: str, seconds: float, details: str = "") -> Text:
+    """Return a phase that has ended: `✓ boot  7s`, and what is worth knowing of it."""
+    text = Text.assemble(("  " + mark, style), f" {phase:{PHASE_WIDTH}} {duration(seconds):>{TIME_WIDTH}}")
+    return text.append(f"   {one_line(details)}", DIM) if details else text
+
+
+class PhaseBar:
+    """The phase at work: its time, and while models train a bar with the share done, the time left and the dollars."""
+
+    def __init__(self, progress: RunProgress, seconds: float) -> None:
+        self._progress, self._seconds = progress, seconds
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw one line."""
+        progress = self._progress
+        begin = Text.assemble(
+            ("  ●", "cyan"), (f" {progress.phase:{PHASE_WIDTH}} ", STRONG), f"{duration(self._seconds):>{TIME_WIDTH}}"
+        )
+        if progress.phase != "train" or not progress.pieces:
+            yield from _cut(
+                begin.append(f"   {one_line(progress.message)}", DIM).append(f"   {money(progress.spent_usd)}"), options
+            )
+            return
+        share = share_done(progress.pieces.values(), progress.models_total)
+        ends = [f"{share:4.0%}", time_left(self._seconds, share), money(progress.spent_usd)]
+        end = "   ".join(filter(None, ends))
+        yield _with_bar(begin, share, end, options.max_width)
+
+
+class PieceRows:
+    """The models that train, one to a row: epoch, bar, loss."""
+
+    def __init__(self, pieces: Mapping[str, Mapping[str, Any]]) -> None:
+        self._pieces = pieces
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw a row for each model."""
+        begins = _aligned([_short(one_line(name)) for name in self._pieces])
+        epochs = _aligned([_epoch(piece) for piece in self._pieces.values()])
+        ends = _aligned([_numbers(piece) for piece in self._pieces.values()])
+        for begin, epoch, end, piece in zip(begins, epochs, ends, self._pieces.values(), strict=True):
+            line = Text(f"      {begin}").append(f"  {epoch}", DIM)
+            if options.max_width < NARROW:
+                yield from _cut(line.append(f"  {end}"), options)
+            else:
+                yield _with_bar(line, piece_share(piece), end, options.max_width, widest=PIECE_BAR)
+
+
+def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> RenderableType:
+    """Return the live region: the phase at work for so many seconds, the models that train, counts, and a hint."""
+    if progress.phase != "train" or not progress.pieces:
+        return lines(PhaseBar(progress, seconds), *_footer([hint]))
+    training = {name: piece for name, piece in progress.pieces.items() if piece.get("state") == "training"}
+    drawn = dict(sorted(training.items())[:MOST_ROWS])
+    parts = [f"{len(training) - len(drawn)} more in training" if len(training) > len(drawn) else "", *counts(progress), hint]
+    return lines(PhaseBar(progress, seconds), PieceRows(drawn), *_footer(parts))
+
+
+def counts(progress: RunProgress) -> list[str]:
+    """Return how many models wait, are done and have failed, and the rate; nothing for none."""
+    states = [str(piece.get("state")) for piece in progress.pieces.values()]
+    total = max(progress.models_total, len(states))
+    done, failed, training = (states.count(state) for state in ("done", "failed", "training"))
+    if total > len(states):  # the node names some of very many
+        done = max(done, progress.models_done)
+    waiting = total - done - failed - training
+    shown = [(waiting, "waiting"), (done, "done"), (failed, "failed")]
+    return [*(f"{number:,} {word}" for number, word in shown if number > 0), rate_of(progress), one_line(progress.message)]
+
+
+def rate_of(progress: RunProgress) -> str:
+    """Return the rate of all workers: `5,510 windows/s`; few chunks a second have a decimal."""
+    if not progress.rate:
+        return ""
+    return f"{progress.rate:,.0f} {progress.unit}/s" if progress.rate >= 10 else f"{progress.rate:.1f} {progress.unit}/s"
+
+
+def time_left(seconds: float, share: float) -> str:
+    """Return the time that is left, by the share done in so many seconds; nothing at the very beginning."""
+    return f"{duration(seconds * (1 - share) / share)} left" if SHORTEST_SHARE <= share < 1 else ""
+
+
+def models_line(progress: RunProgress) -> str:
+    """Return a training in one line, for where nothing can be drawn."""
+    share = share_done(progress.pieces.values(), progress.models_total)
+    total = counted(max(progress.models_total, len(progress.pieces)), "model")
+    return "  ".join(filter(None, [f"{share:.0%} of {total}", *counts(progress)]))
+
+
+def _footer(parts: list[str]) -> Iterator[RenderableType]:
+    if any(parts):
+        grid = Table.grid()
+        grid.add_row("      ", Inline([styled(part, DIM) for part in parts if part]))
+        yield grid
+
+
+def _epoch(piece: Mapping[str, Any]) -> str:
+    return f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else "begins"
+
+
+def _numbers(piece: Mapping[str, Any]) -> str:
+    loss = piece.get("loss")
+    return f"{piece_share(piece):4.0%}" + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
+
+
+def _aligned(texts: list[str]) -> list[str]:
+    widest = max(map(cell_len, texts), default=0)
+    return [text + " " * (widest - cell_len(text)) for text in texts]
+
+
+def _with_bar(begin: Text, share: float, end: str, width: int, *, widest: int = PHASE_BAR) -> RenderableType:
+    """Return a line whose bar takes what is left of the width; without room for one, without."""
+    room = width - begin.cell_len - cell_len(end) - 5
+    if room < 8:
+        return begin.append(f"  {end}")
+    grid = Table.grid(padding=0)
+    grid.add_row(begin, "   ", ProgressBar(total=1.0, completed=share, width=min(room, widest)), Text(f" {end}"))
+    return grid
+
+
+def _cut(text: Text, options: ConsoleOptions) -> Iterator[Text]:
+    text.truncate(options.max_width, overflow="ellipsis")
+    yield text
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…"
