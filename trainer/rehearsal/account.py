@@ -20,6 +20,7 @@ from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.clock import Clock
 from trainer.rehearsal.iam_policies import Authorization, Decision, IamPolicy
 from trainer.rehearsal.keys import Credentials, Keyring, Kind
+from trainer.rehearsal.metrics import Alarm, Metrics
 from trainer.rehearsal.object_log import ObjectLog
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError, Delays, Firing, World
@@ -116,6 +117,9 @@ class EmbeddedAccount:
     retries: list[AsyncInvocation] = field(default_factory=list)  # of functions that failed, until they are due
     invocations: list[threading.Thread] = field(default_factory=list)  # asynchronous ones under way
     redeliveries: list[Redelivery] = field(default_factory=list)  # of schedules whose target could not be called
+    metrics: Metrics = field(default_factory=Metrics)
+    alarms: dict[str, Alarm] = field(default_factory=dict)
+    alarms_at: datetime | None = None  # when they were evaluated last
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
     instance_states: dict[str, str] = field(default_factory=dict)  # by id, as the event bus was told
     calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones

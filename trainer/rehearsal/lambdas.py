@@ -32,6 +32,7 @@ from trainer.rehearsal.asynchronous import AsyncInvocation, AsyncSettings, failu
 from trainer.rehearsal.authorization import demand
 from trainer.rehearsal.iam_policies import Authorization, lets_service
 from trainer.rehearsal.identities import trusts
+from trainer.rehearsal.metrics import Metric
 from trainer.rehearsal.queues import send_as
 from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
@@ -238,6 +239,7 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
             answer = json.loads(told) if told else _failure("Runtime.ExitError", f"exit status {process.returncode}")
         finally:
             _processes.discard(process)
+        _count(cloud, function, failed="error" in answer)
         if "error" in answer:
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
@@ -247,6 +249,14 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:
     """Return the file that holds what a function printed."""
     return cloud.root / "lambda" / cloud.account / f"{name}.log"
+
+
+def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
+    """Publish Lambda's own metrics of an invocation."""
+    dimensions = frozenset({("FunctionName", function.name)})
+    with cloud.lock:
+        for name, value in (("Invocations", 1), ("Errors", int(failed))):
+            cloud.metrics.put(Metric(namespace="AWS/Lambda", name=name, dimensions=dimensions), cloud.clock.now(), value)
 
 
 def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
