@@ -1,4 +1,4 @@
-"""Rules of CloudWatch: metrics are kept, and alarms on them evaluated once a minute of the account's clock; their actions publish.
+"""Rules of CloudWatch: metrics are kept, and alarms on them evaluated once a minute of the account's clock; actions publish.
 
 moto keeps what can be read about alarms. Besides what PutMetricData brings there are the metrics of the embedded AWS itself:
 AWS/Lambda Invocations and Errors, and AWS/SQS ApproximateNumberOfMessagesVisible of the queues that an alarm watches.
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Rules
-from trainer.rehearsal.metrics import COMPARISONS, STATISTICS, Alarm, Metric
+from trainer.rehearsal.metrics import COMPARISONS, STATISTICS, Alarm, MetricId
 from trainer.rehearsal.queues import depth
 from trainer.rehearsal.topics import publish_as_service
 from trainer.rehearsal.wire import Answer, Call, collect
@@ -33,7 +33,7 @@ def put_metric_data(cloud: EmbeddedAccount, call: Call) -> Answer:
             if not isinstance(datum.get("Value"), int | float):
                 raise AwsError("UnsupportedOperation", "The embedded AWS takes data points with one Value.")
             at = datum.get("Timestamp") or cloud.clock.now()
-            cloud.metrics.put(Metric.of(call.params["Namespace"], datum), at, float(datum["Value"]))
+            cloud.metrics.put(MetricId.of(call.params["Namespace"], datum), at, float(datum["Value"]))
     return collect(call.environ, call.account)
 
 
@@ -85,7 +85,7 @@ def evaluate_due(cloud: EmbeddedAccount) -> None:
             _enter(cloud, alarm, state, reason)
 
 
-def _look_at_queue(cloud: EmbeddedAccount, metric: Metric) -> None:
+def _look_at_queue(cloud: EmbeddedAccount, metric: MetricId) -> None:
     try:
         messages = depth(cloud, dict(metric.dimensions)["QueueName"])
     except AwsError:  # no such queue has no metric

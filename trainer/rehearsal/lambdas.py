@@ -32,7 +32,7 @@ from trainer.rehearsal.asynchronous import AsyncInvocation, AsyncSettings, failu
 from trainer.rehearsal.authorization import demand
 from trainer.rehearsal.iam_policies import Authorization, lets_service
 from trainer.rehearsal.identities import trusts
-from trainer.rehearsal.metrics import Metric
+from trainer.rehearsal.metrics import MetricId
 from trainer.rehearsal.queues import send_as
 from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
@@ -256,7 +256,7 @@ def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
     dimensions = frozenset({("FunctionName", function.name)})
     with cloud.lock:
         for name, value in (("Invocations", 1), ("Errors", int(failed))):
-            cloud.metrics.put(Metric(namespace="AWS/Lambda", name=name, dimensions=dimensions), cloud.clock.now(), value)
+            cloud.metrics.put(MetricId(namespace="AWS/Lambda", name=name, dimensions=dimensions), cloud.clock.now(), value)
 
 
 def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:

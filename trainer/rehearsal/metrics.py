@@ -1,6 +1,6 @@
 """CloudWatch's metrics and the state of an alarm on one, decided. Pure: every function takes the time.
 
-https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html (looked up 2026-11-22): the last periods are
+https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html (2026-11-22): the last periods are
 looked at, and `TreatMissingData` says what a period without data counts as. Periods end at the moment of the evaluation.
 """
 
@@ -31,7 +31,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class MetricId:
     """One metric: namespace, name and dimensions."""
 
     namespace: str
@@ -39,7 +39,7 @@ class Metric:
     dimensions: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
-    def of(cls, namespace: str, described: Mapping[str, Any]) -> Metric:
+    def of(cls, namespace: str, described: Mapping[str, Any]) -> MetricId:
         """Read a metric as PutMetricData and PutMetricAlarm name it."""
         dimensions = frozenset((one["Name"], one["Value"]) for one in described.get("Dimensions", []))
         return cls(namespace=namespace, name=described["MetricName"], dimensions=dimensions)
@@ -49,13 +49,13 @@ class Metric:
 class Metrics:
     """The data points of every metric, the last ones."""
 
-    _points: dict[Metric, deque[tuple[datetime, float]]] = field(default_factory=dict)
+    _points: dict[MetricId, deque[tuple[datetime, float]]] = field(default_factory=dict)
 
-    def put(self, metric: Metric, at: datetime, value: float) -> None:
+    def put(self, metric: MetricId, at: datetime, value: float) -> None:
         """Add a data point."""
         self._points.setdefault(metric, deque(maxlen=MOST_POINTS)).append((at, value))
 
-    def values(self, metric: Metric, start: datetime, end: datetime) -> list[float]:
+    def values(self, metric: MetricId, start: datetime, end: datetime) -> list[float]:
         """Return the values after `start` and until `end`."""
         return [value for at, value in self._points.get(metric, ()) if start < at <= end]
 
@@ -69,9 +69,9 @@ class Alarm:
     state: str = "INSUFFICIENT_DATA"
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> MetricId:
         """Return what it watches."""
-        return Metric.of(self.params["Namespace"], self.params)
+        return MetricId.of(self.params["Namespace"], self.params)
 
     def evaluate(self, metrics: Metrics, now: datetime) -> tuple[str, str]:
         """Return the state at this instant and the reason for it; the state it has until it is as old as what it looks at."""

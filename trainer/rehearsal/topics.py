@@ -70,7 +70,7 @@ def publish_as_service(
 
 
 def deliver(cloud: EmbeddedAccount, topic_arn: str, *, subject: str, message: str) -> str:
-    """Bring a message to a topic's subscribers, and return its id. One that can't be reached loses it, and holds up no other."""
+    """Bring a message to a topic's subscribers and return its id. One that can't be reached loses it, and holds up no other."""
     message_id = str(uuid.uuid4())
     notification = {
         "Type": "Notification",

@@ -14,11 +14,11 @@ from trainer.access import Access
 from trainer.rehearsal import alarms, lambdas
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
-from trainer.rehearsal.metrics import Alarm, Metric, Metrics
+from trainer.rehearsal.metrics import Alarm, MetricId, Metrics
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
-METRIC = Metric(namespace="Work", name="Done")
+METRIC = MetricId(namespace="Work", name="Done")
 
 
 @pytest.fixture
