@@ -13,9 +13,10 @@ from infra.identity import Identity, IdentityArgs
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
-from infra.schedule import Schedule, ScheduleArgs
+from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs
+from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
 
 CONTROL_MINUTES = 5  # between two calls of control
@@ -30,6 +31,7 @@ sweeper_name = f"{settings.prefix}-sweeper"
 sweeper_log_group = f"/aws/lambda/{sweeper_name}"
 control_name = f"{settings.prefix}-control"
 schedule_group = settings.prefix
+retrain_group = f"{settings.prefix}-retrains"
 
 store = ModelStore(
     "store",
@@ -51,6 +53,7 @@ roles = IdentityArgs(
     sweeper_log_group=sweeper_log_group,
     control_name=control_name,
     schedule_group=schedule_group,
+    retrain_group=retrain_group,
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
@@ -148,6 +151,17 @@ control = ControlFunction(
     opts=pulumi.ResourceOptions(depends_on=[schedule]),
 )
 
+Retrains(
+    "retrains",
+    RetrainsArgs(
+        group_name=retrain_group,
+        schedules=settings.retrains,
+        target_arn=control.arn,
+        role_arn=identity.scheduler_role_arn,
+        tags=settings.tags,
+    ),
+)
+
 # What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that without Pulumi.
 outputs: dict[str, Any] = {
     "format": FORMAT,
@@ -164,6 +178,9 @@ outputs: dict[str, Any] = {
     "instance_role_id": identity.instance_role_id,
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
+    "control_arn": control.arn,
+    "retrains": [retrain.to_dict() for retrain in settings.retrains],
+    "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
     "experiment_days": settings.experiment_days,
 }

@@ -32,7 +32,7 @@ SWEEPER_FILES = (
 SWEEPER_SERVICES = ("ec2", "s3", "scheduler", "sts")
 CONTROL_SERVICES = ("ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "ssm", "sts")
 CONTROL = "trainer.control.function"
-WRITES = ("runs/*", "memory/*")  # no code, no input, nothing of a node's
+WRITES = ("runs/*", "scheduled/*", "memory/*")  # no code, no input, nothing of a node's
 
 
 @dataclass(frozen=True, kw_only=True)

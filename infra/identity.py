@@ -61,6 +61,7 @@ class IdentityArgs:
     sweeper_log_group: str
     control_name: str
     schedule_group: str
+    retrain_group: str
     tags: dict[str, str]
 
     # Names carry the region, since IAM is global and a stack is not.
@@ -139,7 +140,9 @@ class Identity(pulumi.ComponentResource):
             ServiceRoleArgs(
                 role_name=args.scheduler_role,
                 description="Schedules: call the two functions, end instances of this stack.",
-                trust=policies.trust_scheduler(account=args.account, region=args.region, schedule_group=args.schedule_group),
+                trust=policies.trust_scheduler(
+                    account=args.account, region=args.region, schedule_groups=(args.schedule_group, args.retrain_group)
+                ),
                 policy=policies.scheduler(
                     account=args.account,
                     region=args.region,

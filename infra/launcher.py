@@ -15,7 +15,7 @@ import pulumi_aws as aws
 
 from infra.policies import Document, document, end_own_instances
 
-WRITES = ("raw/*", "raw-index/*", "code/*", "runs/*", "memory/*")
+WRITES = ("raw/*", "raw-index/*", "code/*", "jobs/*", "retrains/*", "runs/*", "memory/*")
 SPOT_ROLE, _SPOT_PATH = "AWSServiceRoleForEC2Spot", "aws-service-role/spot.amazonaws.com/"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 

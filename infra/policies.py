@@ -29,13 +29,13 @@ def trust(service: str, condition: Document | None = None) -> Document:
     return document({**statement, "Condition": condition} if condition else statement)
 
 
-def trust_scheduler(*, account: str, region: str, schedule_group: str) -> Document:
-    """Let EventBridge Scheduler take the role on, for this group of this account only.
+def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ...]) -> Document:
+    """Let EventBridge Scheduler take the role on, for these groups of this account only.
 
     Without the conditions another account's schedule could name our role and have Scheduler act on it (the confused deputy).
     """
-    group = f"arn:aws:scheduler:{region}:{account}:schedule-group/{schedule_group}"
-    return trust("scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": group}})
+    groups = [f"arn:aws:scheduler:{region}:{account}:schedule-group/{name}" for name in schedule_groups]
+    return trust("scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": groups}})
 
 
 def instance(*, bucket: str) -> Document:

@@ -1,14 +1,17 @@
-"""The schedules: a group that holds all of the stack's, and those that stand in it: the sweep and control, every few minutes.
+"""The schedules: a group for runs, in which the sweep and control stand (every few minutes), and one for retrains.
 
 Launches add two one-time schedules a run to the group, with the scheduler role of identity.py, and the sweeper clears them.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pulumi
 import pulumi_aws as aws
+
+from trainer.retrains.schedule import RetrainSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,48 @@ class StandingSchedule(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self),
         )
+        self.register_outputs({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainsArgs:
+    group_name: str
+    schedules: tuple[RetrainSchedule, ...]
+    target_arn: pulumi.Input[str]
+    role_arn: pulumi.Input[str]
+    tags: dict[str, str]
+
+
+class Retrains(pulumi.ComponentResource):
+    """The schedules of retrains, in a group of their own: launchers may not touch them. No group where there is none."""
+
+    def __init__(self, name: str, args: RetrainsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("mayfly:schedule:Retrains", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        if args.schedules:
+            group = aws.scheduler.ScheduleGroup(name, name=args.group_name, tags=args.tags, opts=child)
+        for schedule in args.schedules:
+            # The context attribute is the same for each delivery of one scheduled time, and so is the run's id.
+            target_input = {"retrain": schedule.name, "scheduled_time": "<aws.scheduler.scheduled-time>"}
+            aws.scheduler.Schedule(
+                f"retrain-{schedule.name}",
+                name=schedule.name,
+                description="Calls control, which runs what was published for this retrain.",
+                group_name=group.name,
+                schedule_expression=schedule.cron,
+                schedule_expression_timezone=schedule.time_zone,
+                flexible_time_window=aws.scheduler.ScheduleFlexibleTimeWindowArgs(mode="OFF"),
+                state="ENABLED",
+                target=aws.scheduler.ScheduleTargetArgs(
+                    arn=args.target_arn,
+                    role_arn=args.role_arn,
+                    input=json.dumps(target_input),
+                    retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
+                        maximum_retry_attempts=30, maximum_event_age_in_seconds=3600
+                    ),
+                ),
+                opts=child,
+            )
         self.register_outputs({})
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from trainer.retrains.schedule import RetrainSchedule, read_schedules
+
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
 SUBNETS_PER_VPC = 16  # the VPC's range is cut in sixteenths, one a zone
@@ -34,6 +36,7 @@ class Settings:
     experiment_days: int
     log_days: int
     control_types: tuple[str, ...]
+    retrains: tuple[RetrainSchedule, ...]
 
     def __post_init__(self) -> None:
         check(self)
@@ -75,6 +78,7 @@ def read_settings() -> Settings:
             noncurrent_days=config.require_int("noncurrent_days"),
             experiment_days=config.require_int("experiment_days"),
             log_days=config.require_int("log_days"),
+            retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:

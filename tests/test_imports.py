@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # What each part may import of ours. A name stands for the module or the whole package; `data.settings` for that module alone.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "extras": {"errors"},
+    "arguments": {"errors"},
     "environment": set(),
     "stack_outputs": set(),
     "reading": set(),
@@ -36,24 +38,47 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"errors", "reading", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},
+    "retrains": {"errors", "reading", "schedule_expressions", "job", "runs"},
     "launch": {
-        *("errors", "reading", "symbols", "job", "own_file", "code_files", "access", "stack_outputs", "gpu_profiles"),
+        *(
+            "errors",
+            "aws_errors",
+            "reading",
+            "symbols",
+            "job",
+            "own_file",
+            "code_files",
+            "access",
+            "stack_outputs",
+            "gpu_profiles",
+        ),
         *("runs", "cost", "pieces"),
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
-        *("runs", "registry"),
+        *("job", "launch", "retrains", "runs", "registry"),
     },
     "data": {"errors", "settings", "symbols"},
     "plan": {"errors", "reading", "symbols", "settings", "own_file", "job", "targets", "data", "pieces"},
     "train": {
-        *("errors", "environment", "settings", "own_file", "job", "code_files", "gpu_profiles", "artifacts"),
+        *(
+            "errors",
+            "extras",
+            "arguments",
+            "environment",
+            "settings",
+            "own_file",
+            "job",
+            "code_files",
+            "gpu_profiles",
+            "artifacts",
+        ),
         *("models", "targets", "data", "plan", "pieces"),
     },
     "node": {"errors", "reading", "environment", "aws_errors", "access", "runs"},
-    "rehearsal": {"errors", "environment", "access", "runs", "schedule_expressions"},
+    "rehearsal": {"errors", "extras", "environment", "access", "runs", "schedule_expressions"},
     "cli": {"*"},
-    "infra": {"stack_outputs", "code_files"},
+    "infra": {"stack_outputs", "code_files", "retrains.schedule"},
 }
 # Files whose place in the order differs from their package's, each with its reason.
 EXCEPTIONS: dict[str, set[str]] = {
@@ -80,7 +105,7 @@ CONTROL_PLANE = (
         "gpu_profiles",
         "schedule_expressions",
     ),
-    *("launch", "control", "runs", "cost", "registry", "pieces"),
+    *("launch", "control", "runs", "cost", "registry", "retrains", "pieces"),
 )
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}

@@ -58,6 +58,7 @@ class Meaning:
 NO_OBJECT = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
 NO_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 NO_SCHEDULE = frozenset({"ResourceNotFoundException"})
+NO_IMAGE = frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"})
 NO_PARAMETER = frozenset({"ParameterNotFound"})
 LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 SCHEDULE_EXISTS = frozenset({"ConflictException"})

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any
 
 PARAMETER_LIMIT_BYTES = 4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
-FORMAT = 2  # 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of their run
+FORMAT = 3  # 2: no control and no retrains; 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of their run
 
 
 def parameter_name(project: str, stack: str) -> str:
@@ -35,6 +36,9 @@ class StackOutputs:
     instance_role_id: str  # unique id (AROA...): what an instance writes begins with it
     scheduler_role_arn: str
     sweeper_arn: str
+    control_arn: str
+    retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
+    retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
 

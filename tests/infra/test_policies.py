@@ -178,13 +178,16 @@ def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
     assert statements(SCHEDULER)["EndOwnInstances"]["Condition"] == OWN_TAGS
 
 
-def test_only_this_accounts_group_of_schedules_can_take_the_role_on() -> None:
-    (statement,) = policies.trust_scheduler(**WHERE, schedule_group="mayfly-dev")["Statement"]
+def test_only_this_stacks_groups_of_schedules_can_take_the_role_on() -> None:
+    (statement,) = policies.trust_scheduler(**WHERE, schedule_groups=("mayfly-dev", "mayfly-dev-retrains"))["Statement"]
     assert statement["Principal"] == {"Service": "scheduler.amazonaws.com"}
     assert statement["Condition"] == {
         "StringEquals": {
             "aws:SourceAccount": "123456789012",
-            "aws:SourceArn": "arn:aws:scheduler:eu-west-1:123456789012:schedule-group/mayfly-dev",
+            "aws:SourceArn": [
+                f"arn:aws:scheduler:eu-west-1:123456789012:schedule-group/{name}"
+                for name in ("mayfly-dev", "mayfly-dev-retrains")
+            ],
         }
     }
 

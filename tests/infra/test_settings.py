@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,11 @@ def configure(program: Any) -> Any:
 def test_every_setting_is_declared_with_type_default_and_description() -> None:
     assert DECLARED.keys() == {field.name for field in fields(Settings)} - {"project", "stack"}
     for declaration in DECLARED.values():
-        assert declaration.keys() == {"type", "default", "description"}
+        assert declaration.keys() - {"items"} == {"type", "default", "description"}
 
 
 def test_types_are_the_declared_ones() -> None:
-    kinds = {"int": "integer", "str": "string", "tuple[str, ...]": "string"}
+    kinds = {"int": "integer", "str": "string", "tuple[str, ...]": "string", "tuple[RetrainSchedule, ...]": "array"}
     assert {field.name: kinds[str(field.type)] for field in fields(Settings) if field.name in DECLARED} == {
         key: declaration["type"] for key, declaration in DECLARED.items()
     }
@@ -48,6 +49,16 @@ def test_defaults_make_sense(configure: Any) -> None:
     assert (read.project, read.stack, read.sweep_minutes, read.max_lifetime_minutes) == ("mayfly", "dev", 2, 720)
     assert read.prefix == "mayfly-dev"
     assert read.tags == {"project": "mayfly", "stack": "dev", "owner": "mayfly"}
+
+
+def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure: Any) -> None:
+    weekly = {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20}
+    configure(retrains=json.dumps([weekly]))
+    (schedule,) = read_settings().retrains
+    assert (schedule.name, schedule.time_zone, schedule.overlap, schedule.budget) == ("weekly", "UTC", "skip", 5)
+    configure(retrains=json.dumps([weekly, {**weekly, "name": "other", "cron": "cron(0 25 ? * SUN *)"}]))
+    with pytest.raises(pulumi.RunError, match=r"retrain 2: .*hours.*pulumi config set"):
+        read_settings()
 
 
 def test_a_setting_of_the_wrong_type_is_a_clear_error(configure: Any) -> None:

@@ -16,7 +16,7 @@ from tests.sessions import forget_sessions
 from trainer.access import Access
 from trainer.artifacts.card import METADATA_KEY, Card, CardSeries
 from trainer.data.candles import Candles
-from trainer.data.headers import FIELDS
+from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
@@ -106,7 +106,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
     model, and a run whose launcher died before there was an instance."""
     bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
     outputs = StackOutputs(
-        format=2,
+        format=3,
         project="mayfly",
         stack="dev",
         owner="me",
@@ -120,6 +120,9 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
         instance_role_id="AROA1",
         scheduler_role_arn="",
         sweeper_arn="",
+        control_arn="",
+        retrains=[],
+        retrain_format=1,
         max_lifetime_minutes=720,
         experiment_days=180,
     )

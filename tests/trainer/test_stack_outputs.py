@@ -7,7 +7,7 @@ import pytest
 from trainer.stack_outputs import StackOutputs, parameter_name
 
 OUTPUTS = StackOutputs(
-    format=2,
+    format=3,
     project="mayfly",
     stack="dev",
     owner="me",
@@ -21,6 +21,9 @@ OUTPUTS = StackOutputs(
     instance_role_id="AROA1",
     scheduler_role_arn="arn:aws:iam::1:role/s",
     sweeper_arn="arn:aws:lambda:us-east-1:1:function:s",
+    control_arn="arn:aws:lambda:us-east-1:1:function:c",
+    retrains=[],
+    retrain_format=1,
     max_lifetime_minutes=720,
 )
 
@@ -34,7 +37,7 @@ def test_a_missing_field_another_format_and_a_long_value_are_named():
     values = json.loads(OUTPUTS.to_json())
     with pytest.raises(ValueError, match="lack bucket"):
         StackOutputs.from_json(json.dumps({key: value for key, value in values.items() if key != "bucket"}))
-    with pytest.raises(ValueError, match="format 3"):
-        StackOutputs.from_json(json.dumps({**values, "format": 3}))
+    with pytest.raises(ValueError, match="format 2"):
+        StackOutputs.from_json(json.dumps({**values, "format": 2}))
     with pytest.raises(ValueError, match="4096"):
         StackOutputs(**{**values, "owner": "x" * 5000}).to_json()

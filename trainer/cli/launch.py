@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +27,21 @@ from trainer.cli.question import question
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console, show
 from trainer.cli.watch import Watch
+from trainer.control.check_account import check_account
 from trainer.control.drive import drive, start
-from trainer.control.dry_run import dry_run_note
 from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.data.settings import check_path
 from trainer.errors import Stopped, TrainerError, UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
-from trainer.launch.bundle import Bundle, build_bundle
-from trainer.launch.checks import account_checks, ask_all, limit_seconds
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
+from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.images import is_supported
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
-from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
+from trainer.launch.plan import LaunchPlan, machines_of, refuse_retired
+from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import Offers, look
 from trainer.launch.start import new_record, register
 from trainer.runs.deadline import CAUSES
@@ -55,7 +53,7 @@ from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 from trainer.train.own_check import checked, contents, portable
 
-FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
+FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 
@@ -108,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
+            upload_bundle(ready.bundle, ready.objects)
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
             console.line(f"run {record.run_id}")
             watch = Watch(console, stop)
@@ -157,19 +156,8 @@ def _preflight(
     if candles.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
-    job = with_settings(
-        portable(candles.job), symbols=list(candles.candles.bars), exclude=[], timeframe=candles.candles.timeframe
-    )
-    plan = make_plan(
-        job,
-        workload(job, candles.candles.bars),
-        offers.result(),
-        subnets=outputs.subnets,
-        region=outputs.region,
-        rehearsal=access.rehearsal,
-        cap=timedelta(minutes=outputs.max_lifetime_minutes),
-        rates=rates.result(),
-    )
+    job = with_candles(portable(candles.job), candles.candles)
+    plan = plan_launch(job, candles.candles, offers.result(), outputs, rates.result(), rehearsal=access.rehearsal)
     return Ready(
         outputs=outputs,
         objects=objects,
@@ -213,11 +201,9 @@ def _print_notes(arguments: argparse.Namespace, ready: Ready, notes: list[str]) 
 
 def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
     """Return what the account has to say to the plan. Raises ours for what would fail."""
-    now, seconds = utc_now(), limit_seconds(access)
+    now = utc_now()
     record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=now, now=now)
-    checks = account_checks(access, ready.outputs, ready.plan, sweep=sweep)
-    checks["the request"] = partial(dry_run_note, access, ready.outputs, record, seconds=seconds)
-    return ask_all(checks, seconds=seconds)
+    return check_account(access, ready.outputs, record, ready.plan, sweep=sweep)
 
 
 def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:

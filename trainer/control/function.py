@@ -1,8 +1,9 @@
 """The control Lambda: settles runs that nobody watches, and starts the runs that it drives.
 
-Called every five minutes with {}, and by EC2's events about instances, which only hasten what the next call would do: an event
-about an instance that is none of this stack's is dropped after one describe. It ends a machine only as settling does, never by
-age: that is the sweeper's. Deployed as `trainer.control.function.handler`.
+Called every five minutes with {}; by the schedule of each retrain, with its name and scheduled time; and by EC2's events about
+instances, which only hasten what the next call would do: an event about an instance that is none of this stack's is dropped
+after one describe. It ends a machine only as settling does, never by age: that is the sweeper's. Deployed as
+`trainer.control.function.handler`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 from trainer.access import own_access
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
+from trainer.control.retrain import RetrainHome, advance, begin, open_entries
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
 from trainer.environment import function_environment
 from trainer.errors import TrainerError
+from trainer.retrains.entries import ScheduledRun
+from trainer.runs.record import from_iso, iso
 from trainer.runs.store import UnreadableRecord
 from trainer.stack import read_stack
 
@@ -31,7 +38,8 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
     outputs = read_stack(access, stack=own.stack, project=own.project)
     cloud = AwsCloud(access, outputs)
     ends_at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - LEFT_AT_END
-    told = answer(event or {}, cloud, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at)
+    home = RetrainHome(access=access, outputs=outputs, cloud=cloud)
+    told = answer(event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at)
     print(json.dumps(told))
     if told["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
         raise RuntimeError(f"control could not do everything: {json.dumps(told['problems'])}")
@@ -40,21 +48,69 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
 
 def answer(
     event: Mapping[str, Any],
-    cloud: Cloud,
+    home: RetrainHome,
     *,
     poll_seconds: float,
     time_is_left: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Do what an event asks for: {"settled": run -> state, "problems": run -> error}, or why the event was dropped."""
+    """Do what an event asks for and return what came of it: run -> state, retrain -> state, and what could not be looked at.
+
+    An event about an instance settles its run alone; everything else settles all, and takes every scheduled time on.
+    """
     instance_id = (event.get("detail") or {}).get("instance-id") if event.get("source") == "aws.ec2" else None
+    told = Told()
     if instance_id is not None:
-        run_id = cloud.run_of(instance_id=str(instance_id))
+        run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
-            return {"dropped": f"{instance_id} is no instance of this stack's runs", "settled": {}, "problems": {}}
-        return _told([settle_run(cloud, run_id, starts="control")], {})
-    settling = settle_while_starting(cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-    return _told(settling.settled, settling.problems)
+            return {**told.as_dict(), "dropped": f"{instance_id} is no instance of this stack's runs"}
+        told.settled([settle_run(home.cloud, run_id, starts="control")], {})
+        told.advance(home, [entry for entry in open_entries(home) if entry.run_id == run_id])
+        return told.as_dict()
+    if "retrain" in event:
+        told.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
+    told.advance(home, open_entries(home))
+    settling = settle_while_starting(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+    told.settled(settling.settled, settling.problems)
+    told.advance(home, open_entries(home))
+    return told.as_dict()
+
+
+@dataclass
+class Told:
+    """Answer and log line of one call."""
+
+    runs: dict[str, str] = field(default_factory=dict)  # id -> state or outcome
+    retrains: dict[str, str] = field(default_factory=dict)  # name and scheduled time -> state
+    problems: dict[str, str] = field(default_factory=dict)  # what has to be tried again -> the error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
+
+    def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
+        """Add runs. A record that no later call will be able to read either is named, and no failure."""
+        self.runs |= {item.run_id: item.look.record.outcome or item.look.record.state for item in settled}
+        for run_id, error in problems.items():
+            if isinstance(error, UnreadableRecord):
+                self.runs[run_id] = "unreadable"
+            else:
+                self.problems[run_id] = str(error)
+
+    def begin(self, home: RetrainHome, name: str, scheduled_at: datetime) -> None:
+        """Begin a scheduled time."""
+        self._take(f"{name} {iso(scheduled_at)}", partial(begin, home, name, scheduled_at))
+
+    def advance(self, home: RetrainHome, entries: Iterable[ScheduledRun]) -> None:
+        """Take scheduled times on."""
+        for entry in entries:
+            self._take(f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, home, entry))
+
+    def _take(self, name: str, act: Callable[[], ScheduledRun]) -> None:
+        try:
+            self.retrains[name] = act().state
+        except TrainerError as error:
+            self.problems[name] = str(error)
 
 
 def settle_while_starting(
@@ -71,11 +127,3 @@ def settle_while_starting(
 
 def _starts(item: Settled) -> bool:
     return item.look.record.state == "starting" and item.look.record.driver == "control"
-
-
-def _told(settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> dict[str, Any]:
-    """Return the answer; a record that no later call will be able to read either is named in the log, and no failure."""
-    states = {item.run_id: item.look.record.outcome or item.look.record.state for item in settled}
-    unreadable = {run_id: str(error) for run_id, error in problems.items() if isinstance(error, UnreadableRecord)}
-    failed = {run_id: str(error) for run_id, error in problems.items() if run_id not in unreadable}
-    return {"settled": states | dict.fromkeys(unreadable, "unreadable"), "problems": failed}

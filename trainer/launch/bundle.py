@@ -26,10 +26,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest instant that a zip can name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bundle:
-    """A wheel, in memory, and its name."""
+class BundleName:
+    """A wheel by its hashes: its own, and that of the lock in it."""
 
-    content: bytes
     sha256: str
     lock_sha256: str
 
@@ -37,6 +36,13 @@ class Bundle:
     def key(self) -> str:
         """Return its key in the bucket."""
         return f"code/{self.sha256}.whl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle(BundleName):
+    """A wheel, in memory, and its name."""
+
+    content: bytes
 
 
 def build_bundle(package: Path | None = None, *, own_files: Mapping[str, bytes] | None = None) -> Bundle:

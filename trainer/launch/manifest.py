@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.cost.instances import InstanceType
 from trainer.job import Job, with_settings
-from trainer.launch.bundle import Bundle
+from trainer.launch.bundle import BundleName
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, manifest_key
 
@@ -26,7 +26,7 @@ def build_manifest(
     created_at: datetime,
     rehearsal: bool,
     job: Job,
-    bundle: Bundle,
+    bundle: BundleName,
     image_line: str,
     image_id: str,
     inputs: Sequence[dict[str, Any]],

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.access import Access, aws_error
+from trainer.access import Access, aws_error, error_code
+from trainer.aws_errors import NO_IMAGE
 from trainer.cost.instances import InstanceType
 from trainer.errors import ConfigError
 from trainer.launch.prices import PricedTypes, list_prices
@@ -30,8 +31,13 @@ class Offers:
     priced: PricedTypes  # the types that were asked for, with their list prices in the region
 
 
-def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceType], spot: bool) -> Offers:
-    """Ask the account, all at once, for image, zones and spot prices. Raises ours for a failed call or an unfit stack."""
+def look(
+    access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceType], spot: bool, pinned_image: str = ""
+) -> Offers:
+    """Ask the account, all at once, for image, zones and spot prices. Raises ours for a failed call or an unfit stack.
+
+    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     line = next(iter(outputs.images))
@@ -39,7 +45,7 @@ def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceTy
     ec2 = access.client("ec2")
     try:
         with ThreadPoolExecutor(max_workers=4) as pool:
-            image = pool.submit(_image, access, ec2, outputs=outputs, line=line)
+            image = pool.submit(_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image)
             zones = pool.submit(_zones, ec2, names=names, subnets=outputs.subnets)
             priced = pool.submit(list_prices, access, machines, region=outputs.region, today=utc_now().date())
             # A rehearsal has no spot market; its dollars are list prices.
@@ -56,15 +62,17 @@ def look(access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceTy
         raise aws_error(error, "cannot look up what the account offers") from error
 
 
-def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str) -> str:
+def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str) -> str:
     """Resolve the image line to an id, and check that the template sizes the image's own root disk, and large enough.
 
     A wrong device name adds a second volume and leaves the root at its default size, without an error. A volume smaller than
     the image's snapshot is refused at the launch.
     """
     parameter = outputs.images[line]
-    image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
-    images = ec2.describe_images(ImageIds=[image_id])["Images"]
+    image_id, images = pinned, _images(ec2, pinned) if pinned else []
+    if not images:
+        image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
+        images = ec2.describe_images(ImageIds=[image_id])["Images"]
     if not images:
         raise ConfigError(
             f"image {image_id} does not exist", why=f"{parameter} names it", do="Set another image line in Pulumi."
@@ -82,6 +90,18 @@ def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str) -> str
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
         raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
     return image_id
+
+
+def _images(ec2: Any, image_id: str) -> list[Any]:
+    """Return an image, or nothing where it is gone."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return list(ec2.describe_images(ImageIds=[image_id])["Images"])
+    except ClientError as error:
+        if error_code(error) in NO_IMAGE:
+            return []
+        raise
 
 
 def _root_gib(mapped: Any, root: str) -> int:

@@ -1,7 +1,6 @@
-"""Write what a run needs to the bucket: code, plan of the data, manifest, then the record. Then `control.drive` takes over.
+"""Write what a run needs to the bucket: plan of the data, manifest, then the record. Then `control.drive` takes over.
 
-Nothing here starts a machine. If it is killed half-way, it leaves a wheel that the next launch uses and a manifest that
-nothing reads.
+Nothing here starts a machine. If it is killed half-way, it leaves a manifest that nothing reads.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from datetime import datetime
 
 from trainer.cost.instances import instance_type
 from trainer.job import Job
-from trainer.launch.bundle import Bundle, upload_bundle
+from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
@@ -21,17 +20,26 @@ from trainer.launch.preflight import Offers
 from trainer.pieces.piece import Piece
 from trainer.runs.index import begin_run
 from trainer.runs.pieces import RunPiece
-from trainer.runs.record import RunRecord, new_run_id
+from trainer.runs.record import Driver, RunRecord, new_run_id
 from trainer.runs.store import Objects, plan_key
 from trainer.stack_outputs import StackOutputs
 
 
 def new_record(
-    job: Job, plan: LaunchPlan, bundle: Bundle, outputs: StackOutputs, *, preflight_at: datetime, now: datetime
+    job: Job,
+    plan: LaunchPlan,
+    bundle: BundleName,
+    outputs: StackOutputs,
+    *,
+    preflight_at: datetime,
+    now: datetime,
+    run_id: str = "",
+    driver: Driver = "desk",
 ) -> RunRecord:
-    """Return the record of a run that begins now, in state "starting"."""
+    """Return the record of a run that begins now, in state "starting"; its id is new unless it is given."""
     return RunRecord(
-        run_id=new_run_id(job.name, now),
+        run_id=run_id or new_run_id(job.name, now),
+        driver=driver,
         project=outputs.project,
         stack=outputs.stack,
         owner=outputs.owner,
@@ -60,9 +68,11 @@ def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
     )
 
 
-def register(record: RunRecord, job: Job, bundle: Bundle, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
-    """Write code, plan, manifest, entry in the index and record, in this order: all that a readable record names exists."""
-    upload_bundle(bundle, objects)
+def register(record: RunRecord, job: Job, bundle: BundleName, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
+    """Write plan, manifest, entry in the index and record, in this order: all that a readable record names exists.
+
+    The code lies in the bucket already. Raises Conflict where the run's manifest or record is there.
+    """
     plan, key = None, plan_key(record.run_id)
     if candles.plan:
         objects.put(key=key, body=candles.plan, create=True)

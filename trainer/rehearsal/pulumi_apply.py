@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import runpy
 import subprocess
 import sys
@@ -127,6 +128,8 @@ def _known(key: str, declared: Mapping[str, Any]) -> str:
 
 def _as_text(key: str, value: Any, kind: str) -> str:
     """Return a setting as Pulumi's configuration carries it, which is always text."""
+    if kind == "array" and not isinstance(value, str):
+        return json.dumps(value)
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
     fits = {"integer": text.lstrip("-").isdigit(), "boolean": text in ("true", "false")}.get(kind, True)
     if not fits:

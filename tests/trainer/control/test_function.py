@@ -6,7 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from tests.trainer.launch.test_start import OUTPUTS
+from trainer.access import Access
 from trainer.control.function import answer
+from trainer.control.retrain import RetrainHome
 from trainer.control.settle import settle_all
 from trainer.runs.record import to_json
 from trainer.runs.store import read_record, receipt_key, record_key
@@ -17,7 +20,8 @@ ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notifica
 def called(cloud, event=None, looks=50):
     """Call control in a cloud; time is left for so many looks."""
     left = iter(range(looks))
-    return answer(event or {}, cloud, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
+    home = RetrainHome(access=Access(rehearsal=True), outputs=OUTPUTS, cloud=cloud)
+    return answer(event or {}, home, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
 
 
 def test_control_starts_and_settles_the_run_that_it_drives(make_cloud):
@@ -72,7 +76,7 @@ def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_cal
     cloud, record = make_cloud()
     body = to_json(record).replace('"format": 6', '"format": 99')
     cloud.objects.write(record_key(record.run_id), body.encode())
-    assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "problems": {}}
+    assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "retrains": {}, "problems": {}}
 
 
 def test_a_run_that_both_look_at_is_started_once(make_cloud):

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.job import job_of
-from trainer.launch.bundle import build_bundle
+from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
@@ -29,7 +29,7 @@ OFFERS = Offers(
     priced=table_prices([instance_type("g6.xlarge")]),
 )
 OUTPUTS = StackOutputs(
-    format=2,
+    format=3,
     project="mayfly",
     stack="dev",
     owner="ada",
@@ -43,6 +43,9 @@ OUTPUTS = StackOutputs(
     instance_role_id="AROA1",
     scheduler_role_arn="arn",
     sweeper_arn="arn",
+    control_arn="arn",
+    retrains=[],
+    retrain_format=1,
     max_lifetime_minutes=720,
 )
 
@@ -89,14 +92,14 @@ def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
     assert record.estimated_usd == plan.first.dollars_p50
 
 
-def test_code_and_manifest_are_there_before_the_record_that_names_them():
+def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     record, _ = record_and_plan()
     memory, bundle = Memory(), build_bundle()
     item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
     register(record, JOB, bundle, chosen, OFFERS, memory)
     keys = (plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
-    assert list(memory.written) == [bundle.key, *keys]
+    assert list(memory.written) == list(keys)
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["plan"] == {"key": keys[0], "sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}
     assert manifest["inputs"] == [item.pinned()]
@@ -106,7 +109,6 @@ def test_code_and_manifest_are_there_before_the_record_that_names_them():
 
 def test_the_same_code_is_uploaded_once():
     memory, bundle = Memory(), build_bundle()
-    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
     for _ in range(2):
-        register(record_and_plan()[0], JOB, bundle, candles, OFFERS, memory)
+        upload_bundle(bundle, memory)
     assert sum(Path(key).suffix == ".whl" for key in memory.written) == 1

@@ -1,0 +1,63 @@
+"""A retrain's schedule as the stack's setting has it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from trainer.retrains.schedule import MOST_RETRAINS, RetrainSchedule, read_schedules
+from trainer.stack_outputs import PARAMETER_LIMIT_BYTES
+
+WEEKLY: dict[str, Any] = {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20.0}
+
+
+def test_what_is_left_out_has_a_default_and_the_outputs_carry_all_of_it() -> None:
+    (schedule,) = read_schedules([WEEKLY])
+    assert (schedule.time_zone, schedule.overlap) == ("UTC", "skip")
+    assert read_schedules([schedule.to_dict()]) == (schedule,)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"name": "Weekly"}, "name 'Weekly' must be"),
+        ({"name": "w" * 25}, "name"),
+        ({"cron": "rate(7 days)"}, r"must be cron\(...\)"),
+        ({"cron": "cron(0 3 ? * SUN)"}, "Invalid Schedule Expression"),
+        ({"time_zone": "Mars/Olympus"}, "Timezone"),
+        ({"budget": 0}, "budget 0 must be dollars"),
+        ({"budget_month": "20"}, "budget_month '20' must be dollars"),
+        ({"overlap": "both"}, "must be skip or wait"),
+        ({"zone": "UTC"}, "unknown key zone"),
+        ({"cron": 3}, "cron must be text"),
+    ],
+)
+def test_a_senseless_value_is_named_with_the_number_of_its_entry(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=f"retrain 2: .*{why}"):
+        read_schedules([WEEKLY, {**WEEKLY, "name": "other", **change}])
+
+
+def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
+    with pytest.raises(ValueError, match="retrain 1: .*budget_month"):
+        read_schedules([{key: value for key, value in WEEKLY.items() if key != "budget_month"}])
+    with pytest.raises(ValueError, match="same name"):
+        read_schedules([WEEKLY, WEEKLY])
+    with pytest.raises(ValueError, match="at most"):
+        read_schedules([{**WEEKLY, "name": f"r{number}"} for number in range(MOST_RETRAINS + 1)])
+
+
+def test_as_many_as_a_stack_may_have_leave_half_of_its_parameter_to_the_rest() -> None:
+    import json
+
+    longest = {**WEEKLY, "cron": "cron(30 23 ? * MON,WED,FRI *)", "time_zone": "America/Argentina/Buenos_Aires"}
+    schedules = read_schedules([{**longest, "name": f"{number:024d}"} for number in range(MOST_RETRAINS)])
+    assert len(json.dumps([schedule.to_dict() for schedule in schedules])) < PARAMETER_LIMIT_BYTES / 2
+
+
+def test_a_month_is_one_of_the_schedules_own_time_zone() -> None:
+    schedule = RetrainSchedule(**{**WEEKLY, "time_zone": "America/New_York"})
+    late, next_day = datetime(2026, 12, 1, 3, tzinfo=timezone.utc), datetime(2026, 12, 1, 6, tzinfo=timezone.utc)
+    assert schedule.same_month(datetime(2026, 11, 2, tzinfo=timezone.utc), late)  # there it is still the 30th of November
+    assert not schedule.same_month(late, next_day)

@@ -1,0 +1,169 @@
+"""Carry a retrain's scheduled time from its schedule to its end: refuse, skip, wait, or plan and register its run.
+
+Each call takes the entry as far as it goes without waiting; the next one goes on from there. The run itself is an ordinary one
+whose driver is control: settling starts it and closes it. Two calls at once register one run, since its id follows from
+the schedule and the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from trainer.access import Access
+from trainer.control.check_account import check_account
+from trainer.control.cloud import Cloud
+from trainer.errors import BudgetError, ConnectionFailed, DataError, TrainerError
+from trainer.job import Job, with_settings
+from trainer.launch.bundle import BundleName
+from trainer.launch.inputs import RAW, list_inputs
+from trainer.launch.knowledge import known_rates
+from trainer.launch.plan import machines_of, refuse_retired
+from trainer.launch.planning import choose_from_set, plan_launch, with_candles
+from trainer.launch.preflight import look
+from trainer.launch.start import new_record, register
+from trainer.retrains.decision import decide, refuse_beyond_month
+from trainer.retrains.entries import (
+    ScheduledRun,
+    begin_entry,
+    change_entry,
+    entry_key,
+    entry_keys,
+    read_entry,
+    run_id_of,
+)
+from trainer.retrains.published import PublishedRetrain, read_published, verified_job
+from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.runs.store import Conflict, record_key
+from trainer.runs.stored_receipt import read_receipt
+from trainer.stack_outputs import StackOutputs
+
+LAST_ENTRIES = 40  # of a retrain that are read at each call: a month of daily ones, for the month's money
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainHome:
+    """What every step of a scheduled run needs."""
+
+    access: Access
+    outputs: StackOutputs
+    cloud: Cloud
+
+    def schedule(self, name: str) -> RetrainSchedule | None:
+        """Return the stack's schedule of that name."""
+        return next((one for one in read_schedules(self.outputs.retrains) if one.name == name), None)
+
+    def entries(self, name: str) -> list[ScheduledRun]:
+        """Return a retrain's last entries, oldest first."""
+        keys = entry_keys(self.cloud.objects, name)[-LAST_ENTRIES:]
+        return [read_entry(self.cloud.objects, key)[0] for key in keys]
+
+
+def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
+    """Enter a scheduled time, and take it as far as it goes."""
+    entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
+    return advance(home, entry) if entry.is_open else entry
+
+
+def open_entries(home: RetrainHome) -> list[ScheduledRun]:
+    """Return every scheduled time that has not come to its end, of all retrains of the stack."""
+    names = [schedule.name for schedule in read_schedules(home.outputs.retrains)]
+    return [entry for name in names for entry in home.entries(name) if entry.is_open]
+
+
+def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+    """Take an entry as far as it goes. Raises ConnectionFailed where AWS can't be asked: the next call tries again."""
+    objects = home.cloud.objects
+    entry, etag = read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))
+    try:
+        following = _following(home, entry)
+    except ConnectionFailed:
+        raise
+    except TrainerError as error:
+        following = entry.ended("refused" if isinstance(error, BudgetError) else "failed", error, home.cloud.now())
+    if following == entry:
+        return entry
+    try:
+        return change_entry(objects, following, etag, home.cloud.now())
+    except Conflict:  # another call was faster: what it stored holds
+        return read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))[0]
+
+
+def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+    """Return the entry as it is by now."""
+    if entry.state == "training":
+        return _ended_with_its_run(home, entry)
+    if not entry.is_open:
+        return entry
+    schedule = home.schedule(entry.retrain)
+    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
+    stored = read_published(home.cloud.objects, entry.retrain)
+    published = stored[0] if stored else None
+    verdict = decide(entry, schedule, published, others, home.cloud.now())
+    if verdict.step in ("skip", "refuse"):
+        return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
+    if verdict.step == "wait" or schedule is None or published is None:
+        return replace(entry, state="waiting")
+    return _registered(home, entry, schedule, published, others)
+
+
+def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+    """Return a training entry with the end of its run, or as it is while that goes on."""
+    receipt = read_receipt(home.cloud.objects, entry.run_id)
+    if receipt is None:
+        return entry
+    spent = replace(entry, spent_usd=float(receipt["dollars"]["spent_high"]))
+    return spent.ended("done" if receipt["state"] == "done" else "failed", receipt["error"], home.cloud.now())
+
+
+def _registered(
+    home: RetrainHome,
+    entry: ScheduledRun,
+    schedule: RetrainSchedule,
+    published: PublishedRetrain,
+    others: Sequence[ScheduledRun],
+) -> ScheduledRun:
+    """Plan the run from what the data set holds by now, have the account check it, and put it on record."""
+    run_id = run_id_of(entry.retrain, entry.scheduled_at)
+    if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
+        return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
+    began, access, objects = home.cloud.now(), home.access, home.cloud.objects
+    job = _within_budget(verified_job(objects, published), schedule)
+    machines = machines_of(job)
+    if not access.rehearsal and job.machine.instance:
+        refuse_retired(machines, None)
+    inputs = list_inputs(objects, job.data.set)
+    if not inputs:
+        do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
+        raise DataError(f"the data set '{job.data.set}' is empty", why=f"there is nothing in {RAW}{job.data.set}/", do=do)
+    candles = choose_from_set(job, inputs)
+    job = with_candles(job, candles)
+    spot = job.machine.market == "spot"
+    offers = look(access, outputs=home.outputs, machines=machines, spot=spot, pinned_image=published.image_id)
+    rates = known_rates(job, machines, objects, rehearsal=access.rehearsal)
+    plan = plan_launch(job, candles, offers, home.outputs, rates, rehearsal=access.rehearsal)
+    refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
+    code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
+    record = new_record(
+        job, plan, code, home.outputs, preflight_at=began, now=home.cloud.now(), run_id=run_id, driver="control"
+    )
+    notes = [*check_account(access, home.outputs, record, plan, sweep=True), *candles.refused]
+    if offers.image_id != published.image_id:
+        notes.append(f"the image {published.image_id} is gone: this run has {offers.image_id}, the newest of its line")
+    try:
+        register(record, job, code, candles, offers, objects)
+    except Conflict:  # the same schedule, delivered twice at once
+        if not _on_record(home, run_id):
+            raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
+    return replace(entry, state="training", run_id=run_id, most_usd=plan.hard_stop_usd, notes=tuple(notes))
+
+
+def _within_budget(job: Job, schedule: RetrainSchedule) -> Job:
+    """Return the job with the smaller budget of the two."""
+    own = job.machine.budget
+    return with_settings(job, budget=min(own, schedule.budget) if own else schedule.budget)
+
+
+def _on_record(home: RetrainHome, run_id: str) -> bool:
+    return home.cloud.objects.head(key=record_key(run_id)) is not None

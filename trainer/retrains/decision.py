@@ -1,0 +1,68 @@
+"""Whether a scheduled run may begin now: pause, overlap and the month's money. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from trainer.errors import BudgetError, ConfigError, Interrupted, TrainerError
+from trainer.retrains.entries import ScheduledRun
+from trainer.retrains.published import PublishedRetrain
+from trainer.retrains.schedule import RetrainSchedule
+from trainer.runs.record import iso
+from trainer.schedule_expressions import next_fire
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What becomes of a scheduled time; `error` says why it is not begun."""
+
+    step: Literal["begin", "wait", "skip", "refuse"]
+    error: TrainerError | None = None
+
+
+def decide(
+    entry: ScheduledRun,
+    schedule: RetrainSchedule | None,
+    published: PublishedRetrain | None,
+    others: Iterable[ScheduledRun],
+    now: datetime,
+) -> Verdict:
+    """Return whether a scheduled time begins. `others` are the retrain's other entries."""
+    name = entry.retrain
+    if schedule is None:
+        do = "Add it to the stack's setting `retrains` and run pulumi up, or delete its schedule."
+        return Verdict(step="refuse", error=ConfigError(f"the stack has no retrain {name}", do=do))
+    if published is None:
+        do = f"Publish it: mayfly retrains publish {name} --job FILE."
+        return Verdict(step="refuse", error=ConfigError(f"retrain {name} was never published", do=do))
+    if published.paused:
+        do = f"Go on with it: mayfly retrains pause {name} --off."
+        return Verdict(step="skip", error=Interrupted(f"retrain {name} is paused", do=do))
+    before = [one for one in others if one.is_open and one.scheduled_at < entry.scheduled_at]
+    if not before:
+        return Verdict(step="begin")
+    running = f"the run of {iso(before[-1].scheduled_at)} goes on"
+    do = "Give it less to do, or more time between two runs."
+    following = next_fire(schedule.expression, start=entry.scheduled_at, after=entry.scheduled_at)
+    if schedule.overlap == "skip" or (following is not None and now >= following):
+        rule = "it skips where runs overlap" if schedule.overlap == "skip" else "it waits until the next scheduled time at most"
+        return Verdict(step="skip", error=Interrupted(f"{running}, and this one was skipped", why=rule, do=do))
+    return Verdict(step="wait", error=Interrupted(f"{running}, and this one waits for it"))
+
+
+def spent_in_month(schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun]) -> float:
+    """Return the dollars of the entry's calendar month: what receipts say, and the most that open runs may cost."""
+    same = [one for one in others if schedule.same_month(one.scheduled_at, entry.scheduled_at)]
+    return sum(one.most_usd if one.is_open else one.spent_usd for one in same)
+
+
+def refuse_beyond_month(schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun], most: float) -> None:
+    """Raise BudgetError where a run that may cost `most` dollars exceeds what is left of its month."""
+    spent = spent_in_month(schedule, entry, others)
+    if most > schedule.budget_month - spent:
+        why = f"${spent:.2f} of ${schedule.budget_month:.2f} are spent or reserved, and it may cost ${most:.2f}"
+        do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
+        raise BudgetError(f"the month's budget of retrain {schedule.name} is too small for this run", why=why, do=do)

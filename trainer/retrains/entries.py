@@ -1,0 +1,98 @@
+"""What became of each scheduled time of a retrain: scheduled/<name>/<time>.json, created once and changed by compare-and-swap.
+
+Control writes it, and goes on from it at its next call; `mayfly retrains history` shows it. The run's own record is apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from trainer.errors import ConfigError, TrainerError
+from trainer.reading import Unsound
+from trainer.runs.record import new_run_id, read_value, to_json
+from trainer.runs.store import Conflict, Objects
+
+FORMAT = 1
+MOST_BYTES = 256 * 1024
+PREFIX = "scheduled/"
+SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
+EntryState = Literal["due", "waiting", "training", "done", "failed", "skipped", "refused"]
+OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "training")
+_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledRun:
+    """One scheduled time of a retrain."""
+
+    format: int = FORMAT
+    retrain: str
+    scheduled_at: datetime
+    began_at: datetime  # when control first heard of it
+    updated_at: datetime
+    state: EntryState = "due"
+    run_id: str = ""  # once its run is on record
+    most_usd: float = 0.0  # what the run may cost at most
+    spent_usd: float = 0.0  # by its receipt, the high bound
+    notes: tuple[str, ...] = ()  # what differs from what was published: another image
+    error: dict[str, Any] | None = None  # {"code", "what", "why", "do"}: why it is not done
+    ended_at: datetime | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether control has to look at it again."""
+        return self.state in OPEN_STATES
+
+    def ended(self, state: EntryState, error: TrainerError | dict[str, Any] | None, now: datetime) -> ScheduledRun:
+        """Return it in its last state."""
+        why = error.as_dict() if isinstance(error, TrainerError) else error
+        return replace(self, state=state, error=why, ended_at=now)
+
+
+def run_id_of(retrain: str, scheduled_at: datetime) -> str:
+    """Return the id of a scheduled run: the same for one schedule and time, however often it is delivered."""
+    moment = scheduled_at.astimezone(timezone.utc)
+    digest = hashlib.sha256(f"{retrain}/{moment:%Y-%m-%dT%H:%M:%SZ}".encode()).digest()
+    return new_run_id(retrain, moment, "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:SUFFIX_LENGTH]))
+
+
+def entry_key(retrain: str, scheduled_at: datetime) -> str:
+    """Return the key of a scheduled time's entry; keys of one retrain sort by time."""
+    return f"{PREFIX}{retrain}/{scheduled_at.astimezone(timezone.utc):%Y%m%d-%H%M%S}.json"
+
+
+def begin_entry(objects: Objects, retrain: str, scheduled_at: datetime, now: datetime) -> ScheduledRun:
+    """Create a scheduled time's entry, or return the one that is there: the schedule was delivered before."""
+    entry = ScheduledRun(retrain=retrain, scheduled_at=scheduled_at, began_at=now, updated_at=now)
+    try:
+        objects.put(key=entry_key(retrain, scheduled_at), body=to_json(entry).encode(), create=True)
+    except Conflict:
+        there, _ = read_entry(objects, entry_key(retrain, scheduled_at))
+        return there
+    return entry
+
+
+def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
+    """Return an entry and its ETag. Raises ConfigError for one that can't be read, or that is not there."""
+    stored = objects.get(key=key)
+    try:
+        if stored is None:
+            raise Unsound("it is not there")
+        return read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,)), stored.etag
+    except Unsound as error:
+        raise ConfigError(f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with.") from error
+
+
+def change_entry(objects: Objects, entry: ScheduledRun, etag: str, now: datetime) -> ScheduledRun:
+    """Write a changed entry. Raises Conflict where another caller was faster."""
+    changed = replace(entry, updated_at=now)
+    objects.put(key=entry_key(entry.retrain, entry.scheduled_at), body=to_json(changed).encode(), if_match=etag)
+    return changed
+
+
+def entry_keys(objects: Objects, retrain: str) -> list[str]:
+    """Return the keys of a retrain's entries, oldest first."""
+    return sorted(item.key for item in objects.list(prefix=f"{PREFIX}{retrain}/"))

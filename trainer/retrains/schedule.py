@@ -1,0 +1,90 @@
+"""When a retrain runs, and within which money: an entry of the stack's setting `retrains`. Standard library only.
+
+Pulumi checks it (infra/settings.py) and hands it on in the stack's outputs; control and the desk read it there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from trainer.schedule_expressions import Cron, parse
+
+PUBLISHED_FORMAT = 1  # of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads
+MOST_RETRAINS = 8  # of a stack: they stand in its parameter, which holds 4 KB
+OVERLAPS = ("skip", "wait")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # it stands in run ids, in the place of a job's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainSchedule:
+    """One retrain's schedule. Raises ValueError for a value that makes no sense."""
+
+    name: str
+    cron: str  # as EventBridge writes it, such as cron(0 3 ? * SUN *)
+    time_zone: str = "UTC"
+    budget: float  # dollars that one run may cost at most
+    budget_month: float  # dollars that its runs of one calendar month may cost together
+    overlap: str = "skip"  # where the run before goes on: skip this one, or wait until the next scheduled time at most
+
+    def __post_init__(self) -> None:
+        kinds = {"name": str, "cron": str, "time_zone": str, "overlap": str}
+        for key, kind in kinds.items():
+            if not isinstance(getattr(self, key), kind):
+                raise ValueError(f"{key} must be text")
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r} must be at most 24 lower case letters, digits and dashes")
+        if not isinstance(parse(self.cron, self.time_zone), Cron):
+            raise ValueError(f"cron {self.cron!r} must be cron(...)")
+        for key in ("budget", "budget_month"):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e6:
+                raise ValueError(f"{key} {value!r} must be dollars above 0")
+        if self.overlap not in OVERLAPS:
+            raise ValueError(f"overlap {self.overlap!r} must be {' or '.join(OVERLAPS)}")
+
+    @property
+    def expression(self) -> Cron:
+        """Return the cron, parsed."""
+        expression = parse(self.cron, self.time_zone)
+        assert isinstance(expression, Cron)
+        return expression
+
+    def local(self, moment: datetime) -> datetime:
+        """Return an instant in the schedule's time zone."""
+        return moment.astimezone(self.expression.zone)
+
+    def same_month(self, one: datetime, other: datetime) -> bool:
+        """Return whether two instants lie in one calendar month of the schedule's time zone."""
+        first, second = self.local(one), self.local(other)
+        return (first.year, first.month) == (second.year, second.month)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as the stack's outputs carry it."""
+        return asdict(self)
+
+
+def read_schedules(entries: Iterable[Mapping[str, Any]]) -> tuple[RetrainSchedule, ...]:
+    """Read the setting `retrains`. Raises ValueError for the first entry that makes no sense, by its number from 1."""
+    known = {item.name for item in fields(RetrainSchedule)}
+    schedules = []
+    for number, entry in enumerate(entries, start=1):
+        try:
+            if not isinstance(entry, Mapping):
+                raise ValueError("it must be a table of name, cron, budget and budget_month")
+            if unknown := sorted(entry.keys() - known):
+                raise ValueError(f"unknown key {', '.join(unknown)}")
+            schedules.append(RetrainSchedule(**entry))
+        except TypeError as error:  # a key that is missing
+            raise ValueError(f"retrain {number}: {str(error).partition('missing ')[2] or error}") from error
+        except ValueError as error:
+            raise ValueError(f"retrain {number}: {error}") from error
+    names = [schedule.name for schedule in schedules]
+    if len(set(names)) < len(names):
+        raise ValueError("two retrains have the same name")
+    if len(names) > MOST_RETRAINS:
+        raise ValueError(f"there are {len(names)} retrains; a stack has {MOST_RETRAINS} at most")
+    return tuple(schedules)
