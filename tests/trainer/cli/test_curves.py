@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from trainer.cli.curves import RunEvents, curves_view, small_curve, write_curves
-from trainer.cli.terminal import drawn
+from trainer.cli.drawing import drawn
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from trainer.cli.drawing import drawn
 from trainer.cli.receipt_view import receipt_view
-from trainer.cli.terminal import drawn
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
+from trainer.cli.drawing import drawn
 from trainer.cli.table import Blocks, FittedTable, Inline, TableColumn, lines
-from trainer.cli.terminal import Console, drawn, show
+from trainer.cli.terminal import Console, show
 
 EVIL = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
 

@@ -4,7 +4,8 @@ import io
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from trainer.cli.terminal import Console, drawn
+from trainer.cli.drawing import drawn
+from trainer.cli.terminal import Console
 from trainer.cli.watch import Watch
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
