@@ -22,7 +22,7 @@ SHOWN_EPOCHS = 3  # of each model
 CURVE_WIDTH = 24
 BARS = "▁▂▃▄▅▆▇█"
 KEPT = "✓"
-WHAT_KEPT_MEANS = f"{KEPT} the lowest validation loss so far: its weights are the model"
+WHAT_KEPT_MEANS = f"{KEPT} lowest validation loss: these weights are the model"
 COLUMNS = (
     TableColumn(title="model"),
     TableColumn(title="epoch", right=True),

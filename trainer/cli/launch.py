@@ -110,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             upload_bundle(ready.bundle, ready.objects)
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
+            console.line()
             console.line(f"run {record.run_id}")
             watch = Watch(console, stop)
             if arguments.detach:
@@ -273,6 +274,7 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, console: Console) -> i
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
+    console.line()
     console.line("look at it:")
     for look_at in looks:
         console.line(f"  {mayfly()} {look_at}{where}")

@@ -30,7 +30,7 @@ def test_the_last_epochs_of_each_model_and_the_one_that_is_kept():
         "             3      0.9000           0.6000",
         "             4      0.9000                -",
         "ETH-USD      1      0.9000           0.4000  ✓  ▁",
-        "✓ the lowest validation loss so far: its weights are the model",
+        "✓ lowest validation loss: these weights are the model",
     ]
 
 
