@@ -115,7 +115,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a job's models go onto one GPU: so many at a time, in slices of so many windows (or chunks)."""
+    """Models of a job that fit on one GPU at a time, and the windows (or chunks) of their slices."""
 
     models: int
     micro_batch: int

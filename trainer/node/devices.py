@@ -15,7 +15,7 @@ QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,nohe
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What was found, and what the type should have."""
+    """GPUs that the driver shows, and the number that the instance type should have."""
 
     expected: int
     found: int

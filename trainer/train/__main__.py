@@ -34,21 +34,23 @@ if TYPE_CHECKING:
 def parser(prog: str = "python -m trainer.train") -> Parser:
     """Return the command's arguments."""
     parse = Parser(prog=prog, description="Train every model of a job on this machine.")
-    parse.add_argument("--job", type=Path, help="job file, TOML or JSON; what else is given here wins over it")
+    parse.add_argument("--job", type=Path, help="job file, TOML or JSON; other flags override it")
     parse.add_argument("--data", type=Path, required=True, help="folder or file of candles (parquet or CSV)")
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
-    parse.add_argument("--symbols", help="comma-separated; all that are found without it")
-    parse.add_argument("--timeframe", help="such as 1m; needed only where several are found")
+    parse.add_argument("--symbols", help="comma-separated (default: all)")
+    parse.add_argument("--timeframe", help="such as 1m; needed only if the data has several")
     own = "or your own, FILE.py:CLASS"
     parse.add_argument("--model", metavar="NAME", help=f"model: {', '.join(MODELS)}, {own} (default: {DEFAULT})")
-    parse.add_argument("--target", metavar="NAME", help=f"what is forecast: {', '.join(TARGETS)}, {own} (default: by model)")
-    parse.add_argument("--epochs", type=int, help="passes over the training windows, at most")
-    parse.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other job key")
-    parse.add_argument("--plan", type=Path, help="plan.json of this job's data; without it the candles are planned here")
-    parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
-    parse.add_argument("--workers", type=int, help="processes; one for each GPU or core without it")
+    parse.add_argument("--target", metavar="NAME", help=f"target: {', '.join(TARGETS)}, {own} (default: by model)")
+    parse.add_argument("--epochs", type=int, help="most passes over the training windows")
+    parse.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other key of the job"
+    )
+    parse.add_argument("--plan", type=Path, help="plan.json of this job's data (default: plan the candles here)")
+    parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
+    parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parse.add_argument("--gpu-profile", metavar="NAME", help="as `mayfly profiles` lists them; else by the GPU that is there")
+    parse.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the GPU found)")
     return parse
 
 
