@@ -50,5 +50,5 @@ def parse_duration(text: str) -> timedelta:
     if total > LONGEST:
         raise UsageError(f"'{text[:40]}' is longer than any run", do=f"Give a duration of at most {LONGEST.days} days.")
     if total <= timedelta(0):
-        raise UsageError(f"'{text}' is no time at all", do="Give a duration above zero.")
+        raise UsageError(f"'{text}' is not above zero", do="Give a duration above zero.")
     return total

@@ -89,7 +89,9 @@ def candle_files(path: Path) -> list[Path]:
     if path.is_file():
         if not path.name.lower().endswith(SUFFIXES):
             raise DataError(
-                f"{path} is no candle file", why=f"it does not end in {', '.join(SUFFIXES)}", do="Convert it to parquet or CSV."
+                f"{path} is not a candle file",
+                why=f"it does not end in {', '.join(SUFFIXES)}",
+                do="Convert it to parquet or CSV.",
             )
         return [_named(path)]
     files = [

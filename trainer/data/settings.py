@@ -66,7 +66,7 @@ class DataSettings:
         for key in ("symbols", "exclude"):
             for symbol in getattr(self, key):
                 if why := flaw(symbol):
-                    raise UsageError(f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"Mind the rule: {RULE}.")
+                    raise UsageError(f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"The rule: {RULE}.")
         if self.symbols and not self.chosen(()):
             why = "data.exclude names every symbol of data.symbols"
             raise UsageError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")

@@ -27,7 +27,7 @@ _IN_NAME = re.compile(
 
 
 def step_of(timeframe: str) -> int:
-    """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is no timeframe."""
+    """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is not a timeframe."""
     match = _TIME.fullmatch(timeframe.strip())
     if match and match[2] != "M":  # 1M is a month, which has no one length
         step = int(match[1][:_MOST_DIGITS]) * _UNITS[match[2][0].lower()]
@@ -35,7 +35,7 @@ def step_of(timeframe: str) -> int:
             return step
     elif _EVENT.fullmatch(timeframe.strip()):
         return 0
-    raise DataError(f"'{timeframe}' is no timeframe", do="Write it as 30s, 1m, 4h, 1d, 1w, or tick2800 for event bars.")
+    raise DataError(f"'{timeframe}' is not a timeframe", do="Write it as 30s, 1m, 4h, 1d, 1w, or tick2800 for event bars.")
 
 
 def canonical(timeframe: str) -> str:

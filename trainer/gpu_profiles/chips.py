@@ -124,7 +124,7 @@ def user_tables() -> dict[str, dict[str, Any]]:
         raise UsageError(f"GPU profiles {path} can't be read", why=str(error), do="Write one [table] a profile.") from error
     for name, values in tables.items():
         if not isinstance(values, dict):
-            raise UsageError(f"GPU profiles {path}: {name} stands outside a profile", do=f"Write it under [{name}] or another.")
+            raise UsageError(f"GPU profiles {path}: {name} is outside a profile", do=f"Write it under [{name}] or another.")
     return tables
 
 

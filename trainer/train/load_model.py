@@ -111,7 +111,7 @@ def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, st
     own = card.own_files.get("model")
     if own is None:
         if given is not None:
-            raise UsageError(f"{model_path} is no model of a file", do="Leave --model-file out.")
+            raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
         return {}
     if given is None:
         why = f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs no code"

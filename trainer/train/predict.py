@@ -227,7 +227,7 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
     if not len(bars):
         needed = f"{warmup + card.lookback} bars of {series.symbol}, the last {card.lookback} without a hole"
         raise DataError(
-            f"no bar of {data} has behind it what the model sees",
+            f"no bar of {data} has enough bars before it",
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )

@@ -146,7 +146,7 @@ def _check_step(trial: _Trial, network: nn.Module) -> None:
     for name, buffer in (*network.named_buffers(), *network.named_parameters()):
         if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
             what = f"{trial.name}.{name} is of type {str(buffer.dtype).removeprefix('torch.')}, {buffer.layout}"
-            raise UsageError(what, why="a checkpoint can't keep that", do="Let it be of another type.")
+            raise UsageError(what, why="a checkpoint can't keep that", do="Use another type.")
 
 
 @torch.no_grad()

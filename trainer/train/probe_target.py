@@ -79,7 +79,9 @@ def _check_reach(target: OwnFile, candles: Candles, labels: Labels, known: np.nd
         later = _labels(target, _moved(candles, slice(end + 1, None), seed=number))
         if not np.array_equal(later.values_TK[bar], value) or later.ends_T[bar] != end:
             why = f"the label of bar {bar} moves with bars after {end}, where it says that it ends"
-            raise UsageError(f"{target.class_name}.label looks past its end", why=why, do="Return the last bar that it reads.")
+            raise UsageError(
+                f"{target.class_name}.label reads bars after its end", why=why, do="Return the last bar that it reads."
+            )
         earlier = _labels(target, _moved(candles, slice(0, max(0, bar - reach)), seed=number))
         if not np.allclose(earlier.values_TK[bar], value, rtol=1e-5, atol=1e-8, equal_nan=True):
             why = f"the label of bar {bar} moves with bars before {bar - reach}; reach is {reach}"
