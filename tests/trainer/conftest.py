@@ -16,7 +16,7 @@ from tests.sessions import forget_sessions
 from trainer.access import Access
 from trainer.artifacts.card import METADATA_KEY, Card, CardSeries
 from trainer.data.candles import Candles
-from trainer.data.headers import FIELDS
+from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation

@@ -24,8 +24,8 @@ from trainer.artifacts.card import CardSeries
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles
 from trainer.data.features import WARMUP, compute_inputs
-from trainer.data.headers import FIELDS
 from trainer.data.reading import CandleFolder, OtherTimeframe
+from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError, UsageError, nearest
 from trainer.models import reads_of

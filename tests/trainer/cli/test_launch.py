@@ -48,7 +48,13 @@ def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, can
     plan = json.loads(capsys.readouterr().out)
     assert [candidate["instance_type"] for candidate in plan["candidates"]] == ["g6.xlarge", "p3.8xlarge"]
     assert plan["rungs"][0].startswith("g6.xlarge on_demand us-east-1")
-    assert plan["data"] == {"timeframe": "1m", "bars": {"BTC-USD": 3000, "ETH-USD": 3000}, "synthetic": True, "left_out": []}
+    assert plan["data"] == {
+        "timeframe": "1m",
+        "bars": {"BTC-USD": 3000, "ETH-USD": 3000},
+        "synthetic": True,
+        "left_out": [],
+        "notes": [],
+    }
     assert plan["job"]["data"]["symbols"] == ["BTC-USD", "ETH-USD"]
     assert (plan["hard_stop"]["seconds"], plan["max_duration_seconds"]) == (1800, 2100)
     assert plan["hard_stop"]["cause"] == "default_duration"

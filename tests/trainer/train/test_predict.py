@@ -10,6 +10,8 @@ import pytest
 
 from tests.models import make_model
 from tests.predictions import predict_file
+from trainer.data.reading import read_candles
+from trainer.data.writing import write_candles as write_file
 from trainer.errors import DataError, UsageError
 from trainer.train import predict as predict_module
 from trainer.train.predict import FEW_WINDOWS, NotPredicted, Predictions, predict_models
@@ -110,9 +112,19 @@ def test_symbols_are_chosen_and_an_unknown_one_is_refused(models: list[Path], da
 
 
 def test_candles_of_another_timeframe_are_refused_with_both_names(tmp_path: Path, data: Path) -> None:
-    make_model(tmp_path / "hourly.safetensors", symbols=("AAA",), timeframe="1h")
-    with pytest.raises(DataError, match=r"hourly was trained on bars of 1h \(.* no candles of timeframe 1h.*it holds 1m"):
-        list(predict_models([tmp_path / "hourly.safetensors"], data))
+    make_model(tmp_path / "seconds.safetensors", symbols=("AAA",), timeframe="90s")
+    with pytest.raises(DataError, match=r"seconds was trained on bars of 90s \(.* no candles of timeframe 90s.*it holds 1m"):
+        list(predict_models([tmp_path / "seconds.safetensors"], data))
+
+
+def test_longer_bars_are_made_as_they_are_for_training(tmp_path: Path, data: Path) -> None:
+    make_model(tmp_path / "twos.safetensors", symbols=("AAA",), timeframe="2m")
+    (made,) = predict_models([tmp_path / "twos.safetensors"], data)
+    candles = read_candles(data, symbols=["AAA"], timeframe="2m")["AAA"]
+    write_file(tmp_path / "AAA_2m.parquet", [candles])
+    (read,) = predict_models([tmp_path / "twos.safetensors"], tmp_path / "AAA_2m.parquet")
+    assert isinstance(made, Predictions) and isinstance(read, Predictions) and len(made.bar) > 20
+    assert made.bar.tolist() == read.bar.tolist() and (made.columns["probability"] == read.columns["probability"]).all()
 
 
 def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path], data: Path) -> None:
