@@ -107,8 +107,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
 
     job = checked(job)
     kind, choice = choose_device(job, options.device)
-    matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
-    worker_context(kind)  # it begins to load torch for the workers while the data is looked at
+    matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
+    worker_context(kind)  # it loads torch for the workers while the data is read
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
@@ -130,7 +130,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": surveyed.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
-    # A runner takes its worker for itself: what waited behind it could be with another.
+    # A runner occupies its worker: a piece that waits behind it could train elsewhere.
     places = 1 if any(piece.runner for piece in surveyed.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
@@ -151,7 +151,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
 
 @contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """Yield a folder for arrays of bars, on the disk of the models; what a killed training left there goes, too."""
+    """Yield a folder for arrays of bars, on the disk of the models; remove what a killed training left there."""
     folder = out / ".candles"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -192,7 +192,7 @@ def _json_job(path: Path) -> dict[str, Any]:
 
 
 def _stop(number: int, _frame: object) -> None:
-    """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore what comes after it."""
+    """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore later ones."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise Stopped(f"training stopped by {signal.Signals(number).name}", do="Finished models are kept.")

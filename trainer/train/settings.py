@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trainer.settings import bad_value, check_values, setting
 
 AUTO = "auto"  # of `batch`, whose number is 0 then
-BATCH_OF_THE_MODEL = -1  # `batch` where a job names none: the job puts the model's default in its place
+BATCH_OF_THE_MODEL = -1  # `batch` if a job names none: the job replaces it by the model's default
 STRATEGIES = ("auto", "sequential", "streams", "fused")
 TUNE = ("auto", "never", "always")
 SCHEDULES = ("constant", "cosine")
