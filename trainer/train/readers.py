@@ -139,8 +139,7 @@ def gather_chunks(
     std_F: torch.Tensor,
     limit: float = INPUT_LIMIT,
 ) -> torch.Tensor:
-    """Cut chunks (B, F, X) out of unscaled rows and scale them. The last row is repeated beyond the end: no output looks
-    ahead."""
+    """Cut chunks (B, F, X) out of unscaled rows and scale them. The last row is repeated: no output looks ahead."""
     index = (starts_B[:, None] + read_X).clamp_(max=len(rows_TF) - 1).view(-1)
     x_BXF = scale_(rows_TF.index_select(0, index), mean_F, std_F, limit).view(len(starts_B), len(read_X), -1)
     return x_BXF.transpose(1, 2).contiguous()
