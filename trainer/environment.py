@@ -219,7 +219,7 @@ def colours_refused() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentEnvironment:
-    """What bootstrap.sh and, in a rehearsal, the embedded AWS tell the agent."""
+    """Variables that bootstrap.sh, and in a rehearsal the embedded AWS, set for the agent."""
 
     work: Path
     bucket: str
@@ -245,7 +245,7 @@ def agent_environment() -> AgentEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionEnvironment:
-    """What the stack tells its control function."""
+    """Variables that the stack sets for its control function."""
 
     project: str
     stack: str
