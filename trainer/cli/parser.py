@@ -38,7 +38,8 @@ def build_parser(prog: str = "mayfly") -> Parser:
     logs = verbs.add_parser("logs", help="print a run's log, from S3")
     logs.add_argument("run", metavar="RUN", help="run id")
     logs.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
-    logs.add_argument("--tail", type=int, default=0, metavar="N", help="print the last N lines only")
+    logs.add_argument("--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)")
+    logs.add_argument("--metrics", action="store_true", help="print the losses of each model's last epochs instead of the log")
     _where_flags(logs)
 
     stop = verbs.add_parser("stop", help="end a run: upload finished models, then terminate its machine")
