@@ -53,7 +53,7 @@ from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 from trainer.train.own_check import checked, contents, portable
 
-FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
+FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 
