@@ -9,6 +9,7 @@ import argparse
 from typing import NoReturn
 
 from trainer import __version__
+from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
 Settings are taken from the defaults, then the job file, then these flags, then --set, the later winning.
@@ -72,6 +73,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
     _models_verb(verbs)
+    add_retrains_verb(verbs, Parser, _where_flags)
 
     predict = verbs.add_parser(
         "predict", help="what one model says about a file of candles, as CSV: a column, or several, by the model's target"
