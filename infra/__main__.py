@@ -184,6 +184,7 @@ outputs: dict[str, Any] = {
     "retrains": [retrain.to_dict() for retrain in settings.retrains],
     "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
+    "experiment_days": settings.experiment_days,
 }
 aws.ssm.Parameter(
     "outputs",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +73,22 @@ class Desk:
         """Start a rehearsal of small models."""
         return self.start("launch", "--rehearse", "--instance", "p3.8xlarge", "--json", *QUICK, *words)
 
+    def type(self, *words: str) -> Typed:
+        """Start a command at a terminal of 100 columns."""
+        terminal, end = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainer.cli.main", *words],
+            cwd=self.folder,
+            env=self.environment() | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(end)
+        return Typed(process=process, terminal=terminal)
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the trainer's events of that name so far, of every node of this desk."""
         found = []
@@ -79,6 +100,38 @@ class Desk:
     def processes(self) -> list[int]:
         """Return what still runs for this desk: its server, its functions, its nodes."""
         return processes_that_mention(str(self.folder))
+
+
+def _take_terminal() -> None:
+    """Let the terminal on stdin be the process's own, so that Ctrl-C reaches it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """A command at a terminal: keys go in, and what it showed comes out, without colours."""
+
+    process: subprocess.Popen[bytes]
+    terminal: int
+    _read: bytearray = field(default_factory=bytearray)
+
+    def press(self, keys: str) -> None:
+        """Press keys; `\\x03` is Ctrl-C."""
+        os.write(self.terminal, keys.encode())
+
+    def shown(self) -> str:
+        """Return what the terminal was sent so far, as text."""
+        with suppress(OSError):  # the other end is closed
+            while select.select([self.terminal], [], [], 0)[0] and (block := os.read(self.terminal, 65536)):
+                self._read.extend(block)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._read.decode(errors="replace"))
+
+    def ends(self) -> int:
+        """Wait for the end and return the exit code."""
+        until(lambda: self.shown() and self.process.poll() is not None)
+        self.shown()
+        os.close(self.terminal)
+        return self.process.returncode
 
 
 def processes_that_mention(text: str) -> list[int]:

@@ -1,3 +1,39 @@
 """Mayfly: training on AWS GPUs that live only as long as the work. Start at docs/architecture.md."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing's own constant, without its import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pandas
+
 __version__ = "0.1.0"
+
+
+def predict(
+    models: str | Path | Sequence[str | Path] = (),
+    *,
+    data: str | Path,
+    run: str = "",
+    symbols: Sequence[str] = (),
+    last: int | None = None,
+    model_file: str | Path | None = None,
+    rehearse: bool = False,
+    stack: str = "dev",
+) -> pandas.DataFrame:
+    """Return what `mayfly predict` prints, as a table: a row for each model and bar, by symbol, then model, oldest bar first.
+
+    Columns: model, symbol, bar and available_at (UTC: start and end of the last bar that the model saw), and float64 columns
+    of the target, such as `probability` (docs/models-and-targets.md). `models` are .safetensors files, folders of them, or
+    names or keys in the bucket; `run` stands for all models of a run. `data` is a file or folder of candles, `symbols` those to
+    predict (none: all that the models know), `last` the bars of each (None: every bar), `model_file` the Python file of a model
+    of your own. `rehearse` and `stack` choose the bucket, as the flags do.
+
+    A model or symbol without predictions is a warning; the first is raised where there is nothing else. Raises the errors of
+    `trainer.errors`: UsageError, DataError, ConfigError. Sets torch to one thread, as training does, so that the digits agree.
+    """
+    from trainer.cli.predict import frame  # late: `import trainer` loads nothing
+
+    return frame(models, data, run=run, symbols=symbols, last=last, model_file=model_file, rehearse=rehearse, stack=stack)

@@ -49,6 +49,8 @@ def code_files(
         if name in taken:
             continue
         taken[name] = path.read_bytes()
+        if path == folder / "__init__.py":
+            continue  # `trainer.predict` is for desks
         for dotted in _imports(taken[name]):
             if homes is not None and name in _TABLES and _home_of(dotted, folder) not in (None, *homes):
                 continue

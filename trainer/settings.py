@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
+from functools import cache
 from operator import ge, gt, le, lt
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
@@ -42,8 +43,14 @@ def keys_of(settings: Any) -> dict[str, Field[Any]]:
 
 def read_keys(table: str, cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a table's dataclass for the values of its keys. Raises UsageError for a value of another type."""
-    keys, hints = keys_of(cls), get_type_hints(cls)
+    keys, hints = keys_of(cls), _hints(cls)
     return {keys[key].name: typed(f"{table}.{key}", value, hints[keys[key].name]) for key, value in values.items()}
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; a millisecond, which each of many cards would take."""
+    return get_type_hints(cls)
 
 
 def horizon_setting() -> Any:

@@ -6,7 +6,7 @@ The names here are the program's exports; `tests/infra/test_program.py` holds bo
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 PARAMETER_LIMIT_BYTES = 4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
@@ -41,6 +41,7 @@ class StackOutputs:
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
+    experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
 
     def to_json(self) -> str:
         """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""
@@ -56,8 +57,8 @@ class StackOutputs:
         if not isinstance(values, dict):
             raise ValueError("stack outputs are not a JSON object")
         names = {field.name for field in fields(cls)}
-        if missing := sorted(names - values.keys()):
+        if missing := sorted({field.name for field in fields(cls) if field.default is MISSING} - values.keys()):
             raise ValueError(f"stack outputs lack {', '.join(missing)}")
         if values["format"] != FORMAT:
             raise ValueError(f"stack outputs have format {values['format']}, this version reads {FORMAT}")
-        return cls(**{name: values[name] for name in names})
+        return cls(**{name: values[name] for name in names & values.keys()})

@@ -10,6 +10,12 @@ MOST_FILE_BYTES = 200  # file systems take 255, and what is being written has a 
 RULE = f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none of . - ~"
 
 
+def tidy(symbol: str) -> str:
+    """Return the name under which a symbol trains: BTC-USD for BTC/USD, the commonest spelling, which is no part of a path."""
+    parts = symbol.split("/")
+    return "-".join(parts) if len(parts) > 1 and all(part[:1].isalnum() for part in parts) else symbol
+
+
 def flaw(symbol: str) -> str:
     """Return what keeps a text from being a symbol, '' where nothing does."""
     if not symbol:

@@ -37,6 +37,6 @@ def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fo
     assert sorted((model["name"], model["fold"], model["seed"]) for model in listed) == [
         (f"lstm-direction_pool_1m_f{fold}_s{seed}", fold, seed) for fold in (1, 2) for seed in (3, 4)
     ]
-    predicted = desk.run("predict", key, "--rehearse", "--data", str(candles), "--symbol", "BBB", "--last", "2")
+    predicted = desk.run("predict", key, "--rehearse", "--data", str(candles), "--symbols", "BBB", "--last", "2")
     assert predicted.returncode == 0, predicted.stderr
     assert len(predicted.stdout.splitlines()) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-from tests.desk import ROOT
+from tests.desk import QUICK, ROOT
 
 ENDLESS = ("--epochs", "100000", "--set", "patience=100000")
 PHASES = ["preflight", "capacity", "boot", "stage", "train", "upload", "terminate"]
@@ -62,9 +63,12 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
     assert len(json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]) == 3
     kept = json.loads(desk.run("receipts", receipt["run_id"], "--rehearse", "--json").stdout)
     assert kept == receipt
-    predicted = desk.run("predict", receipt["models"][0]["key"], "--rehearse", "--data", str(candles), "--last", "3")
+    predicted = desk.run("predict", "--run", receipt["run_id"], "--rehearse", "--data", str(candles), "--last", "3")
     assert predicted.returncode == 0, predicted.stderr
-    assert predicted.stdout.splitlines()[0] == "bar,available_at,probability" and len(predicted.stdout.splitlines()) == 4
+    rows = list(csv.DictReader(predicted.stdout.splitlines()))
+    assert list(rows[0]) == ["model", "symbol", "bar", "available_at", "probability"]
+    assert [row["symbol"] for row in rows] == [model["piece"] for model in receipt["models"] for _ in range(3)]
+    assert "experiments expire, this one after 20" in predicted.stderr
 
     eventually(lambda: not desk.processes())
     with socket.socket() as probe:
@@ -96,7 +100,7 @@ def test_a_worker_killed_once_is_tried_again_and_one_killed_twice_is_one_failed_
 
 
 @pytest.mark.slow
-def test_the_first_ctrl_c_ends_the_run(desk, candles, eventually):
+def test_without_a_terminal_the_first_ctrl_c_ends_the_run(desk, candles, eventually):
     run = desk.launch("--data", str(candles), "--symbols", "AAA", *ENDLESS)
     eventually(lambda: desk.events("model_started"))
     run.send_signal(signal.SIGINT)
@@ -107,20 +111,23 @@ def test_the_first_ctrl_c_ends_the_run(desk, candles, eventually):
 
 
 @pytest.mark.slow
-def test_the_second_ctrl_c_detaches_and_says_until_when(desk, candles, eventually):
-    run = desk.launch("--data", str(candles), "--symbols", "AAA", *ENDLESS, "--max-duration", "30m")
+def test_on_a_terminal_ctrl_c_asks_and_a_run_that_is_left_goes_on_without_a_stop_requested(desk, candles, eventually):
+    typed = desk.type(
+        "launch", "--rehearse", "--instance", "p3.8xlarge", *QUICK, "--data", str(candles), "--symbols", "AAA", *ENDLESS
+    )
     eventually(lambda: desk.events("model_started"))
-    (record,) = desk.home.glob("sandbox/*/.mayfly-sandbox")
-    os.killpg(json.loads(record.read_text())["process_group"], signal.SIGSTOP)  # else the run may end before the second press
-    run.send_signal(signal.SIGINT)
-    said = []
-    for line in run.stderr:  # two presses at once may be one to the operating system: the first is answered first
-        said.append(line)
-        if "Press it again" in line:
-            break
-    run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=500)
-    assert run.returncode == 130 and "deadline stands: everything of it ends by" in (out + err), [*said, out, err]
+    typed.press("\x03")
+    eventually(lambda: "leave it running (l)" in typed.shown())
+    typed.press("g\n")
+    eventually(lambda: "epoch" in typed.shown().rpartition("leave it running (l)")[2])  # the picture goes on
+    typed.press("\x03")
+    eventually(lambda: typed.shown().count("leave it running (l)") == 2)
+    typed.press("l\n")
+    assert typed.ends() == 0, typed.shown()
+    assert "goes on by itself" in typed.shown()
+    (run,) = only_json(desk.run("status", "--rehearse", "--json").stdout)["runs"]
+    assert run["state"] == "running", "no stop was requested"
+    assert only_json(desk.run("stop", run["run_id"], "--rehearse", "--json").stdout)["state"] == "stopped"
 
 
 def test_no_credentials_and_no_stack_says_what_is_missing_and_offers_a_rehearsal(desk):

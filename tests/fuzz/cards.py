@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.drawn import bodies, changed, is_shown
+from tests.predictions import predict_file
 from trainer.artifacts.card import METADATA_KEY, Card, CardSeries, read_card
 from trainer.artifacts.metrics import headline, shown
 from trainer.artifacts.weights import save
@@ -25,7 +26,6 @@ from trainer.errors import DataError, UsageError
 from trainer.models import MODELS, network_of
 from trainer.targets.direction import Direction
 from trainer.train.packs.tensors import tensors_of
-from trainer.train.predict import predict_file
 
 BARS = 200
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -214,7 +214,7 @@ def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
 
 
 PLAN: dict[str, Any] = {
-    "format": 1,
+    "format": 2,
     "made_for": {
         "data": {"bars": 0, "columns": []},
         "model": {"reads": "windows"},
@@ -223,6 +223,7 @@ PLAN: dict[str, Any] = {
     "timeframe": "1m",
     "inputs": ["log_return"],
     "synthetic": False,
+    "notes": ["A: odd"],
     "files": [{"file": "A_1m.parquet", "bytes": 9, "sha256": "ab" * 32, "bars": 100, "symbols": ["A"]}],
     "symbols": {
         "A": {

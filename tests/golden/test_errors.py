@@ -29,7 +29,7 @@ from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.weights import load
 from trainer.aws_errors import ROWS
 from trainer.cli.main import main
-from trainer.control.progress import Step, detached, unconfirmed_receipt
+from trainer.control.progress import Step, abandoned, unconfirmed_receipt
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.data.reading import read_candles
@@ -313,7 +313,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda make: judged(run_of(make), result=NodeResult(state="failed", exit_code=100, failed=({"symbol": "ETH-USD"},))),
         lambda make: judged(make(), may_start=False, later=3000),
         lambda make: correction(run_of(make), Observation(result=NodeResult(state="done", models=(MODEL,)), models=())),
-        lambda make: detached(step_of_run(run_of(make)), NOON),
+        lambda make: abandoned(step_of_run(run_of(make)), NOON, requested=True),
         lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON)), NOON + timedelta(hours=3)),
     ],
     "rehearsals": [

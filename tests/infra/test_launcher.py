@@ -93,6 +93,7 @@ def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Re
         "security-group",
         "spot-instances-request",
     }
-    assert all(one.startswith(where) and not one.endswith("*") for one in resources)
+    wildcards = [one for one in resources if one.endswith("*")]
+    assert all(one.startswith(where) for one in resources) and wildcards == [f"{where}:spot-instances-request/*"]
     assert statements["PassInstanceRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-instance")
     assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")

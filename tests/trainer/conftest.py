@@ -16,7 +16,7 @@ from tests.sessions import forget_sessions
 from trainer.access import Access
 from trainer.artifacts.card import METADATA_KEY, Card, CardSeries
 from trainer.data.candles import Candles
-from trainer.data.headers import FIELDS
+from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
@@ -125,6 +125,7 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
         retrains=[],
         retrain_format=1,
         max_lifetime_minutes=720,
+        experiment_days=180,
     )
     s3 = access.client("s3")
     s3.create_bucket(Bucket=bucket)

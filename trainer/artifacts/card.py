@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.artifacts.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, read_values
-from trainer.errors import DataError, UsageError, nearest
+from trainer.errors import DataError
 from trainer.reading import Fields, Unsound, read_object
 
 METADATA_KEY = "mayfly_card"
-MOST_NAMED = 6  # symbols, in a message
 MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # a card is escaped once more in it, and tensors have their names there
 _LENGTH_BYTES = 8
 
@@ -73,16 +72,9 @@ class Card:
         return tuple(one.symbol for one in self.series)
 
     def of(self, symbol: str = "") -> CardSeries:
-        """Return one of its series; without a symbol the only one. Raises UsageError where it has no such, or several."""
-        matches = [one for one in self.series if symbol in ("", one.symbol)]
-        if len(matches) == 1:
-            return matches[0]
-        names = ", ".join(self.symbols[:MOST_NAMED]) + (", ..." if len(self.series) > MOST_NAMED else "")
-        if symbol:
-            do = nearest(symbol, self.symbols) or "Choose one of these."
-            raise UsageError(f"model {self.model} does not know {symbol!r}", why=f"it was trained on {names}", do=do)
-        why = f"it was trained on {len(self.series)}: {names}"
-        raise UsageError(f"model {self.model} has no symbol of its own", why=why, do="Choose one with --symbol.")
+        """Return the series of a symbol that the model was trained on; without a symbol the only one."""
+        (series,) = (one for one in self.series if symbol in ("", one.symbol))
+        return series
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the card as JSON; floats keep every digit."""

@@ -35,8 +35,13 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
 def load(path: Path) -> tuple[dict[str, torch.Tensor], Card]:
     """Read a model file into tensors on the CPU and its card. Raises DataError when it is missing, cut short or foreign."""
     card = read_card(path)
+    return load_tensors(path), card
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read the tensors of a model file, whose card was read before, on the CPU. Raises DataError."""
     try:
-        return safetensors.torch.load_file(path), card
+        return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise DataError(f"{path} is not a whole model file", why=str(error), do="Fetch the model again.") from error
 

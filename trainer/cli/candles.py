@@ -38,7 +38,7 @@ class DataCheck:
     """The data check of a job, running beside the launcher until somebody asks what it found."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self._data = job, Path(job.data.path)
+        self.job = job
         self.child = CheckChild(job.data.path, job=job)
 
     def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
@@ -54,12 +54,21 @@ class DataCheck:
         for entry in report["files"]:
             # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
             summary = {name: entry[name] for name in INDEXED}
-            path = self._data if self._data.is_file() else self._data / entry["file"]
-            files.append(LocalFile(path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary))
+            file = LocalFile(
+                path=Path(entry["path"]), file=entry["file"], sha256=entry["sha256"], bytes=entry["bytes"], summary=summary
+            )
+            files.append(file)
         bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
         plan, synthetic = report["plan"].encode(), bool(report["synthetic"])
         refused = tuple(str(DataError(entry["what"], why=entry["why"], do=entry["do"])) for entry in report["refused"])
-        chosen = ChosenCandles(timeframe=report["timeframe"], bars=bars, synthetic=synthetic, plan=plan, refused=refused)
+        chosen = ChosenCandles(
+            timeframe=report["timeframe"],
+            bars=bars,
+            synthetic=synthetic,
+            plan=plan,
+            refused=refused,
+            notes=tuple(report["notes"]),
+        )
         return chosen, files
 
 
@@ -88,7 +97,7 @@ def find_candles(
     """
     if check is not None:
         candles, files = check.result()
-        return CheckedCandles(job=job, candles=candles, files=files, notes=_left_out(candles))
+        return CheckedCandles(job=job, candles=candles, files=files, notes=[*candles.notes, *_left_out(candles)])
     if listed := list_inputs(objects, job.data.set):
         inputs, taken = take(listed, objects, writes=not dry_run)
         candles = choose_from_set(job, inputs)
@@ -107,7 +116,7 @@ def find_candles(
     demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder)}))
     candles, files = DataCheck(demo).result()
     note = f"no --data and an empty raw/, so this is the demo's job: {sentence}"
-    return CheckedCandles(job=demo, candles=candles, files=files, notes=[note])
+    return CheckedCandles(job=demo, candles=candles, files=files, notes=[note, *candles.notes])
 
 
 def _left_out(candles: ChosenCandles) -> list[str]:

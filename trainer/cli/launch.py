@@ -23,6 +23,7 @@ from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_
 from trainer.cli.connect import connected
 from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.plan_view import plan_view
+from trainer.cli.question import question
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console, show
 from trainer.cli.watch import Watch
@@ -32,6 +33,7 @@ from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
+from trainer.data.settings import check_path
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
@@ -45,13 +47,13 @@ from trainer.launch.start import new_record, register
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
-from trainer.runs.store import Objects, open_objects
+from trainer.runs.store import Objects, open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 from trainer.train.own_check import checked, contents, portable
 
-FLAGS_OF_THE_JOB = ("instance", "model", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
+FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 
@@ -75,7 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(plain=arguments.json)
     settings = given_settings(arguments)
     job = job_from(settings)
-    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started
+    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
+    if job.data.path:
+        check_path(job.data.path)
     if job.own_files:
         console.update("trying your own files ...")
         job = checked(job)
@@ -100,15 +104,18 @@ def run(arguments: argparse.Namespace) -> int:
         _ask(arguments, ready.plan, access)
         candles = _uploaded(ready, access, console)
         record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
-        with StopSignal().installed() as stop:  # from here on Ctrl-C is stored in the run's record
+        asking = None if arguments.detach else question(console)
+        with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             upload_bundle(ready.bundle, ready.objects)
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
             console.line(f"run {record.run_id}")
-            watch = Watch(console, stop, where=_where(arguments))
+            watch = Watch(console, stop)
             if arguments.detach:
                 left = start(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
                 return _detached(arguments, left, ready.objects, console)
             receipt = drive(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+        if receipt is None:
+            return _detached(arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready.objects, console)
         return _end(arguments, receipt, console)
 
 
@@ -234,6 +241,7 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
     receipt = read_receipt(objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
         return _end(arguments, receipt, console)
+    console.close()
     deadline = record.effective_deadline
     instances = list(record.last_launch.instance_ids) if record.last_launch else []
     if arguments.json:

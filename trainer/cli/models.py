@@ -17,42 +17,45 @@ from trainer.stack import read_stack
 
 COLUMNS = (
     TableColumn(title="model"),
-    TableColumn(title="stage", leaves=4),
+    TableColumn(title="stage", leaves=5),
     TableColumn(title="run", leaves=1),
     TableColumn(title="test score"),
     TableColumn(title="bars", leaves=2),
     TableColumn(title="created (UTC)", leaves=3),
-    TableColumn(title="version", leaves=5),
-    TableColumn(title="sha256", leaves=6),
+    TableColumn(title="expires", leaves=4),
+    TableColumn(title="version", leaves=6),
+    TableColumn(title="sha256", leaves=7),
 )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List every model with its run, version and scores on the test span, or download one with its hash checked."""
     with connected(rehearse=arguments.rehearse, program=False) as access:
-        objects = open_objects(access, read_stack(access, stack=arguments.stack).bucket)
+        outputs = read_stack(access, stack=arguments.stack)
+        objects, days = open_objects(access, outputs.bucket), outputs.experiment_days
         if arguments.action == "pull":
             model = find_model(objects, arguments.model)
             path = save_model(objects, model, Path(arguments.out or "."))
-            say_json({**_as_dict(model), "path": str(path)}) if arguments.json else say(str(path))
+            say_json({**_as_dict(model, days), "path": str(path)}) if arguments.json else say(str(path))
             return 0
         listing = list_models(objects)
         models, problems = listing.models, listing.problems
     if arguments.json:
         unread = {run_id: error.as_dict() for run_id, error in problems.items()}
-        say_json({"models": [_as_dict(model) for model in models], "problems": unread})
+        say_json({"models": [_as_dict(model, days) for model in models], "problems": unread})
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        show(FittedTable(COLUMNS, map(_row, models))) if models else say("no models yet")
+        show(FittedTable(COLUMNS, (_row(model, days) for model in models))) if models else say("no models yet")
     return 0
 
 
-def _as_dict(model: Model) -> dict[str, object]:
-    return {**vars(model), "created_at": iso(model.created_at)}
+def _as_dict(model: Model, days: int) -> dict[str, object]:
+    fields = {name: value for name, value in vars(model).items() if name != "stored_after"}
+    return {**fields, "created_at": iso(model.created_at), "expires": str(model.expires(days) or "") or None}
 
 
-def _row(model: Model) -> list[str]:
+def _row(model: Model, days: int) -> list[str]:
     return [
         model.name,
         model.stage,
@@ -60,6 +63,7 @@ def _row(model: Model) -> list[str]:
         headline(model.metrics),
         bars_are(model.synthetic),
         f"{model.created_at:%Y-%m-%d %H:%M}",
+        str(model.expires(days) or "-"),
         model.version_id[:8],
         model.sha256[:12],
     ]

@@ -6,9 +6,9 @@ What a verb does stands in `trainer/cli/<verb>.py`, imported after its arguments
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
 
 from trainer import __version__
+from trainer.arguments import Parser
 from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
@@ -17,17 +17,6 @@ examples/crypto-lstm.toml shows the tables of a job and their keys; --set takes 
 table has such a key. Region and credentials come from AWS's own variables
 (AWS_REGION, AWS_PROFILE, ...); --rehearse needs neither: it runs the same on an embedded AWS of this machine.
 """
-
-
-class BadArguments(Exception):
-    """The command line could not be parsed; `main` prints the one line."""
-
-
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises instead of printing, so that `--json` errors are JSON too."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BadArguments(f"{message} (see {self.prog} --help)")
 
 
 def build_parser(prog: str = "mayfly") -> Parser:
@@ -73,17 +62,21 @@ def build_parser(prog: str = "mayfly") -> Parser:
     down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
     _models_verb(verbs)
-    add_retrains_verb(verbs, Parser, _where_flags)
+    add_retrains_verb(verbs, _where_flags)
 
-    predict = verbs.add_parser(
-        "predict", help="what one model says about a file of candles, as CSV: a column, or several, by the model's target"
+    predict = verbs.add_parser("predict", help="what models forecast for a file or folder of candles, as one CSV")
+    predict.add_argument(
+        "models", nargs="*", metavar="MODEL", help=".safetensors files, folders of them, names or keys in the bucket"
     )
-    predict.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name or key of a model in the bucket")
-    predict.add_argument("--data", required=True, metavar="FILE", help="candles, parquet or CSV")
+    predict.add_argument("--run", default="", metavar="RUN", help="every model of this run")
+    predict.add_argument("--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV")
     predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
-    predict.add_argument("--symbol", metavar="NAME", help="which symbol, of a model that was trained on several")
-    predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N windows only")
+    predict.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all that the models know)")
+    predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N bars of each symbol only")
     _where_flags(predict)
+
+    # Its flags are those of trainer/train/__main__.py, which main.py calls.
+    verbs.add_parser("train", add_help=False, help="train every model of a job on this machine, without any cloud")
 
     profiles = verbs.add_parser("profiles", help="what is known of each GPU, and which profile holds on this machine")
     profiles.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -145,7 +138,8 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--job", metavar="FILE", help="job file (TOML)")
     job.add_argument("--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference")
     job.add_argument("--model", metavar="NAME", help="model, by its name in docs/models-and-targets.md, or FILE.py:CLASS")
-    job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: every one found)")
+    job.add_argument("--target", metavar="NAME", help="what is forecast, named likewise (default: by model)")
+    job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: all that the data holds)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: the only one there is)")
     job.add_argument(
         "--data", metavar="PATH", help="file or folder of candles, uploaded to the data set (default: what is there)"
@@ -157,10 +151,12 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     market.add_argument("--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)")
     job.add_argument("--budget", metavar="USD", help="dollars that the run may cost at most; it becomes the deadline")
     job.add_argument(
-        "--max-duration", metavar="TIME", help="longest run, such as 90m or 6h (default: from the plan, 30m to 12h)"
-    )
-    job.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any other key of the job"
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the job, such as max_duration=6h",
     )
     how = parser.add_argument_group("how to launch")
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")

@@ -1,9 +1,11 @@
-"""`mayfly predict MODEL --data FILE`: what a model says about the bars of a file, as CSV on stdout.
+"""`mayfly predict`: what models forecast for the bars of a file or folder, as one CSV on stdout. For Python: `trainer.predict`.
 
-MODEL is a local .safetensors file, else the name or key of a model in that AWS's bucket. The columns are bar, available_at and
-those of the model's target, such as `probability` (docs/models-and-targets.md lists them); the card has the horizon. Over the
-bars that the model was tested on, the numbers are those its card was scored from. A model of your own needs its Python file: a
-card runs no code.
+    mayfly predict MODEL ... --data PATH     # .safetensors files, folders of them, names or keys in the bucket
+    mayfly predict --run RUN --data PATH     # every model of a run
+
+The columns are model, symbol, bar, available_at and those of the target, such as `probability` (docs/models-and-targets.md
+lists them); the card has the horizon. Over the bars that a model was tested on, the numbers are those its card was scored from.
+A model of your own needs its Python file: a card runs no code.
 """
 
 from __future__ import annotations
@@ -12,61 +14,235 @@ import argparse
 import csv
 import sys
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainer.artifacts.card import read_card
+from trainer.artifacts.names import MODEL_SUFFIX
 from trainer.cli.output import say_json, warn
+from trainer.data.settings import check_path
 from trainer.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas
+
+    from trainer.train.predict import NotPredicted, Predictions
+
+KEYS = ("models/experiments/", "models/production/")  # a key in the bucket begins so
+FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
+MOST_NOTES = 20  # lines about symbols without predictions
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a row for each bar, oldest first: its start, its end (when this was knowable), and what the model says of it."""
+    """Print a row for each model and bar: by symbol, then model, oldest bar first. Returns 0, or the first error's exit code.
+
+    Symbols that the data does not hold are named on stderr and are no error, unless nothing was predicted.
+    """
     if arguments.last < 0:
         raise UsageError(f"--last {arguments.last}", do="Give 1 or more; without it every window is predicted.")
-    with _model_file(arguments) as path:
-        # Late: torch takes a second to load, and a wrong name should not wait for it.
-        from trainer.train.predict import predict_file
+    symbols = [symbol.strip() for symbol in arguments.symbols.split(",")] if arguments.symbols else []
+    with _predicted(
+        arguments.models,
+        arguments.data,
+        run=arguments.run,
+        symbols=symbols,
+        last=arguments.last or None,
+        model_file=arguments.model_file,
+        rehearse=arguments.rehearse,
+        stack=arguments.stack,
+    ) as (predictions, missing):
+        if arguments.json:
+            rows = [row for item in predictions for row in _rows(item)]
+            problems = [{"model": item.model, "symbol": item.symbol, **item.error.as_dict()} for item in missing]
+            say_json({"predictions": rows, "problems": problems})
+        else:
+            _write_csv(predictions)
+    for item in missing[:MOST_NOTES]:
+        warn(f"{'left out' if item.absent else 'error'}: {item.model}: {item.error}")
+    if len(missing) > MOST_NOTES:
+        warn(f"and {len(missing) - MOST_NOTES} more without predictions; --json has them all")
+    return next((item.error.exit_code for item in missing if not item.absent), 0)
 
-        own = Path(arguments.model_file) if arguments.model_file else None
-        predictions = predict_file(
-            path, Path(arguments.data), last=arguments.last or None, model_file=own, symbol=arguments.symbol or ""
-        )
-        rows = [{"bar": item.bar, "available_at": item.available_at, **item.values} for item in predictions]
-        if read_card(path).data.get("synthetic"):
-            warn(f"{path.stem} was trained on SYNTHETIC bars: it knows nothing of any market")
-    if arguments.json:
-        say_json({"predictions": rows})
-        return 0
-    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")  # never empty: no bar is an error
-    writer.writeheader()
-    # Every digit of a float is written: metrics computed from this file are the card's own.
-    writer.writerows(rows)
-    return 0
+
+def frame(
+    models: str | Path | Sequence[str | Path],
+    data: str | Path,
+    *,
+    run: str,
+    symbols: Sequence[str],
+    last: int | None,
+    model_file: str | Path | None,
+    rehearse: bool,
+    stack: str,
+) -> pandas.DataFrame:
+    """Return the table that `mayfly predict` prints; see `trainer.predict`."""
+    import pandas  # late: the verb does without
+
+    names = [models] if isinstance(models, (str, Path)) else models
+    with _predicted(
+        [str(name) for name in names],
+        str(data),
+        run=run,
+        symbols=symbols,
+        last=last,
+        model_file=model_file,
+        rehearse=rehearse,
+        stack=stack,
+    ) as (predictions, missing):
+        tables = [
+            pandas.DataFrame(
+                {
+                    "model": item.model,
+                    "symbol": item.symbol,
+                    "bar": pandas.to_datetime(item.bar, utc=True),
+                    "available_at": pandas.to_datetime(item.available_at, utc=True),
+                    **item.columns,
+                }
+            )
+            for item in predictions
+        ]
+    for item in missing:
+        warnings.warn(f"{item.model}: {item.error}", stacklevel=3)
+    return pandas.concat(tables, ignore_index=True)
 
 
 @contextmanager
-def _model_file(arguments: argparse.Namespace) -> Iterator[Path]:
-    """Give the model as a local file; one from a bucket is fetched into a folder that lasts as long as it is needed."""
-    local = Path(arguments.model)
-    if local.is_file() and local.suffix == ".safetensors":
-        yield local
+def _predicted(
+    names: Sequence[str],
+    data: str,
+    *,
+    run: str,
+    symbols: Sequence[str],
+    last: int | None,
+    model_file: str | Path | None,
+    rehearse: bool,
+    stack: str,
+) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
+    """Give predictions as they are made, and the list of what could not be predicted, complete once they are used up.
+
+    The iterator raises the first error where nothing at all could be predicted.
+    """
+    check_path(data)
+    with _model_files(names, run=run, rehearse=rehearse, stack=stack) as paths:
+        # Late: torch takes a second to load, and a wrong name should not wait for it.
+        from trainer.train.predict import predict_models
+
+        if any(read_card(path).data.get("synthetic") for path in paths[:1]):
+            warn(f"{paths[0].stem} was trained on SYNTHETIC bars: it knows nothing of any market")
+        own = Path(model_file) if model_file else None
+        missing: list[NotPredicted] = []
+        made = predict_models(paths, Path(data), symbols=symbols, last=last, model_file=own)
+        yield _sorted_out(made, missing), missing
+
+
+def _sorted_out(made: Iterable[Predictions | NotPredicted], missing: list[NotPredicted]) -> Iterator[Predictions]:
+    """Yield the predictions and add the others to `missing`. Raises the first error where nothing was predicted."""
+    from trainer.train.predict import NotPredicted
+
+    some = False
+    for item in made:
+        if isinstance(item, NotPredicted):
+            missing.append(item)
+        else:
+            some = True
+            yield item
+    if not some and missing:
+        raise next((item.error for item in missing if not item.absent), missing[0].error)
+
+
+def _write_csv(predictions: Iterable[Predictions]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    header: list[str] = []
+    for item in predictions:
+        if not header:
+            header = [*FIRST_COLUMNS, *item.columns]
+            writer.writerow(header)
+        # Every digit of a float is written: metrics computed from this file are the card's own.
+        writer.writerows(row.values() for row in _rows(item))
+
+
+def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
+    from trainer.data.candles import time_text
+
+    values = zip(*(column.tolist() for column in item.columns.values()), strict=True)
+    for bar, available_at, row in zip(item.bar, item.available_at, values, strict=True):
+        times = {"bar": time_text(bar), "available_at": time_text(available_at)}
+        yield {"model": item.model, "symbol": item.symbol, **times, **dict(zip(item.columns, row, strict=True))}
+
+
+@contextmanager
+def _model_files(names: Sequence[str], *, run: str, rehearse: bool, stack: str) -> Iterator[list[Path]]:
+    """Give models as local files; those from a bucket are fetched into a folder that lasts as long as it is needed."""
+    if bool(names) == bool(run):
+        why = "both were given" if run else "neither was given"
+        raise UsageError("predict takes MODEL or --run RUN", why=why, do="--run RUN predicts with all models of a run.")
+    local = {name: _local_files(name) for name in names}
+    if all(local.values()) and not run:
+        yield _distinct([path for paths in local.values() for path in paths])
         return
-    if (
-        local.suffix == ".safetensors"
-        and local.parent.is_dir()
-        and local.parent != Path()
-        and not arguments.model.startswith("models/")
-    ):
-        raise UsageError(f"model {local} does not exist", do="Check the path, or give a name that `mayfly models list` shows.")
     # Late: only a model in a bucket needs AWS.
     from trainer.cli.connect import connected
-    from trainer.registry.store import fetch_model
+    from trainer.registry.store import fetch_models, find_model, models_of_run
+    from trainer.runs.store import open_objects
     from trainer.stack import read_stack
 
     with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
-        with connected(rehearse=arguments.rehearse, program=False) as access:
-            outputs = read_stack(access, stack=arguments.stack)
-            path = fetch_model(access, outputs, arguments.model, into=Path(folder))
-        yield path
+        with connected(rehearse=rehearse, program=False) as access:
+            outputs = read_stack(access, stack=stack)
+            objects = open_objects(access, outputs.bucket)
+            if run:
+                chosen = list(models_of_run(objects, run))
+                if not chosen:
+                    raise UsageError(
+                        f"run {run} has no models", do="mayfly status shows runs, mayfly models list their models."
+                    )
+            else:
+                chosen = [find_model(objects, name) for name, paths in local.items() if not paths]
+            for model in chosen[: 1 if run else None]:
+                warn(_origin(model, outputs.experiment_days, run=run))
+            fetched = fetch_models(objects, chosen, Path(folder))
+        yield _distinct([path for paths in local.values() for path in paths] + fetched)
+
+
+def _origin(model: Any, experiment_days: int, *, run: str) -> str:
+    """Return which model a name stands for, and until when it is kept."""
+    until = model.expires(experiment_days)
+    of = "production" if not model.run_id else f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
+    kept = f"; experiments expire, this one after {until}" if until else ""
+    return f"models of {of}{kept}" if run else f"model {model.name} of {of}{kept}"
+
+
+def _local_files(name: str) -> list[Path]:
+    """Return the model files that a local path names, none for a name in a bucket. Raises UsageError for a path without any."""
+    path = Path(name)
+    if path.is_file() and path.suffix == MODEL_SUFFIX:
+        return [path]
+    if path.is_file():
+        raise UsageError(
+            f"{path} is no model", why=f"a model's file ends in {MODEL_SUFFIX}", do="Give one, or a folder of them."
+        )
+    if path.is_dir():
+        files = sorted(item for item in path.glob(f"*{MODEL_SUFFIX}") if item.is_file())
+        if not files:
+            raise UsageError(
+                f"folder {path} holds no models", why=f"no file ends in {MODEL_SUFFIX}", do="Give a folder that does."
+            )
+        return files
+    is_path = path.suffix == MODEL_SUFFIX or name[:1] in "./~" or name.endswith("/")
+    if is_path and not name.startswith(KEYS):
+        raise UsageError(f"model {path} does not exist", do="Check the path, or give a name that `mayfly models list` shows.")
+    return []
+
+
+def _distinct(paths: list[Path]) -> list[Path]:
+    """Return the paths. Raises UsageError where two models have one name: their rows could not be told apart."""
+    seen: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in seen:
+            why = f"{seen[path.stem]} and {path}"
+            raise UsageError(f"two models are called {path.stem}", why=why, do="Predict with one of them at a time.")
+        seen[path.stem] = path
+    return paths

@@ -19,6 +19,7 @@ PHASE_WIDTH, TIME_WIDTH = 9, 6  # of the longest, `preflight` and `terminate`; o
 MOST_ROWS = 6  # models that are drawn; more are counted
 MOST_NAME = 24  # characters of a model's name
 SHORTEST_SHARE = 0.03  # done, before a time left is said
+PHASE_BAR, PIECE_BAR = 30, 20  # characters of a bar, where there is room
 NARROW = 72  # columns below which a model's row has no bar
 
 
@@ -78,20 +79,15 @@ class PieceRows:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw a row for each model."""
-        names = {name: _short(one_line(name)) for name in self._pieces}
-        widest = max(map(cell_len, names.values()), default=0)
-        for name, piece in self._pieces.items():
-            epochs, loss = piece.get("epochs"), piece.get("loss")
-            begin = Text("      ").append(names[name] + " " * (widest - cell_len(names[name])))
-            if not epochs:
-                yield begin.append("  begins", DIM)
-                continue
-            begin.append(f"  epoch {piece.get('epoch', 0)}/{epochs}")
-            end = f"{piece_share(piece):4.0%}" + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
+        begins = _aligned([_short(one_line(name)) for name in self._pieces])
+        epochs = _aligned([_epoch(piece) for piece in self._pieces.values()])
+        ends = _aligned([_numbers(piece) for piece in self._pieces.values()])
+        for begin, epoch, end, piece in zip(begins, epochs, ends, self._pieces.values(), strict=True):
+            line = Text(f"      {begin}").append(f"  {epoch}", DIM)
             if options.max_width < NARROW:
-                yield from _cut(begin.append(f"  {end}"), options)
+                yield from _cut(line.append(f"  {end}"), options)
             else:
-                yield _with_bar(begin, piece_share(piece), end, options.max_width)
+                yield _with_bar(line, piece_share(piece), end, options.max_width, widest=PIECE_BAR)
 
 
 def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> RenderableType:
@@ -142,13 +138,27 @@ def _footer(parts: list[str]) -> Iterator[RenderableType]:
         yield grid
 
 
-def _with_bar(begin: Text, share: float, end: str, width: int) -> RenderableType:
+def _epoch(piece: Mapping[str, Any]) -> str:
+    return f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else "begins"
+
+
+def _numbers(piece: Mapping[str, Any]) -> str:
+    loss = piece.get("loss")
+    return f"{piece_share(piece):4.0%}" + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
+
+
+def _aligned(texts: list[str]) -> list[str]:
+    widest = max(map(cell_len, texts), default=0)
+    return [text + " " * (widest - cell_len(text)) for text in texts]
+
+
+def _with_bar(begin: Text, share: float, end: str, width: int, *, widest: int = PHASE_BAR) -> RenderableType:
     """Return a line whose bar takes what is left of the width; without room for one, without."""
     room = width - begin.cell_len - cell_len(end) - 5
     if room < 8:
         return begin.append(f"  {end}")
     grid = Table.grid(padding=0)
-    grid.add_row(begin, "   ", ProgressBar(total=1.0, completed=share, width=min(room, 40)), Text(f" {end}"))
+    grid.add_row(begin, "   ", ProgressBar(total=1.0, completed=share, width=min(room, widest)), Text(f" {end}"))
     return grid
 
 

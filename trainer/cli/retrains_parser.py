@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from trainer.arguments import Parser
 
-def add_retrains_verb(
-    verbs: Any, parser_class: type[argparse.ArgumentParser], where_flags: Callable[[argparse.ArgumentParser], None]
-) -> None:
+
+def add_retrains_verb(verbs: Any, where_flags: Callable[[argparse.ArgumentParser], None]) -> None:
     """Add the verb with its actions; `where_flags` adds those of every verb that needs a stack."""
     retrains = verbs.add_parser("retrains", help="runs on a schedule: publish what they run, look, run, pause")
-    actions = retrains.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=parser_class)
+    actions = retrains.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     publish = actions.add_parser("publish", help="check a job as a launch would, and publish it with this code")
     publish.add_argument("name", metavar="NAME", help="a retrain of the stack's setting `retrains`")
     publish.add_argument("--job", required=True, metavar="FILE", help="job file (TOML)")

@@ -11,7 +11,7 @@ from trainer.cli.terminal import Console, show
 from trainer.cli.watch import Watch
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive
-from trainer.control.stop import StopSignal, request_stop
+from trainer.control.stop import StopSignal, Wish, request_stop
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
@@ -26,11 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
         record = request_stop(cloud, arguments.run)
         if record.state == "closed":
             console.line(f"{record.run_id} has ended already: {record.outcome}")
-        with StopSignal().installed() as stop:
+        with StopSignal(wish=Wish.END).installed() as stop:
             receipt = read_receipt(cloud.objects, record.run_id) if record.state == "closed" else None
             if receipt is None:
-                watch = Watch(console, stop, where=" --rehearse" if arguments.rehearse else "")
+                watch = Watch(console, stop)
                 receipt = drive(access, outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
     console.close()
+    assert receipt is not None  # only a question lets a user leave
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

@@ -71,6 +71,7 @@ class Console:
         self.live = is_terminal(self.stream) and not plain
         self._clock = clock
         self._region: Live | None = None
+        self._paused = False
         self._picture: Callable[[], RenderableType] = Text
         self._printed_at = float("-inf")
 
@@ -90,12 +91,12 @@ class Console:
         """Show progress: in the live region; without one as a line, at most every QUIET_SECONDS."""
         if self.live:
             self.draw(lambda: styled(f"  {text}", "dim"))
-        elif self._clock() - self._printed_at >= QUIET_SECONDS:
+        elif not self._paused and self._clock() - self._printed_at >= QUIET_SECONDS:
             self.line(text)
 
     def draw(self, picture: Callable[[], RenderableType]) -> None:
         """Show a picture in the live region, drawn anew a few times a second; without a live region do nothing."""
-        if not self.live:
+        if not self.live or self._paused:
             return
         self._picture = picture
         if self._region is None:
@@ -109,6 +110,20 @@ class Console:
             )
             self._region.start()
         self._region.refresh()
+
+    def prompt(self, text: str) -> None:
+        """Print a question, and leave the cursor behind it."""
+        self.stream.write(printable(text))
+        self.stream.flush()
+
+    def pause(self) -> None:
+        """Keep the terminal as it is until `resume`: no live region, and no updates."""
+        self.close()
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused = False
 
     def close(self) -> None:
         """Remove the live region, so that the next output begins on an empty line."""

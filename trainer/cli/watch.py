@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 from trainer.cli.output import duration, money
 from trainer.cli.progress_view import models_line, phase_line, picture
 from trainer.cli.table import BAD, GOOD, STRONG
 from trainer.cli.terminal import Console
 from trainer.control.progress import RunProgress
-from trainer.control.stop import StopSignal
+from trainer.control.stop import StopSignal, Wish
 from trainer.runs.record import InstanceSeen
 
 PHASES = {
@@ -31,19 +30,18 @@ class Watch:
     On a terminal a phase that has ended is a line with its seconds, and the one at work is drawn. Elsewhere an event is a line.
     """
 
-    def __init__(self, console: Console, stop: StopSignal, *, where: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`where` is what the user adds to the next commands: " --rehearse", or nothing."""
-        self._console, self._stop, self._where, self._clock = console, stop, where, clock
+    def __init__(self, console: Console, stop: StopSignal, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._stop, self._clock = console, stop, clock
         self._phase = ""
         self._settled: set[str] = set()
         self._instances: set[str] = set()
         self._ended: set[str] = set()
         self._printed: set[str] = set()
-        self._presses = 0
+        self._wish = stop.wish
 
     def on_event(self, progress: RunProgress) -> None:
         """Print the changes since the last look, and draw the rest anew."""
-        self._report_presses(progress)
+        self._report_wish(progress)
         if self._console.live:
             self._settle(progress)
         else:
@@ -69,7 +67,7 @@ class Watch:
             if phase not in self._settled and progress.seconds.get(phase):
                 details = [_machine(seen) for seen in self._new_instances(progress)] if phase == "capacity" else []
                 self._console.show(phase_line("✓", GOOD, phase, progress.seconds[phase], ", ".join(details)))
-            self._settled.add(phase)
+                self._settled.add(phase)
         for name, piece in progress.pieces.items():
             if piece.get("state") == "failed" and name not in self._ended:
                 self._ended.add(name)
@@ -99,14 +97,21 @@ class Watch:
         self._instances |= {seen.instance_id for seen in new}
         return new
 
-    def _report_presses(self, progress: RunProgress) -> None:
-        if self._stop.presses > self._presses and self._presses == 0:
-            self._console.line("Ctrl-C: ending the run; finished models are uploaded, then the machine is terminated.", STRONG)
-            self._console.line(f"Press it again to leave at once; the deadline stands, {_utc(progress.deadline.at)}.")
-        self._presses = self._stop.presses
+    def _report_wish(self, progress: RunProgress) -> None:
+        """Print what the user wished, once, where the run did not do it yet."""
+        if self._stop.wish is self._wish:
+            return
+        self._wish = self._stop.wish
+        if self._wish is Wish.END:
+            self._console.line("Ending the run: finished models are uploaded, then the machine is terminated.", STRONG)
+        if self._wish is Wish.LEAVE and not progress.instances:
+            self._console.line("Leaving the run as soon as its machine is started.", STRONG)
 
     def _hint(self, progress: RunProgress) -> str:
-        return f"ends by {progress.deadline.at:%H:%M} UTC at the latest"
+        """Return what Ctrl-C does now, where somebody at a terminal may press it, and when the run ends at the latest."""
+        if progress.state == "ending" or self._stop.wish is not Wish.GO_ON:
+            return f"ends by {progress.deadline.at:%H:%M} UTC at the latest"
+        return "Ctrl-C: end or leave" if self._stop.asks else "Ctrl-C: end"
 
     def _line(self, progress: RunProgress, text: str) -> None:
         self._console.line(f"{_clock(progress)}  {text}")
@@ -118,7 +123,3 @@ def _machine(seen: InstanceSeen) -> str:
 
 def _clock(progress: RunProgress) -> str:
     return f"[{duration(progress.elapsed_seconds):>6} {money(progress.spent_usd):>7}]"
-
-
-def _utc(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

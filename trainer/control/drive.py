@@ -18,8 +18,8 @@ from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn
 from trainer.control.observe import observe
-from trainer.control.progress import RunProgress, Step, detached, overdue, progress_of, unconfirmed_receipt
-from trainer.control.stop import StopSignal, request_stop
+from trainer.control.progress import RunProgress, Step, abandoned, overdue, progress_of, unconfirmed_receipt
+from trainer.control.stop import StopSignal, Wish, request_stop
 from trainer.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.runs.actions import (
     Action,
@@ -61,12 +61,13 @@ def drive(
     known: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
-) -> Receipt:
-    """Drive a run to its end and return its receipt. `known` is the record as this caller wrote or read it a moment ago.
+) -> Receipt | None:
+    """Drive a run to its end and return its receipt; None where the user left it running, which requests no stop.
 
-    Raises Stopped when a second press detached from it, UsageError when there is no such run, EmbeddedAwsGone when its AWS was
-    a rehearsal's that has ended. Where no end could be observed
-    the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command that settles the run goes on.
+    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped where the user waits for its end no
+    longer, UsageError when there is no such run, EmbeddedAwsGone when its AWS was a rehearsal's that has ended.
+    Where no end could be observed the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command
+    that settles the run goes on.
     """
     cloud, seconds = AwsCloud(access, outputs), pace(access)
     return drive_to_receipt(cloud, run_id, known=known, poll_seconds=seconds, on_event=on_event, stop=stop)
@@ -100,7 +101,7 @@ def drive_to_receipt(
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Receipt:
+) -> Receipt | None:
     """Do what `drive` does, with any Cloud and any way to sleep."""
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
@@ -108,6 +109,8 @@ def drive_to_receipt(
             return _receipt_of_closed(cloud, run_id, lambda: sleep(pause))
         if overdue(look, cloud.now()):
             return unconfirmed_receipt(look, cloud.now())
+        if signal.wish is Wish.LEAVE and goes_on_alone(look.record):
+            return None
     raise AssertionError("a run is followed until it is closed")
 
 
@@ -124,10 +127,14 @@ def drive_to_instance(
     """Do what `start` does, with any Cloud and any way to sleep."""
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
-        launch = look.record.last_launch
-        if look.record.state == "closed" or (launch and launch.kill_armed_at and look.record.stop_requested_at is None):
+        if look.record.state == "closed" or (goes_on_alone(look.record) and look.record.stop_requested_at is None):
             return look.record
     raise AssertionError("a run is followed until it is closed")
+
+
+def goes_on_alone(record: RunRecord) -> bool:
+    """Return whether a run needs its command no longer: its instance exists and both schedules are armed."""
+    return record.last_launch is not None and record.last_launch.kill_armed_at is not None
 
 
 def follow(
@@ -149,8 +156,9 @@ def follow(
     asked_to_stop = looked = False
     while True:
         error: TrainerError | None = None
+        stop.attend()
         try:
-            if stop.presses and not asked_to_stop:
+            if stop.wish in (Wish.END, Wish.ABANDON) and not asked_to_stop:
                 request_stop(cloud, run_id, seen=last is not None)
                 asked_to_stop = True
             last = step(cloud, run_id, seen=last is not None)
@@ -166,8 +174,8 @@ def follow(
         yield last
         if last.record.state == "closed" and not last.observed.alive:
             return
-        if stop.presses > 1:
-            raise detached(last, cloud.now())
+        if stop.wish is Wish.ABANDON:
+            raise abandoned(last, cloud.now(), requested=asked_to_stop)
         if not last.moved:
             _sleep(poll_seconds, stop, sleep)
 
@@ -300,8 +308,9 @@ def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> R
 
 
 def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:
-    """Sleep in slices, so that a press counts within a fifth of a second."""
-    presses, left = stop.presses, seconds
-    while left > 0 and stop.presses == presses:
+    """Sleep in slices, so that a wish counts within a fifth of a second."""
+    wish, left = stop.wish, seconds
+    while left > 0 and stop.wish is wish:
+        stop.attend()
         sleep(min(0.2, left))
         left -= 0.2

@@ -63,13 +63,14 @@ def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
     return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look, now).as_dict())
 
 
-def detached(look: Step, now: datetime) -> TrainerError:
-    """Return the error of a command that leaves a run to its deadline."""
+def abandoned(look: Step, now: datetime, *, requested: bool) -> TrainerError:
+    """Return the error of a command that waits for a run's end no longer. `requested`: its end is stored in the record."""
     record = look.record
     if record.state == "ending" and now > (record.ending_at or now) + LOUD_AFTER:
         return _unconfirmed(look, now)
+    stop = "its end is requested" if requested else "its end could not be requested"
     return Stopped(
-        f"detached from {record.run_id}; its deadline stands: everything of it ends by {iso(record.effective_deadline.at)}",
+        f"not waiting for {record.run_id}: {stop}, and everything of it ends by {iso(record.effective_deadline.at)}",
         do=f"{_status_command(record)} shows its progress.",
     )
 

@@ -1,4 +1,4 @@
-"""The request to stop a run: Ctrl-C as it is counted at the desk, and the field of the record that every caller obeys."""
+"""Ctrl-C at the desk, read as a wish; and the request to stop a run, the field of the record that every caller obeys."""
 
 from __future__ import annotations
 
@@ -6,29 +6,86 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import Enum
 from types import FrameType
+from typing import Protocol
 
 from trainer.control.cloud import Cloud
 from trainer.runs.record import RunRecord
 from trainer.runs.store import Conflict, read_record, swap_record
 
 
-class StopSignal:
-    """Ctrl-C, counted: the first press asks for the run's end, the second leaves it to its deadline."""
+class Wish(Enum):
+    """What the user wants of a run: nothing, its end, to leave it running, or to wait for its end no longer."""
 
-    def __init__(self) -> None:
-        self.presses = 0
+    GO_ON = "go on"
+    END = "end"
+    LEAVE = "leave"
+    ABANDON = "abandon"
+
+
+class Question(Protocol):
+    """The question that the first Ctrl-C puts on a terminal. It is polled: the run goes on meanwhile."""
+
+    def open(self) -> None:
+        """Put the question."""
+
+    def answer(self) -> Wish | None:
+        """Return the answer; None as long as there is none."""
+
+    def close(self) -> None:
+        """Take the question back."""
+
+
+class StopSignal:
+    """Ctrl-C, counted. Without a question the first press ends the run; with one it asks, and the second press ends the run.
+
+    A press while the run ends gives up waiting for it. Handlers set fields only; `attend` acts on them, in the main thread.
+    """
+
+    def __init__(self, question: Question | None = None, *, wish: Wish = Wish.GO_ON) -> None:
+        """`wish` is END where the run's end is requested already."""
+        self.wish, self.presses = wish, 0
+        self._question = question
+        self._asking = self._is_open = False
+
+    @property
+    def asks(self) -> bool:
+        """Return whether a press asks first."""
+        return self._question is not None
 
     def press(self) -> None:
         """Count one press."""
         self.presses += 1
+        if self._question is None or self._asking or self.wish is not Wish.GO_ON:
+            self.end()
+        else:
+            self._asking = True
+
+    def end(self) -> None:
+        """Wish the run's end without a question; the second time, wish to wait for it no longer."""
+        self._asking = False
+        self.wish = Wish.ABANDON if self.wish in (Wish.END, Wish.ABANDON) else Wish.END
+
+    def attend(self) -> None:
+        """Put the question, take its answer, or take it back."""
+        if self._question is None:
+            return
+        if self._asking and not self._is_open:
+            self._is_open = True
+            self._question.open()
+        if self._asking and (answer := self._question.answer()) is not None:
+            self._asking, self.wish = False, answer
+        if self._is_open and not self._asking:
+            self._is_open = False
+            self._question.close()
 
     @contextmanager
     def installed(self) -> Iterator[StopSignal]:
-        """Count SIGINT and SIGTERM while the block runs; in another thread than the main one, do nothing."""
+        """Take SIGINT for a press and SIGTERM for a wish to end; in another thread than the main one, do nothing."""
 
         def pressed(number: int, frame: FrameType | None) -> None:
-            self.press()
+            self.press() if number == signal.SIGINT else self.end()
 
         before = {}
         try:
@@ -39,6 +96,8 @@ class StopSignal:
         try:
             yield self
         finally:
+            self._asking = False
+            self.attend()
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -5,13 +5,15 @@ The same bars twice count once, and different bars for one time are an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trainer.data.headers import FIELDS
+from trainer.data.oddities import MOST_TIMES_OFF, spikes
+from trainer.data.resampling import resample
 from trainer.data.sources import Series
+from trainer.data.tables import FIELDS
 from trainer.data.timeframes import SECOND
 from trainer.errors import DataError
 
@@ -49,17 +51,40 @@ class Candles:
         return replace(self, **{name: getattr(self, name)[part] for name in ("timestamp", *FIELDS)}, columns=columns)
 
 
-def candles_of(symbol: str, timeframe: str, parts: list[Series], bars: int, columns: Sequence[str] = ()) -> Candles:
+def candles_of(
+    symbol: str,
+    timeframe: str,
+    parts: list[Series],
+    bars: int,
+    columns: Sequence[str] = (),
+    *,
+    base: str = "",
+    look: Callable[[str, str, np.ndarray, np.ndarray], None] | None = None,
+) -> Candles:
     """Join the bars of a symbol, the last `bars` of them (0: all). `columns` are the names of the further rows of values.
 
-    Raises DataError for bars that can't be.
+    Bars of the timeframe `base` are resampled to `timeframe`. `look` is called with symbol, timeframe,
+    times and values of the bars as the files have them. Raises DataError
+    for bars that can't be.
     """
     timestamp, values = _merge(symbol, parts)
     for column in values[len(FIELDS) :]:
         column[:] = _carried(column)  # before the cut: its first bar may continue an older value
-    if bars:
+    is_resampled = base not in ("", timeframe)
+    if bars and not is_resampled:
         timestamp, values = timestamp[-bars:], values[:, -bars:]
     _check_values(symbol, parts, timestamp, values, columns)
+    if look:
+        look(symbol, base or timeframe, timestamp, values)
+    if is_resampled:
+        timestamp, values = resample(timestamp, values, base, timeframe)
+        if not len(timestamp):
+            raise DataError(f"{symbol} has no whole bar of {timeframe}", why=f"its bars are of {base}", do="Give more bars.")
+        timestamp, values = timestamp[-bars:], values[:, -bars:]
+    return _candles(symbol, timeframe, timestamp, values, columns)
+
+
+def _candles(symbol: str, timeframe: str, timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]) -> Candles:
     return Candles(
         symbol=symbol,
         timeframe=timeframe,
@@ -80,6 +105,13 @@ def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
+    adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
+    if adjusted and traded:
+        raise DataError(
+            f"{adjusted[0]} has adjusted prices of {symbol}, {traded[0]} has none",
+            why="together they would jump where one begins",
+            do="Bring both with the adjusted close, or both without that column.",
+        )
     timestamp = np.concatenate([part.timestamp for part in parts])
     values = np.concatenate([part.values for part in parts], axis=1)
     owner = np.repeat(np.arange(len(parts)), [len(part.timestamp) for part in parts])
@@ -129,6 +161,7 @@ def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, value
     checks += [(f"{name} is infinite", np.isinf(row)) for name, row in zip((*FIELDS, *columns), values, strict=True)]
     checks += [(f"{field} is not above zero", row <= 0) for field, row in zip(FIELDS, prices, strict=False)]
     checks += [("high is below low", values[1] < values[2]), ("volume is negative", volume < 0)]
+    checks += [(f"close is more than {MOST_TIMES_OFF} times off the bars before and after", spikes(values[3]))]
     for problem, bad in checks:
         if bad.any():
             row = int(bad.argmax())

@@ -1,47 +1,28 @@
 """The header of a candle file: which of its columns are the parts of a bar, and what its name says.
 
-Columns are recognized by name, whatever their order and case; others are read where a job names them exactly. A symbol comes
-from a column, else from the file's name `SYMBOL_TIMEFRAME_...`; a timeframe from the name, else it is the commonest step.
+Columns are recognized by name (`tables`), whatever their order and case; others are read where a job names them exactly. A
+symbol comes from a column, else from the file's name (`file_names`); a timeframe from the name, else it is the commonest step.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.data.bounds import UNREADABLE, check_footer, first_line, text_stream
-from trainer.data.settings import SUFFIXES
-from trainer.data.timeframes import parse_name
+from trainer.data.file_names import parse_flat_name
+from trainer.data.sniffing import CsvShape, clock_of, sniff
+from trainer.data.tables import ADJUSTED, DATES, FIELDS, NAMES, TICKS, VOLUME_OF, plain_name
 from trainer.errors import DataError, nearest
-from trainer.symbols import file_flaw
 
-FIELDS = ("open", "high", "low", "close", "volume")
 SYNTHETIC_KEY = b"mayfly_synthetic"  # schema metadata of generated candles
-_NAMES = {  # in order of preference; compared in lower case with blanks and dashes as underscores
-    "timestamp": (
-        "timestamp",
-        "open_time",
-        "opentime",
-        "datetime",
-        "date_time",
-        "time",
-        "date",
-        "ts",
-        "t",
-        "unix",
-        "__index_level_0__",
-    ),
-    "open": ("open", "o", "open_price"),
-    "high": ("high", "h", "high_price"),
-    "low": ("low", "l", "low_price"),
-    "close": ("close", "c", "close_price"),
-    "volume": ("volume", "v", "vol", "base_volume", "volume_base"),
-    "symbol": ("symbol", "ticker", "sym", "instrument", "pair"),
-}
+_PAIR = re.compile(r"\('(?P<field>[^']*)', '(?P<ticker>[^']*)'\)")  # a column of two levels, as pandas writes it to parquet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +30,26 @@ class CandleHeader:
     """A candle file, opened as far as its header."""
 
     path: Path
-    columns: dict[str, str]  # our field -> the file's column
+    file: str  # its name in plans and data sets: that of `path`, with the folders below the data folder
+    columns: dict[str, str]  # our field -> the file's column; volume may be missing
     names: tuple[str, ...]  # of all of the file's columns
     name_symbol: str  # what the name says, for a file without a symbol column
     name_timeframe: str  # '' where the name says none
     synthetic: bool
-    delimiter: str = ""  # of a CSV
+    shape: CsvShape | None = None  # of a CSV
     texts: tuple[str, ...] = ()  # a parquet file's columns of text among ours: read as dictionaries, however often one is told
+    dates: str = ""  # the column of dates, where `timestamp` is a time of day
+    ticks: str = ""  # the column that counts ticks: the volume, where there is none or it is all zero
+    adjusted: str = ""  # the column of adjusted closes
 
     @property
     def has_symbol_column(self) -> bool:
         return "symbol" in self.columns
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """Return the columns of its times: one, or a time of day and its date."""
+        return (self.columns["timestamp"], self.dates) if self.dates else (self.columns["timestamp"],)
 
     @property
     def further(self) -> tuple[str, ...]:
@@ -83,100 +73,114 @@ class CandleHeader:
         raise DataError(f"{self.path} has no column {name}", why=f"its columns beside those of a bar: {there}", do=do)
 
 
-def candle_files(path: Path) -> list[Path]:
-    """List the candle files of a folder, or the one file that `path` is. Raises DataError for none, or one of a bad name."""
-    if path.is_file():
-        if not path.name.lower().endswith(SUFFIXES):
-            raise DataError(
-                f"{path} is no candle file", why=f"it does not end in {', '.join(SUFFIXES)}", do="Convert it to parquet or CSV."
-            )
-        return [_named(path)]
-    if not path.is_dir():
-        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
-    files = [
-        _named(item)
-        for item in sorted(path.iterdir())
-        if item.is_file() and item.name.lower().endswith(SUFFIXES) and item.name[0] not in "._"
-    ]
-    if not files:
-        raise DataError(
-            f"data folder {path} holds no candles",
-            why=f"no file ends in {', '.join(SUFFIXES)}",
-            do="Give --data a folder that does.",
-        )
-    return files
+def open_source(path: Path, file: str = "") -> CandleHeader:
+    """Read a file's header. Raises DataError when it is not what its name says, is too large, or lacks a needed column.
 
-
-def open_source(path: Path) -> CandleHeader:
-    """Read a file's header. Raises DataError when it is not what its name says, is too large, or lacks a needed column."""
-    stem = path.name.split(".csv")[0] if ".csv" in path.name.lower() else path.stem
-    symbol, timeframe = parse_name(stem)
-    is_parquet, delimiter = path.suffix.lower() in (".parquet", ".pq"), ""
+    `file` is its flat name, where that is not the path's.
+    """
+    file = file or path.name
+    symbol, timeframe = parse_flat_name(stem_of(file))
+    is_parquet = path.suffix.lower() in (".parquet", ".pq")
+    shape, schema = None, None
     try:
         if is_parquet:
-            with pq.ParquetFile(path) as file:
-                schema = file.schema_arrow
-                check_footer(path, file.metadata)
+            with pq.ParquetFile(path) as opened:
+                schema = opened.schema_arrow
+                check_footer(path, opened.metadata)
+            names = list(schema.names)
         else:
-            delimiter = _delimiter(path)
-            options = pa_csv.ParseOptions(delimiter=delimiter)
-            with text_stream(path) as stream, pa_csv.open_csv(stream, parse_options=options) as reader:
-                schema = reader.schema
-        names = list(schema.names)
+            shape = sniff(path)
+            with text_stream(path) as stream, pa_csv.open_csv(stream, **read_options(shape)) as reader:
+                names = list(reader.schema.names)
     except UNREADABLE as error:
         raise DataError(
             f"{path} is not {'parquet' if is_parquet else 'CSV'}",
             why=first_line(error),
             do="Replace the file, or move it out of the data folder.",
         ) from error
-    columns = _columns(path, names)
-    texts = (columns["timestamp"], columns.get("symbol", "")) if is_parquet else ()
+    plain = _plain_names(names)
+    columns = _columns(path, names, plain)
+    metadata, texts = dict[bytes, bytes](), tuple[str, ...]()
+    if schema is not None:
+        metadata = schema.metadata or {}
+        ours = (columns["timestamp"], columns.get("symbol", ""))
+        texts = tuple(name for name in ours if name and _is_text(schema.field(name).type))
+    date = next((plain[name] for name in DATES if plain.get(name, columns["timestamp"]) != columns["timestamp"]), "")
+    is_clock = _is_clock(schema, columns["timestamp"]) if shape is None else clock_of(shape, columns["timestamp"])
     return CandleHeader(
         path=path,
+        file=file,
         columns=columns,
         names=tuple(names),
-        name_symbol=symbol,
+        name_symbol=(shape.symbol if shape else _ticker(names)) or symbol,
         name_timeframe=timeframe,
-        synthetic=(schema.metadata or {}).get(SYNTHETIC_KEY, b"") == b"true",
-        delimiter=delimiter,
-        texts=tuple(name for name in texts if name and _is_text(schema.field(name).type)),
+        synthetic=metadata.get(SYNTHETIC_KEY, b"") == b"true",
+        shape=shape,
+        texts=texts,
+        dates=date if is_clock else "",
+        ticks=next((plain[name] for name in TICKS if name in plain), ""),
+        adjusted=next((plain[name] for name in ADJUSTED if name in plain), ""),
     )
 
 
-def _named(path: Path) -> Path:
-    """Return a file whose name can be that of an object. Raises DataError for another."""
-    if why := file_flaw(path.name):
-        raise DataError(f"the candle file {ascii(path.name)} has a name that can't be used", why=why, do="Rename it.")
-    return path
+def read_options(shape: CsvShape) -> dict[str, Any]:
+    """Return arrow's options for the header of a CSV and what stands before it."""
+    return {
+        "parse_options": pa_csv.ParseOptions(delimiter=shape.delimiter),
+        "read_options": pa_csv.ReadOptions(
+            skip_rows=shape.skip_rows, column_names=list(shape.columns) or None, encoding=shape.encoding
+        ),
+    }
 
 
-def _columns(path: Path, names: list[str]) -> dict[str, str]:
+def stem_of(name: str) -> str:
+    """Return a candle file's name without its ending."""
+    return re.sub(r"\.(csv\.gz|csv|parquet|pq|txt)$", "", name, flags=re.IGNORECASE)
+
+
+def _plain_names(names: list[str]) -> dict[str, str]:
+    """Return the file's columns by their plain names; the first of several."""
+    return {plain_name(match["field"] if (match := _PAIR.fullmatch(name)) else name): name for name in reversed(names)}
+
+
+def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, str]:
     """Return the file's column of each of our fields. Raises DataError where one is missing, or is there twice."""
-    plain = {name.strip().strip("<>").lower().replace(" ", "_").replace("-", "_"): name for name in reversed(names)}
     columns = {
         field: next(plain[known] for known in accepted if known in plain)
-        for field, accepted in _NAMES.items()
+        for field, accepted in NAMES.items()
         if plain.keys() & set(accepted)
     }
-    missing = [field for field in ("timestamp", *FIELDS) if field not in columns]
+    if "volume" not in columns and (first := next((name for name in names if plain_name(name).startswith(VOLUME_OF)), "")):
+        columns["volume"] = first
+    missing = [field for field in ("timestamp", *FIELDS[:4]) if field not in columns]
     if missing:
         raise DataError(
             f"{path} has no column for {', '.join(missing)}",
             why=f"its columns are {', '.join(names[:12])}"[:300],
             do=f"Name the column {missing[0]}, or move the file out of the data folder.",
         )
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    tickers = sorted({match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]})
+    if len(tickers) > 1:
+        raise DataError(
+            f"{path} has {len(tickers)} tickers side by side",
+            why=f"its columns are of {', '.join(tickers[:6])}",
+            do="Write one below the other: frame.stack(level=1).reset_index().to_parquet(FILE).",
+        )
+    twice = sorted({name for name in names if name and names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise DataError(f"{path} has two columns called {twice[0]}", do="Rename one of them, or leave it out.")
     return columns
+
+
+def _ticker(names: list[str]) -> str:
+    """Return the ticker of a parquet file with columns of two levels."""
+    return next((match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]), "")
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
 
 
-def _delimiter(path: Path) -> str:
-    """Return the separator that the header line uses most."""
-    with text_stream(path) as stream:
-        header = stream.read(4096).split(b"\n")[0].decode("utf-8-sig")
-    return max(",;\t|", key=header.count)
+def _is_clock(schema: pa.Schema, name: str) -> bool:
+    """Return whether a parquet file's time column is a time of day."""
+    return bool(pa.types.is_time(schema.field(name).type))

@@ -10,18 +10,25 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
+from trainer.data.arrays import ARRAY, append, close, load
 from trainer.data.candles import Candles, candles_of, check_order
-from trainer.data.headers import FIELDS, CandleHeader, candle_files, open_source
-from trainer.data.sources import Held, Series, held_of, read_series, stream_series
-from trainer.data.symbol_columns import only_symbol
-from trainer.data.timeframes import canonical, commonest_step, parse_name
+from trainer.data.file_names import parse_flat_name
+from trainer.data.folders import candle_files
+from trainer.data.headers import CandleHeader, stem_of
+from trainer.data.oddities import DataNote, lines_of, oddities
+from trainer.data.resampling import can_resample, commonest_step
+from trainer.data.sources import Held, Series, held_of, open_candles, read_series, stream_series
+from trainer.data.symbol_columns import FileSymbol, only_symbol
+from trainer.data.tables import FIELDS
+from trainer.data.timeframes import canonical, step_of
 from trainer.errors import DataError, nearest
 
-ARRAY = ".npy"
+
+class OtherTimeframe(DataError):
+    """The candles have other timeframes than the one asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +39,7 @@ class FileRead:
     """
 
     path: Path
+    file: str
     timeframe: str
     symbols: tuple[str, ...]
     bars: int
@@ -39,18 +47,18 @@ class FileRead:
     further: tuple[str, ...]
     synthetic: bool
 
-    @property
-    def file(self) -> str:
-        """Return its name."""
-        return self.path.name
-
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A file with bars of one symbol: a candle file that holds no other, or an array file made from the candle file `file`."""
+    """A file with bars of one symbol: a candle file that holds no other, or an array file made from the candle file `file`.
+
+    `timeframe` is that of its bars, where a longer one is asked for.
+    """
 
     path: Path
     file: str
+    timeframe: str = ""
+    is_adjusted: bool = False
 
 
 @dataclass(kw_only=True)
@@ -59,7 +67,7 @@ class _CandleFile:
 
     source: CandleHeader
     timeframe: str
-    symbols: tuple[str, ...]
+    written: Mapping[str, str]  # the name in the file of each of its symbols
     arrays: Mapping[str, Path] | None = None
     held: dict[str, Held] = field(default_factory=dict)
 
@@ -69,7 +77,8 @@ class CandleFolder:
 
     `symbols`, `exclude` and `timeframe` as in a job; `bars` are the last of each symbol (0: all). `columns` are further ones,
     which every file that is read must have; an empty cell takes the last earlier value. `files` are the names of those that
-    hold the symbols, where a plan names them: no other is opened.
+    hold the symbols, where a plan names them: no other is opened. A symbol that has no bars of the timeframe is made from
+    shorter ones.
     """
 
     def __init__(
@@ -84,56 +93,86 @@ class CandleFolder:
         columns: Sequence[str] = (),
         files: Collection[str] = (),
     ) -> None:
-        self._scratch, self._bars, self._columns = scratch, bars, tuple(columns)
+        self._scratch, self._bars, self._columns, self._path = scratch, bars, tuple(columns), path
+        self._notes: list[DataNote] = []
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
-        looks = [self._look(source, wanted) for source in _open_sources(path, wanted, chosen, files)]
-        matching = [file for file in looks if file.timeframe == chosen] if chosen else looks
-        known = {symbol for file in matching for symbol in file.symbols}
+        looks = self._opened(wanted, chosen, files)
+        by_symbol = {symbol: _longest(looks, symbol, chosen) for file in looks for symbol in file.written}
+        known = {symbol for symbol, held_by in by_symbol.items() if held_by}
         _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in looks])
+        if chosen and not wanted and (exact := {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen}):
+            known = exact  # what lies there at another timeframe is not meant
         self.symbols = wanted or _without(path, known, exclude)
-        self._files = [file for file in matching if set(self.symbols) & set(file.symbols)]
+        self._of = {symbol: by_symbol[symbol] for symbol in self.symbols}
+        self._files = [file for file in looks if any(file in held_by for held_by in self._of.values())]
         several = sorted({file.timeframe for file in self._files})
-        if len(several) > 1:
+        if not chosen and len(several) > 1:
             raise DataError(
                 f"{path} holds candles of several timeframes: {', '.join(several)}",
                 why="a run trains on one",
                 do=f"Choose one, such as --timeframe {several[0]}.",
             )
-        self.timeframe = several[0]
+        self.timeframe = chosen or several[0]
+        self._note_files()
 
     @property
     def synthetic(self) -> bool:
         """Return whether any of the files is synthetic."""
         return any(file.source.synthetic for file in self._files)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return as lines what a user should know of the files, and of the bars of the symbols that were read."""
+        return lines_of(self._notes)
+
     def parts(self, symbol: str) -> tuple[Part, ...]:
         """Return the files with the symbol's bars, for `read_parts`, which another process may call."""
         return tuple(
-            Part(path=file.source.path if file.arrays is None else file.arrays[symbol], file=file.source.path.name)
-            for file in self._files
-            if symbol in file.symbols
+            Part(
+                path=file.source.path if file.arrays is None else file.arrays[symbol],
+                file=file.source.file,
+                timeframe=file.timeframe if file.timeframe != self.timeframe else "",
+                is_adjusted=bool(file.source.adjusted),
+            )
+            for file in self._of[symbol]
         )
 
     def read(self, symbol: str) -> Candles:
         """Return the symbol's candles. Raises DataError for bars that can't be, and for files that disagree."""
-        series = _series_of(symbol, self.parts(symbol), self._columns)
-        for file, one in zip((file for file in self._files if symbol in file.symbols), series, strict=True):
-            file.held.setdefault(symbol, held_of(symbol, one.timestamp))
-        return candles_of(symbol, self.timeframe, series, self._bars, self._columns)
+        parts = self.parts(symbol)
+        series = _series_of(symbol, parts, self._columns)
+        for file, one in zip(self._of[symbol], series, strict=True):
+            name = FileSymbol(symbol=symbol, written=file.written[symbol])
+            file.held.setdefault(symbol, held_of(name, one.timestamp))
+        notes: list[DataNote] = []
+        base = parts[0].timeframe
+        candles = candles_of(
+            symbol,
+            self.timeframe,
+            series,
+            self._bars,
+            self._columns,
+            base=base,
+            look=lambda *bars: notes.extend(oddities(*bars)),
+        )
+        self._notes += [note for note in notes if note not in self._notes]
+        return candles
 
     def rows(self, symbol: str) -> int:
         """Return how many rows the files have of a symbol that was read, before they are joined and cut to the last bars."""
-        return sum(file.held[symbol].bars for file in self._files if symbol in file.held)
+        return sum(file.held[symbol].bars for file in self._of[symbol] if symbol in file.held)
 
     def files(self) -> tuple[FileRead, ...]:
         """Return the files, once every symbol was read; without the bars of those that could not be."""
+        taken = {id(file): {symbol for symbol in self.symbols if file in self._of[symbol]} for file in self._files}
         return tuple(
             FileRead(
                 path=file.source.path,
+                file=file.source.file,
                 timeframe=file.timeframe,
-                symbols=tuple(sorted(set(self.symbols) & set(file.symbols))),
-                bars=sum(file.held[symbol].bars for symbol in set(self.symbols) & file.held.keys()),
+                symbols=tuple(sorted(taken[id(file)])),
+                bars=sum(file.held[symbol].bars for symbol in taken[id(file)] & file.held.keys()),
                 holds=tuple(file.held[symbol] for symbol in sorted(file.held)),
                 further=file.source.further,
                 synthetic=file.source.synthetic,
@@ -141,18 +180,42 @@ class CandleFolder:
             for file in self._files
         )
 
+    def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
+        """Open the files that may hold what is wanted: those of the timeframe, and where they don't, those of shorter bars."""
+        listing = candle_files(self._path)
+        for name in listing.not_read:
+            text = f"its folder {name}/ is not read, because candle files lie beside it"
+            self._notes.append(DataNote(subject=str(self._path), text=text))
+        files = {file.file: file.path for file in listing.files if not known or file.file in known}
+        named = {file: parse_flat_name(stem_of(file))[1] for file in files}
+        first = [file for file in files if not chosen or named[file] in ("", chosen)]
+        looks = [self._look(open_candles(files[file], file), wanted) for file in first]
+        _settle(looks)
+        there = {symbol for file in looks if not chosen or file.timeframe == chosen for symbol in file.written}
+        if chosen and (not there or set(wanted) - there):
+            shorter = [file for file in files if named[file] and named[file] != chosen and can_resample(named[file], chosen)]
+            looks += [self._look(open_candles(files[file], file), wanted) for file in shorter]
+        if not looks:
+            raise _no_such_timeframe(self._path, chosen, named.values())
+        return looks
+
     def _look(self, source: CandleHeader, wanted: tuple[str, ...]) -> _CandleFile:
         """Find out what a file holds; split it unless it is known to hold one symbol of one timeframe."""
+        if self._path.is_file() and len(wanted) == 1 and not source.name_timeframe and not source.has_symbol_column:
+            # `predict --data my.csv`: the name says no symbol, so it is the one asked for
+            source = replace(source, name_symbol=wanted[0])
         only = only_symbol(source)
         if only is not None and source.name_timeframe:
-            return _CandleFile(source=source, timeframe=source.name_timeframe, symbols=(only,))
+            return _CandleFile(source=source, timeframe=source.name_timeframe, written={only.symbol: only.written})
         # Where the steps between bars have to tell the timeframe, those of the longest series do, wanted or not.
         arrays, held = self._split(source, set(wanted) if wanted and source.name_timeframe else None)
         timeframe = source.name_timeframe
         if not timeframe:
             longest = max(held.values(), key=lambda item: item.bars)
-            timeframe = commonest_step(_load(arrays[longest.symbol])["timestamp"])
-        return _CandleFile(source=source, timeframe=timeframe, symbols=tuple(sorted(held)), arrays=arrays, held=held)
+            if longest.bars > 1:
+                timeframe = commonest_step(np.sort(load(arrays[longest.symbol])["timestamp"]))
+        written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
+        return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
 
     def _split(self, source: CandleHeader, symbols: set[str] | None) -> tuple[dict[str, Path], dict[str, Held]]:
         """Write the bars of each symbol (None: of all) to an array file; return the array files, and what is held."""
@@ -161,21 +224,63 @@ class CandleFolder:
         held: dict[str, Held] = {}
         for series, holds in stream_series(source, symbols, self._columns):
             for item in holds:
-                before = held.get(item.symbol)
-                held[item.symbol] = replace(item, bars=item.bars + before.bars, first=before.first) if before else item
+                held[item.symbol] = held[item.symbol].joined(item) if item.symbol in held else item
             for part in series:
                 # By number: a symbol is whatever the file says, and no name of a file.
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
-                _append(path, part)
+                append(path, part)
         for symbol, path in arrays.items():
-            with path.open("r+b") as file:
-                _write_header(file, _row(len(FIELDS) + len(self._columns)), held[symbol].bars)
+            close(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
         return arrays, held
+
+    def _note_files(self) -> None:
+        """Note what was decided about files: other names, adjusted prices, volumes that are none, resampled bars."""
+        for file in self._files:
+            source = file.source
+            for symbol in sorted(self._of.keys() & file.written.keys()):
+                if (written := file.written[symbol]) != symbol:
+                    text = "a slash is no part of a name"
+                    self._notes.append(DataNote(subject=written, text=text, detail=f"it trains as {symbol}"))
+                if file.timeframe != self.timeframe and file in self._of[symbol]:
+                    text = f"bars of {self.timeframe} are made from bars of {file.timeframe}"
+                    self._notes.append(DataNote(subject=symbol, text=text))
+            if source.adjusted:
+                text = f"prices are adjusted by column {source.adjusted.strip()}"
+                self._notes.append(DataNote(subject=source.file, text=text))
+            if "volume" not in source.columns:
+                self._notes.append(DataNote(subject=source.file, text="there is no volume, so it counts as zero"))
+            elif source.columns["volume"] == source.ticks:
+                self._notes.append(
+                    DataNote(subject=source.file, text=f"volume is column {source.ticks.strip()}, as there is no other")
+                )
+
+
+def _settle(files: Sequence[_CandleFile]) -> None:
+    """Give files of a single bar, such as partitions by day, the timeframe of the others, else that of their bars together."""
+    single = [file for file in files if not file.timeframe]
+    if not single:
+        return
+    others = {file.timeframe for file in files if file.timeframe}
+    moments = np.unique([held.first for file in single for held in file.held.values()])
+    timeframe = others.pop() if len(others) == 1 else commonest_step(moments)
+    for file in single:
+        file.timeframe = timeframe
+
+
+def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_CandleFile]:
+    """Return the files with a symbol's bars of a timeframe; without any, those of the longest bars that it can be made from."""
+    held_by = [file for file in files if symbol in file.written]
+    if not chosen:
+        return held_by
+    usable = {file.timeframe for file in held_by if file.timeframe == chosen or can_resample(file.timeframe, chosen)}
+    timeframe = chosen if chosen in usable else max(usable, key=step_of, default="")
+    return [file for file in held_by if file.timeframe == timeframe]
 
 
 def read_parts(symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()) -> Candles:
     """Return a symbol's candles from files that `CandleFolder.parts` named. Raises DataError."""
-    return candles_of(symbol, timeframe, _series_of(symbol, parts, columns), bars, columns)
+    base = parts[0].timeframe if parts else ""
+    return candles_of(symbol, timeframe, _series_of(symbol, parts, columns), bars, columns, base=base)
 
 
 def read_candles(
@@ -191,60 +296,27 @@ def _series_of(symbol: str, parts: Sequence[Part], columns: Sequence[str]) -> li
     series = []
     for part in parts:
         if part.path.suffix == ARRAY:
-            rows = _load(part.path)
+            rows = load(part.path)
             timestamp, values = rows["timestamp"].copy(), np.ascontiguousarray(rows["values"].T)
-            series.append(Series(file=part.file, symbol=symbol, timestamp=timestamp, values=values))
+            one = Series(file=part.file, symbol=symbol, timestamp=timestamp, values=values, is_adjusted=part.is_adjusted)
+            series.append(one)
         else:
-            source = open_source(part.path)
+            source = open_candles(part.path, part.file)
             whole, *others = read_series(source, columns)
             if others or source.has_symbol_column and whole.symbol != symbol:
                 what = f"{part.file} holds other symbols than when it was opened"
                 raise DataError(what, why=f"{whole.symbol} beside {symbol}", do="Write the file again.")
             series.append(replace(whole, symbol=symbol))
+        series[-1] = _oldest_first(series[-1])
         check_order(series[-1])
     return series
 
 
-def _append(path: Path, part: Series) -> None:
-    row = _row(len(part.values))
-    rows = np.empty(len(part.timestamp), dtype=row)
-    rows["timestamp"], rows["values"] = part.timestamp, part.values.T
-    with path.open("ab") as file:
-        if not file.tell():
-            _write_header(file, row, 0)
-        rows.tofile(file)
-
-
-def _row(width: int) -> np.dtype[Any]:
-    """Return the row of an array file, whose bars have so many values."""
-    return np.dtype([("timestamp", "<i8"), ("values", "<f8", (width,))])
-
-
-def _write_header(file: BinaryIO, row: np.dtype[Any], bars: int) -> None:
-    """Write the header of an array file. Numpy pads it so that the number of rows may be written again when it is known."""
-    np.lib.format.write_array_header_1_0(
-        file, {"descr": np.lib.format.dtype_to_descr(row), "fortran_order": False, "shape": (bars,)}
-    )
-
-
-def _load(path: Path) -> np.ndarray:
-    """Return the rows of an array file, mapped and not read."""
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-
-
-def _open_sources(path: Path, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[CandleHeader]:
-    """Open the headers of the files that may hold what is wanted."""
-    files = [file for file in candle_files(path) if not known or file.name in known]
-    named = {file: parse_name(file.name.split(".")[0])[1] for file in files}
-    possible = [file for file in files if not chosen or named[file] in ("", chosen)]
-    if not possible:
-        raise _no_such_timeframe(path, chosen, named.values())
-    sources = [open_source(file) for file in possible]
-    if path.is_file() and len(wanted) == 1 and not sources[0].name_timeframe and not sources[0].has_symbol_column:
-        return [
-            replace(sources[0], name_symbol=wanted[0])
-        ]  # `predict --data my.csv`: the name says no symbol, so it is the one asked for
-    return sources
+def _oldest_first(series: Series) -> Series:
+    """Return a series that begins with its newest bar the other way round; any other as it is."""
+    if len(series.timestamp) < 2 or not (np.diff(series.timestamp) < 0).all():
+        return series
+    return replace(series, timestamp=series.timestamp[::-1].copy(), values=np.ascontiguousarray(series.values[:, ::-1]))
 
 
 def _refuse_unknown(path: Path, wanted: tuple[str, ...], chosen: str, known: set[str], frames: Iterable[str]) -> None:
@@ -275,9 +347,9 @@ def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str
     return tuple(sorted(known - set(exclude)))
 
 
-def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> DataError:
+def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTimeframe:
     listed = sorted({frame for frame in frames if frame})
-    return DataError(
+    return OtherTimeframe(
         f"{path} holds no candles of timeframe {chosen}",
         why=f"it holds {', '.join(listed)}",
         do=f"Choose --timeframe {listed[0]}.",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from trainer.data.adjusting import adjust
 from trainer.data.bounds import UNREADABLE, first_line, text_stream
-from trainer.data.headers import FIELDS, CandleHeader
-from trainer.data.symbol_columns import checked, split_rows
-from trainer.data.times import check_units, is_number, nanoseconds, unreadable_time
+from trainer.data.headers import CandleHeader, open_source, read_options
+from trainer.data.symbol_columns import FileSymbol, checked, split_rows
+from trainer.data.tables import FIELDS
+from trainer.data.time_texts import Evidence, evidence_of
+from trainer.data.times import check_units, decoded, is_number, nanoseconds, unreadable_time
 from trainer.errors import DataError
 
 _BATCH_ROWS = 1 << 20  # of a parquet file that is streamed
@@ -36,6 +40,7 @@ class Series:
     symbol: str
     timestamp: np.ndarray
     values: np.ndarray
+    is_adjusted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +51,12 @@ class Held:
     bars: int
     first: int
     last: int
+    written: str = ""  # the symbol, where the file writes it otherwise
+
+    def joined(self, later: Held) -> Held:
+        """Return what this part of a file and a later one hold."""
+        first, last = min(self.first, later.first), max(self.last, later.last)
+        return replace(self, bars=self.bars + later.bars, first=first, last=last)
 
 
 def read_series(source: CandleHeader, columns: Sequence[str] = ()) -> list[Series]:
@@ -57,7 +68,7 @@ def read_series(source: CandleHeader, columns: Sequence[str] = ()) -> list[Serie
     table = _table(source, names, numbers)
     if not table.num_rows:
         raise _empty(source)
-    return _series_of(source, table, numbers, None)[0]
+    return _series_of(source, table, columns, None)[0]
 
 
 def stream_series(
@@ -68,54 +79,87 @@ def stream_series(
     No more than a part is in memory. Raises DataError.
     """
     names, numbers = _names(source, columns)
-    largest, is_empty = _largest_time(source), True
+    evidence, is_empty = _evidence(source), True
     for table in _batches(source, names, numbers):
         if table.num_rows:
             is_empty = False
-            yield _series_of(source, table, numbers, symbols, largest)
+            yield _series_of(source, table, columns, symbols, evidence)
     if is_empty:
         raise _empty(source)
 
 
+def open_candles(path: Path, file: str = "") -> CandleHeader:
+    """Open a candle file's header, and decide which column is its volume. Raises DataError."""
+    source = open_source(path, file)
+    if not source.ticks or "volume" in source.columns and not _is_zero(source, source.columns["volume"]):
+        return source
+    return replace(source, columns={**source.columns, "volume": source.ticks})
+
+
+def _is_zero(source: CandleHeader, name: str) -> bool:
+    """Return whether a column holds nothing but zeros."""
+    return not any(np.any(_floats(source, name, table.column(0))) for table in _batches(source, [name], [name]))
+
+
+def _numbers(source: CandleHeader, columns: Sequence[str]) -> list[str]:
+    """Return the file's columns of numbers to read: those of a bar, further ones, and the adjusted close."""
+    fields = [source.columns[field] for field in FIELDS if field in source.columns]
+    adjusted = [source.adjusted] if source.adjusted else []
+    return [*fields, *(source.column_of(name) for name in columns), *adjusted]
+
+
 def _names(source: CandleHeader, columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the file's columns to read, and those of them that are numbers of a bar or further columns."""
-    numbers = [*(source.columns[field] for field in FIELDS), *(source.column_of(name) for name in columns)]
+    """Return the file's columns to read, each once, and those of them that are numbers."""
+    numbers = _numbers(source, columns)
     symbol = [source.columns["symbol"]] if source.has_symbol_column else []
-    return [source.columns["timestamp"], *numbers, *symbol], numbers
+    return list(dict.fromkeys([*source.times, *numbers, *symbol])), numbers
 
 
 def _series_of(
-    source: CandleHeader, table: pa.Table, numbers: Sequence[str], symbols: set[str] | None, largest: float | None = None
+    source: CandleHeader,
+    table: pa.Table,
+    columns: Sequence[str],
+    symbols: set[str] | None,
+    evidence: Evidence | None = None,
 ) -> tuple[list[Series], list[Held]]:
-    timestamp = nanoseconds(source, table.column(0), largest)
-    values = np.empty((len(numbers), table.num_rows))
-    for row, name in enumerate(numbers):
-        values[row] = _floats(source, name, table.column(1 + row))
+    timestamp = nanoseconds(source, [table.column(name) for name in source.times], evidence)
+    values = np.zeros((len(FIELDS) + len(columns), table.num_rows))  # no volume counts as zero
+    fields = [(row, source.columns[field]) for row, field in enumerate(FIELDS) if field in source.columns]
+    for row, name in [*fields, *((len(FIELDS) + row, source.column_of(name)) for row, name in enumerate(columns))]:
+        values[row] = _floats(source, name, table.column(name))
+    if source.adjusted:
+        adjust(source, timestamp, values, _floats(source, source.adjusted, table.column(source.adjusted)))
     if not source.has_symbol_column:
-        symbol = checked(source, source.name_symbol)
-        whole = Series(file=source.path.name, symbol=symbol, timestamp=timestamp, values=values)
-        return [whole], [held_of(whole.symbol, timestamp)]
+        one = checked(source, source.name_symbol)
+        return [_series(source, one, timestamp, values)], [held_of(one, timestamp)]
     series, held = [], []
-    for name, rows in split_rows(source, table.column(table.num_columns - 1)):
-        held.append(held_of(name, timestamp[rows]))
-        if symbols is None or name in symbols:
-            series.append(Series(file=source.path.name, symbol=name, timestamp=timestamp[rows], values=values[:, rows]))
+    for one, rows in split_rows(source, table.column(source.columns["symbol"])):
+        held.append(held_of(one, timestamp[rows]))
+        if symbols is None or one.symbol in symbols:
+            series.append(_series(source, one, timestamp[rows], values[:, rows]))
     return series, held
+
+
+def _series(source: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray) -> Series:
+    adjusted = bool(source.adjusted)
+    return Series(file=source.file, symbol=one.symbol, timestamp=timestamp, values=values, is_adjusted=adjusted)
 
 
 def _empty(source: CandleHeader) -> DataError:
     return DataError(f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder.")
 
 
-def held_of(symbol: str, timestamp: np.ndarray) -> Held:
-    """Return what a file holds of a symbol whose times these are."""
-    return Held(symbol=symbol, bars=len(timestamp), first=int(timestamp[0]), last=int(timestamp[-1]))
+def held_of(one: FileSymbol, timestamp: np.ndarray) -> Held:
+    """Return what a file holds of a symbol whose times these are, oldest or newest first."""
+    first, last = sorted((int(timestamp[0]), int(timestamp[-1])))
+    written = one.written if one.written != one.symbol else ""
+    return Held(symbol=one.symbol, bars=len(timestamp), first=first, last=last, written=written)
 
 
 def _table(source: CandleHeader, names: Sequence[str], numbers: Collection[str] = ()) -> pa.Table:
     """Read columns by their names in the file, in the order asked for. Those of `numbers` hold floats."""
     try:
-        if not source.delimiter:
+        if source.shape is None:
             table = pq.read_table(source.path, columns=list(names), memory_map=True, read_dictionary=source.texts)
             return table.select(names)
         with text_stream(source.path) as stream:
@@ -127,14 +171,14 @@ def _table(source: CandleHeader, names: Sequence[str], numbers: Collection[str] 
 def _batches(source: CandleHeader, names: Sequence[str], numbers: Collection[str] = ()) -> Iterator[pa.Table]:
     """Yield the same as `_table`, a part at a time."""
     try:
-        if not source.delimiter:
+        if source.shape is None:
             with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
                 for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
                     yield pa.Table.from_batches([batch]).select(names)
             return
-        blocks = pa_csv.ReadOptions(block_size=_BLOCK_BYTES)
         options = _csv_options(source, names, numbers)
-        with text_stream(source.path) as stream, pa_csv.open_csv(stream, read_options=blocks, **options) as reader:
+        options["read_options"].block_size = _BLOCK_BYTES
+        with text_stream(source.path) as stream, pa_csv.open_csv(stream, **options) as reader:
             for batch in reader:
                 yield pa.Table.from_batches([batch])
     except UNREADABLE as error:
@@ -142,13 +186,19 @@ def _batches(source: CandleHeader, names: Sequence[str], numbers: Collection[str
 
 
 def _csv_options(source: CandleHeader, names: Sequence[str], numbers: Collection[str]) -> dict[str, Any]:
-    # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text.
+    # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text, and so does a
+    # time of day such as 093000.
     types = {name: pa.float64() for name in numbers}
     if source.has_symbol_column:
         types[source.columns["symbol"]] = pa.string()
+    if source.dates:
+        types[source.columns["timestamp"]] = pa.string()
+    assert source.shape is not None
     return {
-        "parse_options": pa_csv.ParseOptions(delimiter=source.delimiter),
-        "convert_options": pa_csv.ConvertOptions(include_columns=list(names), column_types=types, strings_can_be_null=False),
+        **read_options(source.shape),
+        "convert_options": pa_csv.ConvertOptions(
+            include_columns=list(names), column_types=types, strings_can_be_null=False, decimal_point=source.shape.decimal
+        ),
     }
 
 
@@ -160,22 +210,23 @@ def _unreadable(source: CandleHeader, error: Exception) -> DataError:
     )
 
 
-def _largest_time(source: CandleHeader) -> float | None:
-    """Return the largest of a file's epoch numbers, which tells their unit; None where its times are no numbers."""
-    numbers = np.empty(0)
-    largest = None
-    for table in _batches(source, [source.columns["timestamp"]]):
-        column = table.column(0).drop_null()
-        if not is_number(column.type):
-            return None
-        numbers = np.concatenate([numbers[-1:], column.to_numpy()])
+def _evidence(source: CandleHeader) -> Evidence:
+    """Return what all times of a file say together of how they are written. Raises DataError."""
+    evidence, last = Evidence(), np.empty(0)
+    for table in _batches(source, source.times):
+        columns = [table.column(name).drop_null() for name in source.times]
+        if pa.types.is_timestamp(columns[-1].type) and not source.dates:
+            return evidence  # nothing is left open
         try:
-            check_units(numbers)
-        except ValueError as error:
+            columns = [decoded(column) for column in columns]
+            evidence = evidence.joined(evidence_of(columns))
+            if is_number(columns[-1].type):  # a unit may change where a part ends
+                numbers = np.concatenate([last, columns[-1].to_numpy()])
+                check_units(numbers)
+                last = numbers[-1:]
+        except UNREADABLE as error:
             raise unreadable_time(source, error) from error
-        if len(numbers):
-            largest = max(float(numbers.max()), numbers[0] if largest is None else largest)
-    return largest
+    return evidence
 
 
 def _floats(source: CandleHeader, name: str, column: Any) -> np.ndarray:

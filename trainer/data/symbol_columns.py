@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,27 @@ import pyarrow.parquet as pq
 from trainer.data.bounds import UNREADABLE, first_line
 from trainer.data.headers import CandleHeader
 from trainer.errors import DataError
-from trainer.symbols import RULE, brief, flaw
+from trainer.symbols import RULE, brief, flaw, tidy
 
 MOST_SYMBOLS = 20_000  # of a file: each takes a file of its own while it is read
 
 
-def only_symbol(source: CandleHeader) -> str | None:
+@dataclass(frozen=True, kw_only=True)
+class FileSymbol:
+    """A symbol of a file: the name that it trains under, and as the file writes it."""
+
+    symbol: str
+    written: str
+
+
+def only_symbol(source: CandleHeader) -> FileSymbol | None:
     """Return the file's one symbol if its name, or a parquet file's column, shows that there is no other; else None.
 
     The column is read and not its statistics, which may say anything, and end the process where they are damaged.
     """
     if not source.has_symbol_column:
         return checked(source, source.name_symbol)
-    if source.delimiter:
+    if source.shape is not None:
         return None
     try:
         return _only_one(source)
@@ -32,7 +41,7 @@ def only_symbol(source: CandleHeader) -> str | None:
         raise _unreadable(source, error) from error
 
 
-def split_rows(source: CandleHeader, column: Any) -> list[tuple[str, np.ndarray]]:
+def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.ndarray]]:
     """Return each symbol of a column with its rows, (N,) int64, in their order. Raises DataError."""
     if column.null_count:
         raise DataError(
@@ -52,18 +61,25 @@ def split_rows(source: CandleHeader, column: Any) -> list[tuple[str, np.ndarray]
     order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     rows = [order[(ends[code - 1] if code else 0) : ends[code]] for code in range(len(names))]
-    return [(checked(source, name), rows[code]) for code, name in enumerate(names) if len(rows[code])]
+    symbols = [(checked(source, name), rows[code]) for code, name in enumerate(names) if len(rows[code])]
+    written: dict[str, str] = {}
+    for item, _ in symbols:
+        if (other := written.setdefault(item.symbol, item.written)) != item.written:
+            what = f"{source.path} has both {other} and {item.written}"
+            raise DataError(what, why=f"each trains as {item.symbol}", do="Keep one of the two names.")
+    return symbols
 
 
-def checked(source: CandleHeader, symbol: str) -> str:
-    """Return a symbol of the file that follows the rule. Raises DataError for another."""
+def checked(source: CandleHeader, written: str) -> FileSymbol:
+    """Return a symbol of the file that follows the rule, with - in the place of /. Raises DataError for another."""
+    symbol = tidy(written)
     if why := flaw(symbol):
-        what = f"{source.path} has {brief(symbol)} for a symbol"
-        raise DataError(what, why=f"{why}; {RULE}", do="Rename it in the file, such as BTC-USD for BTC/USD.")
-    return symbol
+        what = f"{source.path} has {brief(written)} for a symbol"
+        raise DataError(what, why=f"{why}; {RULE}", do="Rename it in the file, such as BTC-USD.")
+    return FileSymbol(symbol=symbol, written=written)
 
 
-def _only_one(source: CandleHeader) -> str | None:
+def _only_one(source: CandleHeader) -> FileSymbol | None:
     """Return the one text of a parquet file's symbol column, None where there are others, or rows without one."""
     name, seen = source.columns["symbol"], set[str]()
     with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:

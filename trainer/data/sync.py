@@ -28,20 +28,21 @@ class LocalFile:
     """A file that the data check has read: where it is, what it is, and what it holds."""
 
     path: Path
+    file: str  # its name in the data set
     sha256: str
     bytes: int
     summary: dict[str, Any]
 
 
 def upload(files: Sequence[LocalFile], access: Access, *, bucket: str, data_set: str) -> list[dict[str, Any]]:
-    """Put files into raw/<data_set>/, each under its own name; what is there with the same hash stays.
+    """Put files into raw/<data_set>/, each under its flat name; what is there with the same hash stays.
 
     Returns {"key", "version_id", "sha256", "bytes"} of each, in the given order. Raises DataError for two files of one name
     and for a file above 5 GiB, before anything is uploaded.
     """
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
 
-    for name, count in Counter(file.path.name for file in files).items():
+    for name, count in Counter(file.file for file in files).items():
         if count > 1:
             why = "a data set keeps one of each name"
             raise DataError(f"{count} files are called {name}", why=why, do="Rename one of them.")
@@ -58,7 +59,7 @@ def upload(files: Sequence[LocalFile], access: Access, *, bucket: str, data_set:
 
 
 def _upload_one(file: LocalFile, client: Any, *, bucket: str, data_set: str) -> dict[str, Any]:
-    key = f"{RAW}{data_set}/{file.path.name}"
+    key = f"{RAW}{data_set}/{file.file}"
     body = json.dumps(file.summary, indent=1).encode()
     client.put_object(Bucket=bucket, Key=f"{INDEX}{file.sha256}.json", Body=body, ContentType="application/json")
     version_id = _version_with_hash(key, file.sha256, client, bucket=bucket)

@@ -1,10 +1,12 @@
-"""The times of a candle file as nanoseconds UTC: timestamps, dates, ISO text, epoch numbers, dates written as 20211231.
+"""The times of a candle file as nanoseconds UTC: timestamps, dates, text, epoch numbers, dates written as 20211231, and a date
+beside a time of day.
 
 Epoch numbers are in s, ms, us or ns, told by the size of the file's largest; a time without a zone is UTC.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,15 @@ import pyarrow.compute as pc
 
 from trainer.data.bounds import UNREADABLE, first_line
 from trainer.data.headers import CandleHeader
+from trainer.data.time_texts import Evidence, clock_nanoseconds, evidence_of, text_times
 from trainer.errors import DataError
 
 # Epoch numbers by size: each unit until the year 2255, where nanoseconds in int64 end, and none before 1973.
 _EPOCH_UNITS = ((9e9, 1_000_000_000), (9e12, 1_000_000), (9e15, 1_000), (9e18, 1))
 _FIRST_EPOCH = 1e8
+# Dates written as numbers, by their digits: as epoch numbers these would be of a few days of 1970, 1976 and 2034.
+_COMPACT = {10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+_FIRST_DAY, _LAST_DAY = 18_000_101, 21_991_231
 # Neighbours of one unit are near each other: a number 50 times the one before, or after, is of another unit.
 _JUMP, _JUMPS_FROM = 50, 1e7
 _FIRST, _LAST = np.datetime64("1800-01-01", "s"), np.datetime64("2200-01-01", "s")
@@ -29,36 +35,37 @@ def is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def nanoseconds(source: CandleHeader, column: Any, largest: float | None = None) -> np.ndarray:
-    """Turn a column of times into (N,) int64 nanoseconds UTC. `largest` is the file's largest number, where this is a part.
+def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None) -> np.ndarray:
+    """Turn a column of times, or one of times of day and one of dates, into (N,) int64 nanoseconds UTC.
 
-    Raises DataError for a time that can't be read, is outside 1800 to 2199, or is missing.
+    `evidence` is of the whole file, where this is a part. Raises DataError for a time that can't be read, is outside 1800 to
+    2199, or is missing.
     """
-    if column.null_count:
-        raise DataError(f"{source.path} has {column.null_count} bars without a time", do="Drop those rows.")
+    for column in columns:
+        if column.null_count:
+            raise DataError(f"{source.path} has {column.null_count} bars without a time", do="Drop those rows.")
     try:
-        column = _decoded(column)
-        kind = column.type
-        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            zone = getattr(kind, "tz", None)
-            times = np.array(column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy())  # a copy, which torch may share
-        elif is_number(kind):
-            numbers = column.to_numpy()
-            check_units(numbers)
-            times = _from_epoch(numbers, float(numbers.max()) if largest is None else largest)
-        else:
-            times = _from_text(column)
-        return _bounded(times.astype("datetime64[ns]"))
+        *clocks, days = (decoded(column) for column in columns)
+        evidence = evidence or evidence_of([*clocks, days])
+        times = _bounded(_moments(days, evidence).astype("datetime64[ns]"))
+        for clock in clocks:
+            if (times % (86_400 * 10**9)).any():
+                raise ValueError("the column of dates has times of day, too")
+            times = times + clock_nanoseconds(clock, evidence)
+        return times
     except UNREADABLE as error:
         raise unreadable_time(source, error) from error
 
 
 def unreadable_time(source: CandleHeader, error: Exception) -> DataError:
     """Return the error for a column of times that can't be read."""
+    why = first_line(error)
     return DataError(
-        f"{source.path} has a time that can't be read in column {source.columns['timestamp']}",
-        why=first_line(error),
-        do="Write times as ISO 8601 text, timestamps, or epoch numbers of one unit.",
+        f"{source.path} has a time that can't be read in column {' and '.join(reversed(source.times))}",
+        why=why,
+        do="Write dates as 2021-03-04: year, month, day."
+        if "two readings" in why
+        else "Write times as ISO 8601 text, timestamps, or epoch numbers of one unit.",
     )
 
 
@@ -74,7 +81,7 @@ def check_units(numbers: np.ndarray) -> None:
         raise ValueError(f"it mixes units: {numbers[row]} stands before {numbers[row + 1]}")
 
 
-def _decoded(column: Any) -> Any:
+def decoded(column: Any) -> Any:
     """Return a column with its values in place of a dictionary's codes. Raises ValueError for texts longer than a time."""
     if not pa.types.is_dictionary(column.type):
         return column
@@ -84,12 +91,19 @@ def _decoded(column: Any) -> Any:
     return column.cast(column.type.value_type)
 
 
-def _from_text(column: Any) -> np.ndarray:
-    import pandas as pd  # late: half a second, and only text needs it
-
-    texts = column.cast(pa.string()).to_pylist()
-    parsed: pd.Series = pd.to_datetime(pd.Series(texts), utc=True, format="ISO8601")
-    return _bounded(parsed.dt.tz_localize(None).to_numpy())
+def _moments(column: Any, evidence: Evidence) -> np.ndarray:
+    """Return the times of a column as int64 nanoseconds, or datetime64."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        zone = getattr(kind, "tz", None)
+        return np.array(column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy())  # a copy, which torch may share
+    if not is_number(kind):
+        if not evidence.has_digits:
+            return text_times(column, evidence)
+        column = column.cast(pa.string()).cast(pa.int64())
+    numbers = column.to_numpy()
+    check_units(numbers)
+    return _from_epoch(numbers, float(numbers.max()) if evidence.largest is None else evidence.largest)
 
 
 def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
@@ -97,16 +111,40 @@ def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
     if largest < _FIRST_EPOCH:
         import pandas as pd  # late: half a second, and only numbers that are dates need it
 
-        if numbers.min() < 0:
-            raise ValueError(f"{numbers.min()} is no date")
+        outside = (numbers < _FIRST_DAY) | (numbers > _LAST_DAY)
+        if outside.any():
+            raise ValueError(f"{numbers[int(outside.argmax())]} is no date")
         whole = pd.Series(numbers.astype(np.int64).astype(str))
         return _bounded(pd.to_datetime(whole, format="%Y%m%d").to_numpy())
+    compact = _compact(numbers)
+    if compact is not None:
+        return compact
     limit, factor = next(((limit, factor) for limit, factor in _EPOCH_UNITS if largest < limit), (0.0, 1))
     if not limit or not (np.abs(numbers.astype(np.float64)) < limit).all():
         raise ValueError(f"{largest:g} is no time")
     if numbers.dtype.kind in "iu":
         return np.asarray(numbers.astype(np.int64) * factor)
     return np.asarray(np.rint(numbers * factor).astype(np.int64))
+
+
+def _compact(numbers: np.ndarray) -> np.ndarray | None:
+    """Return times written as 2021123109, 202112310930 or 20211231093000; None where some of the numbers are none."""
+    digits = len(str(int(numbers[0]))) if numbers.dtype.kind in "iu" and len(numbers) else 0
+    if digits not in _COMPACT:
+        return None
+    years, months, days = (numbers // 10 ** (digits - place) % 10**width for place, width in ((4, 4), (6, 2), (8, 2)))
+    clocks = [numbers // 10 ** (digits - place) % 100 for place in range(10, digits + 1, 2)]
+    may = (years >= 1800) & (years < 2200) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31) & (clocks[0] < 24)
+    for clock in clocks[1:]:
+        may &= clock < 60
+    if not may.all():
+        return None
+    import pandas as pd  # late: half a second, and only numbers that are dates need it
+
+    try:
+        return np.asarray(pd.to_datetime(pd.Series(numbers.astype(str)), format=_COMPACT[digits]).to_numpy())
+    except ValueError:  # the 31st of a month of 30 days
+        return None
 
 
 def _bounded(times: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.data.candles import Candles
-from trainer.data.headers import FIELDS, SYNTHETIC_KEY
+from trainer.data.headers import SYNTHETIC_KEY
+from trainer.data.tables import FIELDS
 
 
 def write_candles(path: Path, candles: Sequence[Candles], *, synthetic: bool = False) -> None:

@@ -47,6 +47,7 @@ class ChosenCandles:
     synthetic: bool
     inputs: tuple[Input, ...] = ()
     refused: tuple[str, ...] = ()  # why some symbols can't be trained on and are left out
+    notes: tuple[str, ...] = ()  # what the data check noticed
     plan: bytes = b""  # plan.json, where a desk has read the bars; else the node makes it
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,6 +57,7 @@ class ChosenCandles:
             "bars": dict(self.bars),
             "synthetic": self.synthetic,
             "left_out": list(self.refused),
+            "notes": list(self.notes),
         }
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.candles import time_text
-from trainer.data.headers import candle_files
+from trainer.data.folders import candle_files
 from trainer.data.reading import CandleFolder, FileRead
 from trainer.errors import TrainerError, UsageError
 from trainer.job import Job, job_from_json
@@ -47,6 +47,7 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
             {"symbol": symbol, "first": entry.first, "last": entry.last, **entry.summary()}
             for symbol, entry in plan.symbols.items()
         ],
+        "notes": list(plan.notes),
         "refused": [{"symbol": entry.symbol, **entry.error.as_dict()} for entry in plan.refused.values()],
         "inputs": list(plan.inputs),
         # What a model of the user's own reads is known once it was tried; without that, the node plans.
@@ -57,16 +58,16 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
 def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
     """Describe each candle file of a folder by itself, as JSON values: {"files": [...], "errors": {file: error}}."""
     files, errors = [], {}
-    for file in candle_files(path):
+    for file in candle_files(path).files:
         try:
             with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
-                folder = CandleFolder(file, Path(copies))
+                folder = CandleFolder(file.path, Path(copies))
                 for symbol in folder.symbols:
                     folder.read(symbol)
                 (read,) = folder.files()
                 files.append(_file(read, planned_file(read)))
         except TrainerError as error:
-            errors[file.name] = error.as_dict()
+            errors[file.file] = error.as_dict()
     return {"files": files, "errors": errors}
 
 
@@ -87,6 +88,7 @@ def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
     """Describe a file: what the run takes from it; all that it holds, and its further columns, whatever the job takes."""
     return {
         "file": read.file,
+        "path": str(read.path),
         "bytes": planned.bytes,
         "sha256": planned.sha256,
         "symbols": list(read.symbols),

@@ -1,6 +1,6 @@
 """plan.json: what planning decided about every symbol of a job, written by whoever reads the bars first. Standard library only.
 
-    {"format", "made_for", "timeframe", "inputs", "synthetic", "files": [...], "symbols": {...}, "refused": {...}}
+    {"format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files": [...], "symbols": {...}, "refused": {...}}
 
 A plan may come from anywhere, so reading it checks every type and bound. Workers derive their windows from it (`planning`) and
 refuse other bars and other counts. Shapes are in bars: a span, and a range of holes, is [start, stop), half-open.
@@ -22,7 +22,8 @@ from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.settings import TargetSettings
 from trainer.symbols import flaw
 
-FORMAT = 1
+FORMAT = 2  # 1, before 2026-11-22: no `notes`
+MOST_NOTES = 1_000
 LARGEST_BYTES = 1 << 28
 MOST_COUNT = 1 << 53  # of bytes and rows
 SPANS = ("train", "validation", "test")
@@ -134,6 +135,7 @@ class DataPlan:
     files: tuple[PlannedFile, ...]
     symbols: Mapping[str, SymbolPlan]
     refused: Mapping[str, RefusedSymbol]
+    notes: tuple[str, ...] = ()  # what a user should know of the bars: nothing follows from them
 
     def to_bytes(self) -> bytes:
         """Return plan.json. Raises DataError where it would be too large to be read again."""
@@ -143,6 +145,7 @@ class DataPlan:
             "timeframe": self.timeframe,
             "inputs": list(self.inputs),
             "synthetic": self.synthetic,
+            "notes": list(self.notes),
             "files": [asdict(file) for file in self.files],
             "symbols": {symbol: _symbol_values(entry) for symbol, entry in self.symbols.items()},
             "refused": {
@@ -171,6 +174,7 @@ class DataPlan:
             "synthetic": self.synthetic,
             "symbols": {entry.symbol: entry.summary() for entry in planned},
             "refused": [str(entry.error) for entry in self.refused.values()],
+            "notes": list(self.notes),
         }
 
     def check_fits(self, job: Job) -> None:
@@ -221,7 +225,7 @@ def read_plan(content: bytes) -> DataPlan:
 def _plan(fields: Fields) -> DataPlan:
     if (written := fields.whole("format")) != FORMAT:
         raise Unsound(f"its format is {written}, this version reads {FORMAT}")
-    parts = fields.exactly(("format", "made_for", "timeframe", "inputs", "synthetic", "files", "symbols", "refused"))
+    parts = fields.exactly(("format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused"))
     files = tuple(_file(item) for item in parts["files"].items())
     symbols = {name: _symbol(name, item) for name, item in parts["symbols"].fields().entries().items()}
     refused = {name: _refused(name, item) for name, item in parts["refused"].fields().entries().items()}
@@ -244,6 +248,7 @@ def _plan(fields: Fields) -> DataPlan:
         files=files,
         symbols=symbols,
         refused=refused,
+        notes=tuple(item.text(most=MOST_TEXT) for item in parts["notes"].items(most=MOST_NOTES)),
     )
 
 

@@ -14,12 +14,21 @@ import numpy as np
 
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles, time_text
-from trainer.data.headers import FIELDS
 from trainer.data.reading import CandleFolder, FileRead
+from trainer.data.tables import FIELDS
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.pieces import kind_of
-from trainer.plan.document import DataPlan, FoldPlan, PlannedFile, RefusedSymbol, SymbolPlan, settings_of, target_values
+from trainer.plan.document import (
+    MOST_NOTES,
+    DataPlan,
+    FoldPlan,
+    PlannedFile,
+    RefusedSymbol,
+    SymbolPlan,
+    settings_of,
+    target_values,
+)
 from trainer.plan.plans import BarTimes, Plan, follow, plan_folds, refuse_large_batch
 from trainer.plan.together import cuts_of, plan_at, shortest_target
 
@@ -54,6 +63,7 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
         files=tuple(planned_file(read) for read in folder.files()),
         symbols=symbols,
         refused=refused,
+        notes=folder.notes[:MOST_NOTES],
     )
 
 

@@ -7,25 +7,29 @@ looked at in S3. Production models, where there are any, are the objects themsel
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.access import Access
+from trainer.artifacts.card import read_card
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, read_name
-from trainer.errors import ConfigError, TrainerError, UsageError, nearest
+from trainer.errors import ConfigError, DataError, TrainerError, UsageError, nearest
 from trainer.registry.cards import card_of
-from trainer.runs.record import from_iso
+from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.record import RunRecord, from_iso
 from trainer.runs.reports import MOST_MODELS
-from trainer.runs.store import Objects, Stored, given, open_objects, read_record, run_ids
+from trainer.runs.store import Objects, Stored, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
-from trainer.stack_outputs import StackOutputs
 
 PRODUCTION = "models/production/"
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
+FETCHED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,14 @@ class Model:
     seed: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     synthetic: bool | None = None  # whether it was trained on generated bars; None where nobody says
+    state: str = ""  # of its run; empty for a production model
+    stored_after: datetime | None = None  # no later than it was stored: experiments expire so many days after that
+
+    def expires(self, experiment_days: int) -> date | None:
+        """Return the first day on which S3 may remove it; None for one that stays, or where the stack does not say (0)."""
+        if self.stage == "production" or self.stored_after is None or not experiment_days:
+            return None
+        return (self.stored_after + timedelta(days=experiment_days)).date()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +70,7 @@ class Listing:
 
 def list_models(objects: Objects) -> Listing:
     """Return every model of the bucket: production first, then experiments, the newest run first."""
-    models = [_model(objects, stored, stage="production", run_id="") for stored in _weights(objects.list(prefix=PRODUCTION))]
+    models = [_model(objects, stored, stage="production") for stored in _weights(objects.list(prefix=PRODUCTION))]
     problems: dict[str, TrainerError] = {}
     for run_id in reversed(run_ids(objects)):
         try:
@@ -78,23 +90,33 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
     except UsageError:
         return ()  # keys without a record: of a run that nobody answers for
     listed = _weights(item for keys in record.nodes for item in objects.list(prefix=keys.models))
-    return tuple(_model(objects, stored, stage="experiment", run_id=run_id) for stored in listed)
+    return tuple(_model(objects, stored, stage="experiment", run=record) for stored in listed)
 
 
 def find_model(objects: Objects, name_or_key: str) -> Model:
-    """Return the model of that key, or of that name: production's, else the newest experiment's. Raises UsageError."""
+    """Return the model of that key, of that `RUN/NAME`, or of that name: production's, else that of the newest finished run.
+
+    Raises UsageError where there is none, and for a name that only runs have which are not finished.
+    """
     models = list_models(objects).models
     for model in models:
-        if name_or_key in (model.key, model.name, f"{model.run_id}/{model.name}"):
+        if name_or_key in (model.key, f"{model.run_id}/{model.name}"):
             return model
+    named = [model for model in models if model.name == name_or_key]
+    if finished := [model for model in named if model.stage == "production" or model.state in EXIT_CODES]:
+        return max(finished, key=lambda model: (model.stage == "production", model.created_at))
+    if named:
+        do = f"Wait for its end, or name it {named[0].run_id}/{named[0].name}."
+        raise UsageError(f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} goes on", do=do)
     hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
     raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
 
 
-def fetch_model(access: Access, outputs: StackOutputs, name_or_key: str, into: Path) -> Path:
-    """Download a model and its card into a folder and return the model's path. Raises UsageError, or ConfigError (bad hash)."""
-    objects = open_objects(access, outputs.bucket)
-    return save_model(objects, find_model(objects, name_or_key), into)
+def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[Path]:
+    """Download models into a folder, several at once; return their paths, in order. Raises ConfigError (bad hash)."""
+    with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
+        folders = [into / str(number) for number, _ in enumerate(models)]  # two runs may each have a model of one name
+        return list(pool.map(partial(save_model, objects), models, folders))
 
 
 def save_model(objects: Objects, model: Model, into: Path) -> Path:
@@ -118,9 +140,8 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
         raise ConfigError(f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version.")
     path = into / name
     write_whole(path, stored.body)
-    card = card_of(objects, key=model.key, version_id=model.version_id)
-    if card is not None:
-        write_whole(path.with_suffix(".json"), card.to_json(indent=2).encode())
+    with suppress(DataError):  # an object that is no model of ours has no card
+        write_whole(path.with_suffix(".json"), read_card(stored.body).to_json(indent=2).encode())
     return path
 
 
@@ -136,7 +157,9 @@ def _weights(listed: Iterable[Stored]) -> Iterator[Stored]:
     return (stored for stored in islice(listed, MOST_MODELS) if is_model_file(stored.key.rsplit("/", 1)[-1]))
 
 
-def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "production"], run_id: str) -> Model:
+def _model(
+    objects: Objects, listed: Stored, *, stage: Literal["experiment", "production"], run: RunRecord | None = None
+) -> Model:
     stored = given(lambda: objects.head(key=listed.key)) or listed
     card = card_of(objects, key=listed.key, version_id=stored.version_id)
     name = listed.key.rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX)
@@ -144,7 +167,9 @@ def _model(objects: Objects, listed: Stored, *, stage: Literal["experiment", "pr
     return Model(
         name=name,
         stage=stage,
-        run_id=run_id,
+        run_id=run.run_id if run else "",
+        state=run.state if run else "",
+        stored_after=listed.modified_at,
         key=listed.key,
         version_id=stored.version_id,
         sha256=stored.sha256,
@@ -166,6 +191,8 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             name=made["key"].rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX),
             stage="experiment",
             run_id=receipt["run_id"],
+            state=receipt["state"],
+            stored_after=from_iso(receipt["created_at"]),
             key=made["key"],
             version_id=made["version_id"],
             sha256=made["sha256"],

@@ -20,7 +20,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.arguments import Parser
 from trainer.errors import Stopped, TrainerError, UsageError
+from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
     from trainer.train.observing.events import EventLog
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = "python -m trainer.train") -> Parser:
     """Return the command's arguments."""
-    parse = argparse.ArgumentParser(prog="python -m trainer.train", description="Train every model of a job on this machine.")
+    parse = Parser(prog=prog, description="Train every model of a job on this machine.")
     parse.add_argument("--job", type=Path, help="job file, TOML or JSON; what else is given here wins over it")
     parse.add_argument("--data", type=Path, required=True, help="folder or file of candles (parquet or CSV)")
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
@@ -50,13 +52,13 @@ def parser() -> argparse.ArgumentParser:
     return parse
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.train") -> int:
+    """Run the command, which `mayfly train` is as well; return its exit code."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     log: EventLog | None = None
     try:
-        options = parser().parse_args(arguments)
+        options = parser(prog).parse_args(arguments)
         # torch and the data packages load here, after the arguments are known to be right and signals are caught.
         from trainer.train.observing.events import EventLog, Story
 
@@ -76,6 +78,12 @@ def main(arguments: list[str] | None = None) -> int:
             return error.exit_code
         log.emit({"event": "error", **error.as_dict(), "code": 100})
         return 100
+    except ModuleNotFoundError as missing:
+        problem = missing_library(missing)
+        if problem is None:
+            raise
+        print(f"error: {problem}", file=sys.stderr)
+        return problem.exit_code
 
 
 def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:

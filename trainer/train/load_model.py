@@ -1,25 +1,135 @@
-"""A network from a model's file: the card is checked against the model's home, shapes are compared on the meta device, where
-tensors take no memory, and only then is it built and its weights put in.
+"""Models from their files. A card is checked against the homes of its model and target before anything is built; shapes are
+compared on the meta device, where tensors take no memory; then the network is built and gets its weights.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainer.artifacts.card import Card, CardSeries
+from trainer.artifacts.card import Card, CardSeries, read_card
+from trainer.artifacts.weights import load_tensors
+from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.settings import CALENDARS, EXCHANGES
 from trainer.errors import DataError, UsageError
-from trainer.models import home_of, network_of
-from trainer.settings import TargetSettings
-from trainer.targets import OWN
+from trainer.models import MODELS, home_of, is_known, network_of
+from trainer.own_file import read_file
+from trainer.settings import TargetSettings, keys_of
+from trainer.targets import OWN, TARGETS, default_of
 from trainer.train.packs.tensors import put_tensors
 
 _MOST_OUTPUTS = 10_000  # of a target of the user's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedModel:
+    """A model file whose card was checked; its weights are still on disk."""
+
+    path: Path
+    card: Card
+    target: TargetSettings
+    with_features: bool  # it reads our features, besides columns
+    place: Mapping[str, str]  # what building its network needs besides the card
+
+    @property
+    def name(self) -> str:
+        """Return the name of its file, which no card can change."""
+        return self.path.stem
+
+    @property
+    def shape(self) -> str:
+        """Return a key that models share whose networks differ by their weights alone; empty for a class of the user's."""
+        if home_of(self.card.family).is_any_module:
+            return ""
+        return json.dumps([self.card.family, self.card.lookback, self.card.architecture], sort_keys=True)
+
+
+def check_model(path: Path, model_file: Path | None = None) -> CheckedModel:
+    """Read and check a model's card. `model_file`: the Python file of a model of the user's own, which the card does not run.
+
+    Raises DataError for a card that can't be used here, UsageError for a model file that is missing, not wanted, or another.
+    """
+    card = read_card(path)
+    with_features = _has_features(card, path)
+    target = target_of(card, path)
+    check_card(card, target, path)
+    place = _own_place(card, path, model_file)
+    return CheckedModel(path=path, card=card, target=target, with_features=with_features, place=place)
+
+
+class Networks:
+    """Networks with their weights. Models of one shape share one network, which gets the weights of each in turn."""
+
+    def __init__(self) -> None:
+        self._by_shape: dict[str, tuple[Path, nn.Module]] = {}  # with the file whose weights it has
+
+    def of(self, model: CheckedModel) -> nn.Module:
+        """Return a model's network, ready to run; valid until the next call. Raises DataError as `network_from` does."""
+        shape = model.shape or str(model.path)
+        path, network = self._by_shape.get(shape, (None, None))
+        if network is None or path != model.path:
+            tensors = load_tensors(model.path)
+            if network is None:
+                network = network_from(model.card, tensors, model.path, **model.place).eval()
+            else:
+                _compare(network, model.card, tensors, model.path)
+                put_tensors(network, tensors)
+            self._by_shape[shape] = (model.path, network)
+        return network
+
+
+def target_of(card: Card, model_path: Path) -> TargetSettings:
+    """Return the target of a model as its card has it. Raises DataError for a model or target that is unknown here.
+
+    Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
+    """
+    name = card.target or default_of(card.family)
+    if not is_known(card.family) or name not in (*TARGETS, OWN.name):
+        raise DataError(
+            f"{model_path} is a {card.family} model{f' of {name}' if card.target else ''}",
+            why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
+            do="Predict with the Mayfly that made it.",
+        )
+    try:
+        if name == OWN.name:  # its outputs are the columns: nothing of the user's runs
+            return OWN.from_keys(card.target_settings)
+        first = card.series[0]
+        given: dict[str, Any] = card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
+        return TARGETS[name].from_keys({key: given[key] for key in keys_of(TARGETS[name]) if key in given})
+    except UsageError as error:
+        raise unfit(model_path, f"{error.what}: {error.why}") from error
+
+
+def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
+    """Return what building the network needs besides the card. Raises UsageError where a file is wanted, or not wanted."""
+    own = card.own_files.get("model")
+    if own is None:
+        if given is not None:
+            raise UsageError(f"{model_path} is no model of a file", do="Leave --model-file out.")
+        return {}
+    if given is None:
+        why = f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs no code"
+        raise UsageError(f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}.")
+    read_file(given, sha256=own["sha256"])
+    return {"file": str(given)}
+
+
+def _has_features(card: Card, model_path: Path) -> bool:
+    """Return whether the model reads our features, besides columns. Raises DataError for those of another version."""
+    features = tuple(card.features[: len(card.features) - len(card.columns)])
+    if features and (card.features_version, features) != (FEATURES_VERSION, FEATURES):
+        raise DataError(
+            f"{model_path} was trained on features of version {card.features_version}",
+            why=f"this Mayfly computes version {FEATURES_VERSION}",
+            do=f"Predict with Mayfly {card.mayfly}, or train again.",
+        )
+    return bool(features)
 
 
 def check_card(card: Card, target: TargetSettings, path: Path) -> None:

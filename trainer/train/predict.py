@@ -1,154 +1,285 @@
-"""Predict every bar of a file. Over a model's test bars these are the numbers that its card was scored from.
+"""Predictions of stored models for the bars of a file or folder. Over a model's test bars these are the numbers that its card
+was scored from: features are computed again from the candles, and go through `readers` as in training. Nothing here trains.
 
-Features are computed again from the candles, and go through `readers` as in training. Nothing here trains.
+Each symbol's candles are read once, features of many short series are computed in one pass, and models of one shape share one
+network, so that a further symbol costs a few milliseconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from trainer.artifacts.card import Card, CardSeries
-from trainer.artifacts.weights import load
+from trainer.artifacts.card import CardSeries
 from trainer.data.calendar import holes
-from trainer.data.candles import Candles, time_text
-from trainer.data.features import FEATURES, FEATURES_VERSION, WARMUP, compute_inputs
-from trainer.data.reading import read_candles
+from trainer.data.candles import Candles
+from trainer.data.features import WARMUP, compute_inputs
+from trainer.data.reading import CandleFolder, OtherTimeframe
+from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
-from trainer.errors import DataError, UsageError
-from trainer.models import MODELS, is_known, reads_of
-from trainer.own_file import read_file
+from trainer.errors import DataError, TrainerError, UsageError, nearest
+from trainer.models import reads_of
 from trainer.plan.plans import clear_of_holes
-from trainer.settings import TargetSettings, keys_of
-from trainer.targets import OWN, TARGETS, default_of, scores_of
+from trainer.settings import WINDOWS
+from trainer.targets import scores_of
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.load_model import check_card, fitted_of, network_from, unfit
-from trainer.train.readers import EVALUATION_CHUNK, reader_of
+from trainer.train.load_model import CheckedModel, Networks, check_model, fitted_of
+from trainer.train.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
+
+FEW_WINDOWS = 16  # windows of a small batch; one of EVALUATION_BATCH takes 20 times as long (LSTM, hidden 64, 2026-11-22)
+MOST_ROWS = 1 << 16  # of series whose features are computed in one pass
+MOST_NAMED = 6  # models or symbols, in a message
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """`bar`: start of the last bar seen. `available_at`: its end, when the prediction could be made (both ISO 8601, UTC)."""
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """What one model forecasts for one symbol, oldest bar first. Shapes: N bars."""
 
-    bar: str
-    available_at: str
-    values: dict[str, float]  # by the target's columns
+    model: str
+    symbol: str
+    bar: np.ndarray  # (N,) int64 ns UTC: the start of the last bar that the model saw
+    available_at: np.ndarray  # (N,) int64 ns UTC: the end of that bar, when the prediction could be made
+    columns: dict[str, np.ndarray]  # (N,) float64, by the target's columns
 
 
-def predict_file(
-    model_path: Path, data_path: Path, last: int | None = None, *, model_file: Path | None = None, symbol: str = ""
-) -> Sequence[Prediction]:
-    """Predict every bar of the file (the last `last` ones) that has behind it all that the model sees, oldest first.
+@dataclass(frozen=True, kw_only=True)
+class NotPredicted:
+    """A model, or one symbol of it, without predictions. `absent`: the data holds no bars of the symbol."""
 
-    A bar has not within warm-up + lookback bars of the series' beginning, or where a hole lies in them.
-    Uses one thread, as training did, so that the sums are the same. A model of the user's own needs its file, for the card runs
-    no code. `symbol` is one of those that the model was trained on; a model of one needs none. Raises DataError for a model
-    that does not fit, UsageError for another file than the card's, and for a symbol that the card does not know.
+    model: str
+    symbol: str
+    error: TrainerError
+    absent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """One series of a model, and the bars to predict."""
+
+    model: CheckedModel
+    series: CardSeries
+    candles: Candles
+    warmup: int
+    bars: np.ndarray  # (N,) int64 rows of `candles`, ascending, never empty
+
+    @cached_property
+    def first_row(self) -> int:
+        """Return the first row of the candles that inputs are computed from: they look back over the warm-up and no further.
+
+        Chunks lie where they lay in training: the same sums, the same digits.
+        """
+        first = int(self.bars[0]) - self.model.card.lookback + 1 - self.warmup
+        return first if self.reads == WINDOWS else first // EVALUATION_CHUNK * EVALUATION_CHUNK
+
+    @property
+    def reads(self) -> str:
+        return reads_of(self.model.card.family, self.model.card.architecture)
+
+
+def predict_models(
+    paths: Sequence[Path],
+    data: Path,
+    *,
+    symbols: Sequence[str] = (),
+    last: int | None = None,
+    model_file: Path | None = None,
+) -> Iterator[Predictions | NotPredicted]:
+    """Predict every bar (the last `last` of each symbol) that has behind it all that a model sees.
+
+    `paths` are model files that forecast the same target; `symbols` are those wanted of them (none: all). `model_file` is the
+    Python file of models of the user's own, for a card runs no code. A bar has too little behind it within warm-up + lookback
+    bars of the series' beginning, or where a hole lies in them. Yields by symbol, then in the order of `paths`; what fails for
+    one model or symbol is yielded as NotPredicted. Uses one thread, as training did, so that the sums are the same.
+
+    Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no model knows and for
+    models of several targets.
     """
     use_one_thread()
     keep_freed_memory()
-    tensors, card = load(model_path)
-    series = card.of(symbol)
-    with_features = _has_features(card, model_path)
-    target = target_of(card, model_path)
-    check_card(card, target, model_path)
-    place = _own_place(card, model_path, model_file)
-    symbol = series.symbol
-    candles = read_candles(data_path, symbols=(symbol,), timeframe=card.timeframe, columns=card.columns)[symbol]
-    warmup = max(WARMUP if with_features else 0, candles.columns_begin)
-    bars = _whole_bars(candles, card, series, target, warmup=warmup)
+    checked: list[CheckedModel] = []
+    for path in paths:
+        try:
+            checked.append(check_model(path, model_file))
+        except TrainerError as error:
+            yield NotPredicted(model=path.stem, symbol="", error=error)
+    _refuse_several_targets(checked)
+    wanted = _wanted(checked, symbols)
+    groups = defaultdict[tuple[str, tuple[str, ...], bool], list[CheckedModel]](list)
+    for model in checked:
+        groups[model.card.timeframe, tuple(model.card.columns), model.with_features].append(model)
+    running = _Running()
+    for models in groups.values():
+        yield from _predict_group(models, data, wanted=wanted, last=last, running=running)
+
+
+def _predict_group(
+    models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
+) -> Iterator[Predictions | NotPredicted]:
+    """Predict with models that read the same inputs of the same bars."""
+    card = models[0].card
+    by_symbol = defaultdict[str, list[CheckedModel]](list)
+    for model in models:
+        for symbol in model.card.symbols:
+            if not wanted or symbol in wanted:
+                by_symbol[symbol].append(model)
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        try:
+            only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
+            folder = CandleFolder(data, Path(scratch), symbols=only, timeframe=card.timeframe, columns=card.columns)
+        except OtherTimeframe as error:
+            what = f"{_named([model.name for model in models])} was trained on bars of {card.timeframe}"
+            raise DataError(
+                what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}."
+            ) from error
+        tasks: list[_Task] = []
+        for symbol in sorted(by_symbol):
+            if symbol not in folder.symbols:
+                absent = DataError(f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols.")
+                for model in by_symbol[symbol]:
+                    yield NotPredicted(model=model.name, symbol=symbol, error=absent, absent=True)
+                continue
+            try:
+                candles = folder.read(symbol)
+            except TrainerError as error:
+                for model in by_symbol[symbol]:
+                    yield NotPredicted(model=model.name, symbol=symbol, error=error)
+                continue
+            for model in by_symbol[symbol]:
+                try:
+                    tasks.append(_task(model, candles, data, last=last))
+                except TrainerError as error:
+                    yield NotPredicted(model=model.name, symbol=symbol, error=error)
+            if sum(len(task.candles) - task.first_row for task in tasks) >= MOST_ROWS:
+                yield from running.run(tasks)
+                tasks = []
+        yield from running.run(tasks)
+
+
+@dataclass
+class _Running:
+    """Networks by shape, and the shapes for which a small batch was seen to give the same digits as a whole one."""
+
+    networks: Networks = field(default_factory=Networks)
+    exact_in_few: dict[str, bool] = field(default_factory=dict)
+
+    def run(self, tasks: Sequence[_Task]) -> Iterator[Predictions | NotPredicted]:
+        """Predict the bars of tasks that read the same inputs."""
+        for task, rows_TF in zip(tasks, _inputs(tasks), strict=True):
+            card, symbol = task.model.card, task.series.symbol
+            try:
+                network = self.networks.of(task.model)
+                outputs_NO = self._outputs(task, network, rows_TF)
+            except TrainerError as error:
+                yield NotPredicted(model=task.model.name, symbol=symbol, error=error)
+                continue
+            target, fitted = task.model.target, fitted_of(task.series)
+            columns = scores_of(target).columns(target, outputs_NO, task.candles, task.bars, fitted)
+            bar = task.candles.timestamp[task.bars]
+            available_at = bar + step_of(card.timeframe)  # an event bar has its last trade's time, which is its end
+            yield Predictions(model=task.model.name, symbol=symbol, bar=bar, available_at=available_at, columns=columns)
+
+    def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
+        """Return the outputs (N, O): of few windows in a small batch, once that was seen to change no digit of this shape."""
+        bars = task.bars - task.first_row
+        shape = task.model.shape
+        if len(bars) > FEW_WINDOWS or task.reads != WINDOWS or not shape:
+            return _reader(task, rows_TF).outputs(network, bars)
+        if self.exact_in_few.get(shape):
+            return _reader(task, rows_TF, batch=FEW_WINDOWS).outputs(network, bars)
+        outputs_NO = _reader(task, rows_TF).outputs(network, bars)
+        if shape not in self.exact_in_few:
+            few_NO = _reader(task, rows_TF, batch=FEW_WINDOWS).outputs(network, bars)
+            self.exact_in_few[shape] = np.array_equal(few_NO, outputs_NO)
+        return outputs_NO
+
+
+def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
+    card, scaler = task.model.card, task.series.scaler
+    return reader_of(
+        task.reads,
+        rows_TF=rows_TF,
+        mean_F=torch.tensor(scaler["mean"]),
+        std_F=torch.tensor(scaler["std"]),
+        limit=scaler.get("limit", math.inf),
+        bars_seen=card.lookback,
+        first_bar=task.warmup + card.lookback - 1,
+        batch=batch,
+    )
+
+
+def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
+    """Return what to predict of a symbol. Raises DataError where no bar has behind it all that the model sees."""
+    series, card = model.card.of(candles.symbol), model.card
+    warmup = max(WARMUP if model.with_features else 0, candles.columns_begin)
+    bars = _whole_bars(candles, model, series, warmup=warmup)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):
-        needed = f"{warmup + card.lookback} bars of {symbol}, the last {card.lookback} without a hole"
+        needed = f"{warmup + card.lookback} bars of {series.symbol}, the last {card.lookback} without a hole"
         raise DataError(
-            f"no bar of {data_path} has behind it what the model sees",
+            f"no bar of {data} has behind it what the model sees",
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
-    network = network_from(card, tensors, model_path, **place).eval()
-    # Inputs look back over the warm-up and no further, so older bars are not needed. The grid of chunks stays where it was in
-    # training: the same sums, the same digits.
-    first_row = (int(bars[0]) - card.lookback + 1 - warmup) // EVALUATION_CHUNK * EVALUATION_CHUNK
-    reader = reader_of(
-        reads_of(card.family, card.architecture),
-        rows_TF=compute_inputs(candles.rows(first_row), features=with_features),
-        mean_F=torch.tensor(series.scaler["mean"]),
-        std_F=torch.tensor(series.scaler["std"]),
-        limit=series.scaler.get("limit", math.inf),
-        bars_seen=card.lookback,
-        first_bar=warmup + card.lookback - 1,
-    )
-    outputs_NO = reader.outputs(network, bars - first_row)
-    columns = scores_of(target).columns(target, outputs_NO, candles, bars, fitted_of(series))
-    times, values = candles.timestamp[bars], np.stack(list(columns.values()), axis=1).tolist()
-    return [
-        Prediction(time_text(bar), time_text(end), dict(zip(columns, row, strict=True)))
-        for bar, end, row in zip(times, _ends(times, card.timeframe), values, strict=True)
-    ]
+    return _Task(model=model, series=series, candles=candles, warmup=warmup, bars=bars)
 
 
-def target_of(card: Card, model_path: Path) -> TargetSettings:
-    """Return the target of a model as its card has it. Raises DataError for a model or target that is unknown here.
-
-    Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
-    """
-    name = card.target or default_of(card.family)
-    if not is_known(card.family) or name not in (*TARGETS, OWN.name):
-        raise DataError(
-            f"{model_path} is a {card.family} model{f' of {name}' if card.target else ''}",
-            why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
-            do="Predict with the Mayfly that made it.",
-        )
-    try:
-        if name == OWN.name:  # its outputs are said as they are: nothing of the user's runs
-            return OWN.from_keys(card.target_settings)
-        first = card.series[0]
-        given: dict[str, Any] = card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
-        return TARGETS[name].from_keys({key: given[key] for key in keys_of(TARGETS[name]) if key in given})
-    except UsageError as error:
-        raise unfit(model_path, f"{error.what}: {error.why}") from error
-
-
-def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
-    """Return what building the network needs besides the card. Raises UsageError where a file is wanted, or not wanted."""
-    own = card.own_files.get("model")
-    if own is None:
-        if given is not None:
-            raise UsageError(f"{model_path} is no model of a file", do="Leave --model-file out.")
-        return {}
-    if given is None:
-        why = f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs no code"
-        raise UsageError(f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}.")
-    read_file(given, sha256=own["sha256"])
-    return {"file": str(given)}
-
-
-def _has_features(card: Card, model_path: Path) -> bool:
-    """Return whether the model reads our features, beside columns. Raises DataError for those of another version."""
-    features = tuple(card.features[: len(card.features) - len(card.columns)])
-    if features and (card.features_version, features) != (FEATURES_VERSION, FEATURES):
-        raise DataError(
-            f"{model_path} was trained on features of version {card.features_version}",
-            why=f"this Mayfly computes version {FEATURES_VERSION}",
-            do=f"Predict with Mayfly {card.mayfly}, or train again.",
-        )
-    return bool(features)
-
-
-def _whole_bars(candles: Candles, card: Card, series: CardSeries, target: TargetSettings, *, warmup: int) -> np.ndarray:
+def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, warmup: int) -> np.ndarray:
     """Return the bars with all that the model and the target's columns read: as in training, but with a label or without."""
+    lookback, reach = model.card.lookback, model.target.reach
     hole = holes(candles.timestamp, candles.timeframe, series.calendar)
-    bars = np.arange(max(warmup + card.lookback - 1, target.reach), len(candles), dtype=np.int64)
-    return np.asarray(bars[clear_of_holes(hole, bars - max(card.lookback - 1, target.reach), bars)])
+    bars = np.arange(max(warmup + lookback - 1, reach), len(candles), dtype=np.int64)
+    return np.asarray(bars[clear_of_holes(hole, bars - max(lookback - 1, reach), bars)])
 
 
-def _ends(bars: np.ndarray, timeframe: str) -> np.ndarray:
-    """Return when each bar was complete. Event bars carry their last trade's time, so they end when they say."""
-    return np.asarray(bars + step_of(timeframe))
+def _inputs(tasks: Sequence[_Task]) -> Iterator[torch.Tensor]:
+    """Yield the inputs (T, F) of each task, from its first row on.
+
+    Series are laid end to end, for a row of inputs needs the warm-up before it and nothing else, to the last bit.
+    """
+    if not tasks:
+        return
+    parts = [task.candles.rows(task.first_row) for task in tasks]
+    rows_TF = compute_inputs(_end_to_end(parts), features=tasks[0].model.with_features)
+    yield from torch.split(rows_TF, [len(part) for part in parts])
+
+
+def _end_to_end(parts: Sequence[Candles]) -> Candles:
+    if len(parts) == 1:
+        return parts[0]
+    rows: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("timestamp", *FIELDS)}
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    return replace(parts[0], **rows, columns=columns)
+
+
+def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
+    """Return the symbols to predict (none: all). Raises UsageError for one that no model was trained on."""
+    known = {symbol for model in models for symbol in model.card.symbols}
+    for symbol in symbols if known else ():
+        if symbol not in known:
+            why = f"{_named([model.name for model in models])} was trained on {_named(sorted(known))}"
+            raise UsageError(f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these.")
+    return tuple(symbols)
+
+
+def _refuse_several_targets(models: Sequence[CheckedModel]) -> None:
+    targets = sorted({model.target.name for model in models})
+    if len(targets) > 1:
+        why = "their predictions have different columns"
+        raise UsageError(
+            f"these models forecast {', '.join(targets)}", why=why, do="Predict with those of one target at a time."
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

@@ -14,8 +14,8 @@ import torch
 
 from trainer.data.calendar import session_clock
 from trainer.data.candles import Candles
-from trainer.data.headers import FIELDS
 from trainer.data.synthetic import synthetic_candles
+from trainer.data.tables import FIELDS
 from trainer.errors import UsageError
 from trainer.job import Job
 from trainer.own_file import OwnFile, as_usage_error, instance_of

@@ -39,10 +39,15 @@ def reader_of(
     bars_seen: int,
     first_bar: int,
     limit: float = INPUT_LIMIT,
+    batch: int = EVALUATION_BATCH,
 ) -> Reader:
-    """Return what runs a model that reads windows, or chunks. `first_bar` has all that an output depends on behind it."""
-    kind = ChunkReader if reads == CHUNKS else WindowReader
-    return kind(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit)
+    """Return the reader for a model of windows (`batch` at once), or of chunks.
+
+    `first_bar` has all that an output depends on behind it.
+    """
+    if reads == CHUNKS:
+        return ChunkReader(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit)
+    return WindowReader(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, limit=limit, batch=batch)
 
 
 class WindowReader:
@@ -55,17 +60,18 @@ class WindowReader:
         mean_F: torch.Tensor,
         std_F: torch.Tensor,
         bars_seen: int,
-        first_bar: int = 0,
         limit: float = INPUT_LIMIT,
+        batch: int = EVALUATION_BATCH,
     ) -> None:
-        self._rows_TF, self._mean_F, self._std_F, self._limit = rows_TF, mean_F, std_F, limit
+        self._rows_TF, self._mean_F, self._std_F, self._limit, self._batch_size = rows_TF, mean_F, std_F, limit, batch
         self._steps_T1 = torch.arange(bars_seen, device=rows_TF.device)[:, None]
 
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """See `Reader.outputs`."""
         starts = torch.from_numpy(bars - len(self._steps_T1) + 1)
-        padded = torch.nn.functional.pad(starts, (0, -len(starts) % EVALUATION_BATCH)).to(self._rows_TF.device)
-        batches = [padded[first : first + EVALUATION_BATCH] for first in range(0, len(padded), EVALUATION_BATCH)]
+        batch = self._batch_size
+        padded = torch.nn.functional.pad(starts, (0, -len(starts) % batch)).to(self._rows_TF.device)
+        batches = [padded[first : first + batch] for first in range(0, len(padded), batch)]
         outputs = [self._batch(model, batch) for batch in batches]
         if not outputs:
             return np.empty((0, 1))

@@ -14,7 +14,7 @@ import torch
 
 from trainer.artifacts.card import Card, CardSeries, card_from_json, read_card
 from trainer.artifacts.weights import load, save
-from trainer.errors import DataError, UsageError
+from trainer.errors import DataError
 
 CARD = Card(
     model="lstm_BTC-USD_1m",
@@ -134,9 +134,3 @@ def test_a_card_of_several_series_gives_the_one_that_is_named():
     other = replace(CARD.series[0], symbol="ETH-USD")
     card = replace(CARD, series=[*CARD.series, other])
     assert card.of("ETH-USD") == other and CARD.of() == CARD.of("BTC-USD")
-    with pytest.raises(
-        UsageError, match=r"no symbol of its own \(it was trained on 2: BTC-USD, ETH-USD\). Choose one with --symbol"
-    ):
-        card.of()
-    with pytest.raises(UsageError, match="does not know 'ETH-USDT' .it was trained on BTC-USD, ETH-USD.. Did you mean ETH-USD"):
-        card.of("ETH-USDT")

@@ -30,7 +30,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mayfly · rehearsal · 2 models: lstm → direction"
     assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · 2 epochs"
-    assert " ".join(lines[3].split()) == "instance market zones GPUs $/h est. time est. cost"
+    assert lines[3].split() == ["instance", "market", "zones", "GPUs", "$/h", "est.", "time", "est.", "cost"]
     assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
     assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle"
     assert lines[7].startswith("Prices: list prices of us-east-1, 2026-07-20. Times: an estimate, not measured")
@@ -48,7 +48,13 @@ def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, can
     plan = json.loads(capsys.readouterr().out)
     assert [candidate["instance_type"] for candidate in plan["candidates"]] == ["g6.xlarge", "p3.8xlarge"]
     assert plan["rungs"][0].startswith("g6.xlarge on_demand us-east-1")
-    assert plan["data"] == {"timeframe": "1m", "bars": {"BTC-USD": 3000, "ETH-USD": 3000}, "synthetic": True, "left_out": []}
+    assert plan["data"] == {
+        "timeframe": "1m",
+        "bars": {"BTC-USD": 3000, "ETH-USD": 3000},
+        "synthetic": True,
+        "left_out": [],
+        "notes": [],
+    }
     assert plan["job"]["data"]["symbols"] == ["BTC-USD", "ETH-USD"]
     assert (plan["hard_stop"]["seconds"], plan["max_duration_seconds"]) == (1800, 2100)
     assert plan["hard_stop"]["cause"] == "default_duration"
@@ -60,14 +66,25 @@ def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, cap
         f'name = "mine"\n[data]\npath = "{candles}"\nsymbols = ["BTC-USD"]\n[model]\nhidden = 32\n[train]\nepochs = 5\n'
     )
     words = ["--rehearse", "--instance", "g6.xlarge", "--job", job, "--epochs", 7, "--set", "hidden=16", "--dry-run", "--json"]
-    assert launch(*words, "--symbols", "ETH-USD") == 0
+    assert launch(*words, "--symbols", "ETH-USD", "--target", "quantiles") == 0
     chosen = json.loads(capsys.readouterr().out)["job"]
     assert (chosen["name"], chosen["train"]["epochs"], chosen["model"]["hidden"]) == ("mine", 7, 16)
-    assert chosen["data"]["symbols"] == ["ETH-USD"]
+    assert (chosen["data"]["symbols"], chosen["target"]["name"]) == (["ETH-USD"], "quantiles")
 
 
 def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
-    words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--max-duration", "2h", "--epochs", 1, "--dry-run"]
+    words = [
+        "--rehearse",
+        "--instance",
+        "p3.8xlarge",
+        "--data",
+        candles,
+        "--set",
+        "max_duration=2h",
+        "--epochs",
+        1,
+        "--dry-run",
+    ]
     assert launch(*words, "--budget", "12.24") == 0
     assert "Ends 1h after its launch at the latest ($12.24 at most, on demand)" in capsys.readouterr().out
 

@@ -12,8 +12,9 @@ from tests.pieces import named
 from trainer.control.drive import drive_to_instance, drive_to_receipt
 from trainer.control.fleet import FleetAnswer
 from trainer.control.progress import RunProgress
-from trainer.control.stop import StopSignal
+from trainer.control.stop import StopSignal, Wish
 from trainer.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, Stopped, UsageError
+from trainer.runs.store import read_record
 
 
 def drive(cloud, record, **options):
@@ -240,7 +241,7 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
 
 
 @pytest.mark.parametrize(("rehearsal", "command"), [(False, "mayfly status {}"), (True, "mayfly status {} --rehearse")])
-def test_the_second_press_detaches_and_names_the_deadline_and_the_next_command(make_cloud, rehearsal, command):
+def test_a_press_while_it_ends_gives_up_waiting_and_names_the_deadline_and_the_next_command(make_cloud, rehearsal, command):
     cloud, record = make_cloud(rehearsal=rehearsal)
     cloud.node_stops = False
     stop = StopSignal()
@@ -254,6 +255,86 @@ def test_the_second_press_detaches_and_names_the_deadline_and_the_next_command(m
     assert command.format(record.run_id) + " shows" in str(left.value)
     assert cloud.alive() == ["i-0000"]
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
+
+
+class Answers:
+    """A user at a terminal: what he answers at each poll, None for nothing yet."""
+
+    def __init__(self, *answers: Wish | None) -> None:
+        self._answers, self.log = list(answers), []
+
+    def open(self) -> None:
+        self.log.append("open")
+
+    def answer(self) -> Wish | None:
+        return self._answers.pop(0) if self._answers else None
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+def pressing(stop: StopSignal, phase: str, times: int = 1):
+    """Return an `on_event` that presses Ctrl-C so often in a phase."""
+
+    def press(progress: RunProgress) -> None:
+        if progress.phase == phase and stop.presses < times:
+            stop.press()
+
+    return press
+
+
+def test_the_first_press_asks_and_the_run_goes_on_until_the_answer(make_cloud):
+    cloud, record = make_cloud()
+    cloud.work = timedelta(minutes=20)
+    question = Answers(*[None] * 20, Wish.GO_ON)
+    stop = StopSignal(question)
+    receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))
+    assert receipt["state"] == "done" and question.log == ["open", "close"]
+
+
+def test_leaving_requests_no_stop(make_cloud):
+    cloud, record = make_cloud()
+    cloud.work = timedelta(minutes=20)
+    stop = StopSignal(Answers(None, Wish.LEAVE))
+    assert drive(cloud, record, stop=stop, on_event=pressing(stop, "train")) is None
+    left, _ = read_record(cloud.objects, record.run_id)
+    assert (left.state, left.stop_requested_at) == ("running", None)
+    assert drive(cloud, left)["state"] == "done"
+
+
+def test_a_run_is_left_once_its_machine_is_started_and_both_schedules_are_armed(make_cloud):
+    cloud, record = make_cloud()
+    stop = StopSignal(Answers(Wish.LEAVE))
+    stop.press()
+    assert drive(cloud, record, stop=stop) is None
+    assert cloud.alive() == ["i-0000"] and len(cloud.schedules) == 2
+
+
+def test_the_second_press_ends_the_run_whether_or_not_the_question_is_answered(make_cloud):
+    cloud, record = make_cloud()
+    cloud.work = timedelta(minutes=20)
+    question = Answers()
+    stop = StopSignal(question)
+    receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train", times=2))
+    assert receipt["state"] == "stopped" and question.log == ["open", "close"]
+
+
+def test_a_question_that_is_open_when_the_run_ends_is_taken_back(make_cloud):
+    cloud, record = make_cloud()
+    question = Answers()
+    with StopSignal(question).installed() as stop:
+        assert drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))["state"] == "done"
+        assert question.log == ["open"]
+    assert question.log == ["open", "close"]
+
+
+def test_after_an_answer_the_next_press_asks_again():
+    question = Answers(Wish.GO_ON, Wish.END)
+    stop = StopSignal(question)
+    for _ in range(2):
+        stop.press()
+        stop.attend()
+    assert stop.wish is Wish.END and question.log == ["open", "close"] * 2
 
 
 def test_a_press_before_there_is_an_instance_starts_none(make_cloud):
@@ -398,8 +479,9 @@ def test_control_c_is_counted_and_the_old_handler_comes_back():
     stop = StopSignal()
     with stop.installed():
         os.kill(os.getpid(), signal.SIGINT)
+        assert (stop.presses, stop.wish) == (1, Wish.END)
         os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.presses == 2
+        assert stop.wish is Wish.ABANDON
     assert signal.getsignal(signal.SIGINT) is before
 
 

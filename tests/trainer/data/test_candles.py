@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.data.candles import Candles
-from trainer.data.reading import CandleFolder, read_candles
+from trainer.data.reading import CandleFolder, read_candles, read_parts
 from trainer.data.writing import write_candles
 from trainer.errors import DataError
 
@@ -117,9 +117,9 @@ def test_a_folder_without_candles_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "notes.md").write_text("x")
     with pytest.raises(DataError, match="is no candle file"):
-        read_candles(tmp_path / "notes.txt")
+        read_candles(tmp_path / "notes.md")
 
 
 @pytest.mark.parametrize("content", [b"not parquet at all", b"", b"PAR1junkPAR1"])
@@ -191,8 +191,23 @@ def test_an_unknown_symbol_is_named_with_those_found_and_the_nearest(write_csv, 
 def test_an_unknown_timeframe_is_named_with_those_found(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m.csv", HEADER, rows(0, 3))
     write_csv("BBB.csv", HEADER, rows(0, 3))
-    with pytest.raises(DataError, match="no candles of timeframe 5m .it holds 1m"):
-        read_candles(tmp_path, timeframe="5m")
+    with pytest.raises(DataError, match="no candles of timeframe 90s .it holds 1m"):
+        read_candles(tmp_path, timeframe="90s")
+
+
+def test_files_with_and_without_adjusted_prices_are_not_joined(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m_a.csv", f"{HEADER},adj close", [f"{row},0.9" for row in rows(0, 3)])
+    write_csv("AAA_1m_b.csv", HEADER, rows(3, 3))
+    with pytest.raises(DataError, match=r"AAA_1m_a\.csv has adjusted prices of AAA, AAA_1m_b\.csv has none"):
+        read_candles(tmp_path)
+
+
+def test_an_adjusted_close_that_is_missing_is_named_with_its_time(write_csv, tmp_path: Path) -> None:
+    write_csv(
+        "AAA_1m.csv", f"{HEADER},Adj Close", [f"{row},{cell}" for row, cell in zip(rows(0, 3), ("1", "", "0"), strict=True)]
+    )
+    with pytest.raises(DataError, match="no adjusted close in 2 bars of column Adj Close .the first at 2021-01-01T00:01:00Z"):
+        read_candles(tmp_path)
 
 
 def test_rows_are_views_of_the_bars(make_candles) -> None:
@@ -296,3 +311,35 @@ def test_a_file_lists_the_columns_that_are_no_part_of_a_bar(write_csv, tmp_path:
     folder = CandleFolder(tmp_path, tmp_path)
     folder.read("AAA")
     assert folder.files()[0].further == ("funding", "note")
+
+
+# --- longer bars from shorter ones ----------------------------------------------------------------------------------------
+
+
+def test_longer_bars_are_made_where_no_file_has_them(write_csv, tmp_path: Path) -> None:
+    write_csv("AAA_1m.csv", HEADER, rows(0, 20))
+    write_csv("AAA_5m.csv", HEADER, [f"{1_609_459_200 + 300 * row},1,2,0.5,1,15" for row in range(4)])
+    write_csv("BBB_1m.csv", HEADER, rows(0, 20))
+    assert CandleFolder(tmp_path, tmp_path, timeframe="5m").symbols == ("AAA",)  # as it was: what has no such file is not meant
+    folder = CandleFolder(tmp_path, tmp_path, timeframe="5m", symbols=["AAA", "BBB"])
+    assert [part.file for part in (*folder.parts("AAA"), *folder.parts("BBB"))] == ["AAA_5m.csv", "BBB_1m.csv"]
+    assert folder.read("BBB").volume.tolist() == folder.read("AAA").volume.tolist() == [15] * 4
+    assert folder.notes == ("BBB: bars of 5m are made from bars of 1m",)
+    assert read_parts("BBB", "5m", folder.parts("BBB"), bars=2).volume.tolist() == [15, 15]
+    assert (
+        len(CandleFolder(tmp_path, tmp_path, timeframe="10m", symbols=["AAA"]).read("AAA")) == 2
+    )  # of 5m, the longest that fit
+
+
+def test_a_week_begins_on_monday_and_bars_that_are_cut_off_are_left_out(write_csv) -> None:
+    days = [f"{1_609_459_200 + 86_400 * day},1,2,0.5,1,1" for day in range(20)]  # from Friday, 2021-01-01 on
+    weeks = read_candles(write_csv("AAA_1d.csv", HEADER, days), timeframe="1w")["AAA"]
+    assert [str(np.datetime64(int(moment), "ns"))[:10] for moment in weeks.timestamp] == ["2021-01-04", "2021-01-11"]
+    assert weeks.volume.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("base", ["1h", "7m", "tick100"])
+def test_bars_that_do_not_fit_are_not_put_together(write_csv, tmp_path: Path, base: str) -> None:
+    write_csv(f"AAA_{base}.csv", HEADER, rows(0, 20))
+    with pytest.raises(DataError, match=f"no candles of timeframe 15m .it holds {base}"):
+        read_candles(tmp_path, timeframe="15m")

@@ -13,11 +13,12 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from trainer.data import reading, sources
+from trainer.data import arrays, reading, sources
 from trainer.data.candles import Candles
-from trainer.data.headers import FIELDS, open_source
+from trainer.data.headers import open_source
 from trainer.data.reading import CandleFolder, read_candles, read_parts
 from trainer.data.sources import Series
+from trainer.data.tables import FIELDS
 from trainer.data.writing import write_candles
 from trainer.errors import DataError
 
@@ -133,16 +134,15 @@ def test_a_spoilt_order_is_found_where_two_parts_of_the_file_meet(tmp_path, make
 def test_an_array_file_is_read_without_pickle(scratch):
     np.save(scratch / "0.npy", np.array([{"not": "numbers"}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
-        reading._load(scratch / "0.npy")
+        arrays.load(scratch / "0.npy")
 
 
 def test_a_series_grows_part_by_part(scratch):
     for first in (0, 10, 20):
         timestamp = np.arange(first, first + 10)
         series = Series(file="f", symbol="A", timestamp=timestamp, values=np.full((len(FIELDS), 10), float(first)))
-        reading._append(scratch / "0.npy", series)
-    with (scratch / "0.npy").open("r+b") as file:
-        reading._write_header(file, reading._row(len(FIELDS)), 30)
+        arrays.append(scratch / "0.npy", series)
+    arrays.close(scratch / "0.npy", values=len(FIELDS), bars=30)
     rows = np.load(scratch / "0.npy", allow_pickle=False)
     assert rows["timestamp"].tolist() == list(range(30))
     assert rows["values"][:, 0].tolist() == [0.0] * 10 + [10.0] * 10 + [20.0] * 10

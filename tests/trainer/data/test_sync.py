@@ -29,7 +29,7 @@ def local(path: Path, content: bytes) -> LocalFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "holds": []}
-    return LocalFile(path=path, sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), summary=summary)
+    return LocalFile(path=path, file=path.name, sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), summary=summary)
 
 
 def test_an_upload_is_pinned_by_version_and_hash_and_indexed(access, bucket, tmp_path):
@@ -121,8 +121,8 @@ def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, b
     assert not any(item.summary for item in list_inputs(objects, "main"))  # a dry run
     inputs, notes = taken.take(list_inputs(objects, "main"), objects)
     assert sorted(notes) == [
-        "left out: raw/main/notes.txt (no candle file: it does not end in .parquet, .pq, .csv, .csv.gz)",
-        "left out: raw/main/spoilt.csv (spoilt.csv has no column for high, low, close, volume: its columns are time, open)",
+        "left out: raw/main/notes.txt (it is no table of candles)",
+        "left out: raw/main/spoilt.csv (spoilt.csv has no column for high, low, close: its columns are time, open)",
         "taken: raw/main/AAA_1m_2024.parquet (200 bars; no launch put it there)",
         "taken: raw/main/more_1m.parquet (300 bars; no launch put it there)",
     ]
@@ -133,7 +133,8 @@ def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, b
     assert pinned["sha256"] == hashlib.sha256(content).hexdigest() and pinned["version_id"]
 
     monkeypatch.setattr(taken, "CheckChild", lambda folder: pytest.fail("it is looked at again"))
-    access.client("s3").delete_object(Bucket=bucket, Key="raw/main/spoilt.csv")
+    for name in ("spoilt.csv", "notes.txt"):
+        access.client("s3").delete_object(Bucket=bucket, Key=f"raw/main/{name}")
     again, _ = taken.take(list_inputs(objects, "main"), objects)
     assert choose(again, symbols=(), timeframe="", fewest_bars=65).inputs == chosen.inputs
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.data.timeframes import canonical, commonest_step, parse_name, step_of
+from trainer.data.file_names import parse_name
+from trainer.data.resampling import commonest_step
+from trainer.data.timeframes import canonical, step_of
 from trainer.errors import DataError
 
 

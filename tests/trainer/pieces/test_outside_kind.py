@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.predictions import predict_file
 from tests.trainer.outside.script import SCRIPT
 from trainer.access import Access
 from trainer.artifacts.weights import load
@@ -34,7 +35,6 @@ from trainer.runs.receipt import make_receipt
 from trainer.runs.record import record_from_json, to_json
 from trainer.runs.reports import read_result
 from trainer.train.__main__ import main
-from trainer.train.predict import predict_file
 
 pytestmark = pytest.mark.slow
 

@@ -40,6 +40,7 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
     assert report["files"] == [
         {
             "file": "AAA_1m.parquet",
+            "path": str(path),
             "bytes": path.stat().st_size,
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             "symbols": ["AAA"],

@@ -42,7 +42,7 @@ def at(values: Any, path: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("format", 2),
+        ("format", 3),
         ("format", True),
         ("synthetic", 0),
         ("inputs", []),

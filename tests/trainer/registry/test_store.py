@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 import pytest
 
 from trainer.errors import ConfigError, UsageError
-from trainer.registry.store import find_model, list_models, models_of_run, save_model
+from trainer.registry.store import fetch_models, find_model, list_models, models_of_run, save_model
 from trainer.runs.record import Attempt, Launch
 from trainer.runs.store import create_record
 
@@ -32,6 +32,42 @@ def test_a_model_is_found_by_name_key_and_run(account):
         assert find_model(account, name).key == KEY
     with pytest.raises(UsageError, match="Did you mean lstm_BTC-USD_1m"):
         find_model(account, "lstm_BTCUSD_1m")
+
+
+def closed_again(account, run_id, state="done"):
+    """Write the receipt of a run that made the same model, a day later."""
+    receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
+    made = {**receipt["models"][0], "key": KEY.replace(CLOSED_RUN, run_id)}
+    later = {"run_id": run_id, "state": state, "created_at": "2026-11-21T12:00:00Z", "closed_at": "2026-11-21T12:09:00Z"}
+    account.put(key=f"runs/{run_id}/receipt.json", body=json.dumps({**receipt, **later, "models": [made]}).encode())
+
+
+def test_a_name_stands_for_the_model_of_the_newest_finished_run(account, make_record):
+    newest = make_record(run_id="20261122-120000-crypto-open", attempts=(Attempt(number=1, launches=(LAUNCH,)),))
+    create_record(account, newest)
+    for name in ("lstm_BTC-USD_1m", "lstm_NEW-USD_1m"):
+        account.put(key=f"models/experiments/AROA1:i-2/{newest.run_id}/1/{name}.safetensors", body=b"weights")
+    assert find_model(account, "lstm_BTC-USD_1m").run_id == CLOSED_RUN
+    closed_again(account, "20261121-120000-crypto-next", state="failed")  # another model of it failed, and this one is whole
+    assert find_model(account, "lstm_BTC-USD_1m").run_id == "20261121-120000-crypto-next"
+    with pytest.raises(UsageError, match=f"no finished run has model 'lstm_NEW-USD_1m' .run {newest.run_id} goes on"):
+        find_model(account, "lstm_NEW-USD_1m")
+    assert find_model(account, f"{newest.run_id}/lstm_NEW-USD_1m").run_id == newest.run_id
+
+
+def test_experiments_expire_so_many_days_after_their_run_began_and_production_never(account):
+    assert str(find_model(account, KEY).expires(180)) == "2027-05-19"
+    assert find_model(account, KEY).expires(0) is None  # the outputs of an earlier stack do not say
+    account.put(key="models/production/lstm_BTC-USD_1m.safetensors", body=b"champion")
+    assert find_model(account, "lstm_BTC-USD_1m").expires(180) is None
+
+
+def test_models_are_fetched_together_each_under_its_name(account, tmp_path):
+    closed_again(account, "20261121-120000-crypto-next")
+    models = list(list_models(account).models)
+    account.put(key=models[0].key, body=account.get(key=KEY).body)
+    paths = fetch_models(account, [replace(models[0], version_id=""), models[1]], tmp_path)
+    assert [path.name for path in paths] == ["lstm_BTC-USD_1m.safetensors"] * 2 and len(set(paths)) == 2
 
 
 def test_production_comes_before_experiments_of_the_same_name(account):

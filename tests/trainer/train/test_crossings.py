@@ -16,13 +16,13 @@ from safetensors.torch import save_file
 
 from benchmarks.learning import CROSSED, crossed
 from tests.jobs import keys_for
+from tests.predictions import predict_file
 from trainer.artifacts.card import METADATA_KEY, read_card
 from trainer.artifacts.metrics import headline, shown
 from trainer.artifacts.weights import load
 from trainer.errors import DataError
 from trainer.models import MODELS
 from trainer.targets import TARGETS, default_of
-from trainer.train.predict import predict_file
 
 pytestmark = pytest.mark.slow  # small models are trained, two dozen
 SMALL: dict[str, Any] = {

@@ -9,59 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.artifacts.card import Card, CardSeries
+from tests.models import make_model
+from tests.predictions import predict_file
 from trainer.artifacts.weights import load, save
-from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.errors import DataError
-from trainer.models import MODELS, network_of
-from trainer.train.packs.tensors import tensors_of
-from trainer.train.predict import predict_file
-
-LOOKBACK = 20
-SETTINGS: dict[str, dict[str, Any]] = {
-    "lstm": {"hidden": 4, "layers": 2, "lookback": LOOKBACK},
-    "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
-}
-FITTED = {"label_mean": 0.0, "label_std": 1.0}
-
-
-def make_model(path: Path, family: str = "lstm", target: str = "direction") -> Card:
-    """Write a model with untrained weights."""
-    settings = MODELS[family](**SETTINGS[family])
-    architecture = settings.architecture(features=len(FEATURES), outputs=1)
-    card = Card(
-        model=f"{family}-{target}_SIG-USD_1m",
-        family=family,
-        piece="SIG-USD",
-        kind="symbol",
-        series=[
-            CardSeries(
-                symbol="SIG-USD",
-                calendar="24x7",
-                horizon=5,
-                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
-                splits={},
-                fitted={} if target == "direction" else FITTED,
-            )
-        ],
-        timeframe="1m",
-        architecture=architecture,
-        features=list(FEATURES),
-        features_version=FEATURES_VERSION,
-        lookback=settings.bars_seen,
-        metrics={},
-        training={},
-        data={},
-        code_sha256="",
-        seed=0,
-        created_at="2026-11-22T00:00:00+00:00",
-        mayfly="0",
-        target=target,
-        target_settings={"horizon": 5} if target == "direction" else {"horizon_sessions": 1},
-    )
-    torch.manual_seed(0)
-    save(path, tensors_of(network_of(family).build(architecture)), card)
-    return card
+from trainer.models import network_of
 
 
 def devices_of_builds(family: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:

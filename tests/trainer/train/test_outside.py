@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.jobs import keys_for
+from tests.predictions import predict_file
 from tests.trainer.outside.extremes import Extremes
 from tests.trainer.outside.gru import GruSettings
 from trainer.artifacts.card import read_card
@@ -13,7 +14,6 @@ from trainer.errors import DataError
 from trainer.job import job_of
 from trainer.models import MODELS
 from trainer.targets import TARGETS
-from trainer.train.predict import predict_file
 
 SMALL = {"hidden": 4, "layers": 1, "lookback": 20, "width": 4, "blocks": 2, "chunk": 64, "epochs": 2}
 

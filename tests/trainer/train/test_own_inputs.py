@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pieces import piece_of
+from tests.predictions import predict_file
 from trainer.artifacts.card import read_card
 from trainer.data.feature_names import FEATURES
 from trainer.data.reading import read_candles
 from trainer.errors import DataError
 from trainer.job import job_of, with_settings
 from trainer.targets import TARGETS, scores_of
-from trainer.train.predict import predict_file
 from trainer.train.prepare import prepare
 from trainer.train.source import open_data, read_source
 

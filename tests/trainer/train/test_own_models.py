@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.predictions import accuracy
+from tests.predictions import accuracy, predict_file
 from tests.trainer.outside.nets import NETS
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
@@ -26,7 +26,6 @@ from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, SequentialPack, loss_for
 from trainer.train.packs.strategy import form_pack
 from trainer.train.packs.tensors import put_tensors, tensors_of
-from trainer.train.predict import predict_file
 from trainer.train.probe_model import measure_model
 from trainer.train.readers import reader_of
 

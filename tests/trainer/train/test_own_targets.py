@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.predictions import predict_file
 from trainer.artifacts.card import read_card
 from trainer.data.synthetic import synthetic_candles
 from trainer.errors import UsageError
 from trainer.job import Job, job_of
 from trainer.models import MODELS
 from trainer.targets import scores_of
-from trainer.train.predict import predict_file
 from trainer.train.prepare import prepare
 from trainer.train.probe_target import measure_target
 

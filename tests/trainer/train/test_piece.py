@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.pieces import piece_of
+from tests.predictions import predict_file
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
 from trainer.data.reading import read_candles
@@ -15,7 +16,6 @@ from trainer.errors import TrainingFailed
 from trainer.job import job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
-from trainer.train.predict import predict_file
 from trainer.train.source import Source, Sources, code_sha256, open_data, read_source
 
 

@@ -10,17 +10,19 @@ import pytest
 import torch
 
 from tests.pieces import piece_of
+from tests.predictions import predict_file
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
 from trainer.data.candles import time_text
 from trainer.data.reading import read_candles
-from trainer.errors import DataError, UsageError
+from trainer.errors import DataError
 from trainer.job import Job, job_of
 from trainer.targets import scores_of
+from trainer.train.load_model import target_of
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
-from trainer.train.predict import predict_file, target_of
+from trainer.train.predict import predict_models
 from trainer.train.readers import gather, gather_chunks
 from trainer.train.series import PieceData, lay
 from trainer.train.source import on_device, open_data, read_source
@@ -145,10 +147,11 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it
         chances, labels = _of_test(rows, close, series.splits["test"])
         scores = scores_of(target).metrics(target, chances, labels)
         assert scores == {key: series.metrics["test"][key] for key in scores}
-    with pytest.raises(UsageError, match="Choose one with --symbol"):
-        predict_file(file, data)
-    with pytest.raises(UsageError, match="does not know 'BTC-USD'"):
-        predict_file(file, data, symbol="BTC-USD")
+    both = list(predict_models([file], data, last=5))
+    assert [item.symbol for item in both] == ["LOW-USD", "SIG-USD"]
+    for item in both:
+        last = [row.values["probability"] for row in predict_file(file, data, symbol=item.symbol)[-5:]]
+        assert item.columns["probability"].tolist() == last
     assert read_card(file).data["bars"] == 2850
 
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.predictions import predict_file
 from trainer.artifacts.card import read_card
 from trainer.cli.main import main as mayfly
 from trainer.data.candles import Candles, time_text
@@ -35,7 +36,6 @@ from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
-from trainer.train.predict import predict_file
 from trainer.train.prepare import SymbolData, prepare
 from trainer.train.scores import score_series
 from trainer.train.series import alone
@@ -263,7 +263,7 @@ def test_the_command_writes_a_column_named_volatility(model_file, capsys):
     file, data, _ = model_file
     assert mayfly(["predict", str(file), "--data", str(data), "--last", "3"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [set(row) for row in rows] == [{"bar", "available_at", "volatility"}] * 3
+    assert [set(row) for row in rows] == [{"model", "symbol", "bar", "available_at", "volatility"}] * 3
     assert all(0 < float(row["volatility"]) < 1 for row in rows)
 
 

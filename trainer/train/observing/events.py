@@ -121,7 +121,8 @@ def _started_line(event: dict[str, Any]) -> str:
     label = "  SYNTHETIC" if data["synthetic"] else ""
     models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
-    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}"
+    notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
+    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}{notes}"
 
 
 def _tuning_line(event: dict[str, Any]) -> str:

@@ -1,0 +1,72 @@
+"""Models with untrained weights, for tests of what reads them: no training is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.artifacts.card import Card, CardSeries
+from trainer.artifacts.weights import save
+from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.models import MODELS, network_of
+from trainer.train.packs.tensors import tensors_of
+
+LOOKBACK = 20
+SETTINGS: dict[str, dict[str, Any]] = {
+    "lstm": {"hidden": 4, "layers": 2, "lookback": LOOKBACK},
+    "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
+}
+FITTED = {"label_mean": 0.0, "label_std": 1.0}
+
+
+def make_model(
+    path: Path,
+    family: str = "lstm",
+    target: str = "direction",
+    *,
+    symbols: Sequence[str] = ("SIG-USD",),
+    seed: int = 0,
+    **keys: Any,
+) -> Card:
+    """Write a model with untrained weights, for inputs scaled by each symbol's own numbers; `keys` are others of its card."""
+    settings = MODELS[family](**SETTINGS[family])
+    architecture = settings.architecture(features=len(FEATURES), outputs=1)
+    card = Card(
+        model=f"{family}-{target}_{symbols[0]}_1m",
+        family=family,
+        piece=symbols[0],
+        kind="symbol",
+        series=[
+            CardSeries(
+                symbol=symbol,
+                calendar="24x7",
+                horizon=5,
+                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+                splits={},
+                fitted={} if target == "direction" else FITTED,
+            )
+            for symbol in symbols
+        ],
+        timeframe="1m",
+        architecture=architecture,
+        features=list(FEATURES),
+        features_version=FEATURES_VERSION,
+        lookback=settings.bars_seen,
+        metrics={},
+        training={},
+        data={},
+        code_sha256="",
+        seed=0,
+        created_at="2026-11-22T00:00:00+00:00",
+        mayfly="0",
+        target=target,
+        target_settings={"horizon": 5} if target == "direction" else {"horizon_sessions": 1},
+    )
+    torch.manual_seed(seed)
+    card = replace(card, **keys)
+    save(path, tensors_of(network_of(family).build(architecture)), card)
+    return card

@@ -1,0 +1,55 @@
+"""Each row of the table in docs/data.md: a file of that shape is read as the table says, or refused with one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.data.shapes import SHAPES, Shape
+from trainer.data.candles import time_text
+from trainer.data.reading import CandleFolder
+from trainer.errors import DataError
+
+DOCS = Path(__file__).parents[3] / "docs" / "data.md"
+
+
+def laid(shape: Shape, folder: Path) -> Path:
+    """Write the files of a shape."""
+    for name, content in shape.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.title)
+def test_a_shape_is_read_or_refused_as_the_table_says(shape: Shape, tmp_path: Path) -> None:
+    data, scratch = laid(shape, tmp_path / "data"), tmp_path / "scratch"
+    scratch.mkdir()
+    if shape.error:
+        with pytest.raises(DataError) as caught:
+            folder = CandleFolder(data, scratch, **shape.asked)
+            folder.read(folder.symbols[0])
+        assert shape.error in str(caught.value) and str(caught.value).isprintable()
+        return
+    folder = CandleFolder(data, scratch, **shape.asked)
+    candles = folder.read(shape.symbol)
+    assert (folder.symbols, folder.timeframe) == ((shape.symbol,), shape.timeframe)
+    assert time_text(candles.timestamp[0]) == shape.first
+    assert candles.close.tolist() == list(shape.closes) and candles.volume.tolist() == list(shape.volumes)
+    assert len(folder.notes) == len(shape.notes)
+    assert all(part in line for part, line in zip(shape.notes, folder.notes, strict=True)), folder.notes
+
+
+def test_the_table_has_a_row_for_each_shape() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    table = text[text.index("| what you have |") :].split("\n\n")[0]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
+    assert [(title, re.split(r"\W", outcome)[0]) for title, _, outcome in cells] == [
+        (shape.title, shape.outcome) for shape in SHAPES
+    ]
+    for (title, names, _), shape in zip(cells, SHAPES, strict=True):
+        assert next(iter(shape.files)) in names, title
+    assert len(SHAPES) >= 30

@@ -1,0 +1,29 @@
+"""Prices adjusted for splits and dividends, where a file has adjusted closes: each bar scaled by adjusted close / close."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.data.headers import CandleHeader
+from trainer.errors import DataError
+
+_CLOSE = 3
+
+
+def adjust(source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray) -> None:
+    """Scale open, high and low, the first rows of `values_CN`, and put the adjusted close in the place of close.
+
+    Volume stays as traded. Raises DataError for an adjusted close that is missing or not above zero.
+    """
+    close_N = values_CN[_CLOSE].copy()
+    bad_N = ~((adjusted_N > 0) & np.isfinite(adjusted_N)) & ~np.isnan(close_N)
+    if bad_N.any():
+        first = np.datetime64(int(timestamp_N[bad_N.argmax()]), "ns").astype("datetime64[s]")
+        raise DataError(
+            f"{source.path} has no adjusted close in {int(bad_N.sum())} bars of column {source.adjusted.strip()}",
+            why=f"the first at {first}Z",
+            do="Fill the column, or drop it: prices are then taken as traded.",
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):  # a close of zero is an error of its own
+        values_CN[:_CLOSE] *= adjusted_N / close_N
+    values_CN[_CLOSE] = np.where(np.isnan(close_N) | (close_N <= 0), close_N, adjusted_N)

@@ -1,0 +1,100 @@
+"""The symbol and the timeframe that a candle file's name tells, and the one flat name of a file in subfolders.
+
+A file `symbol=BTC/part-0.parquet` is called `symbol=BTC!part-0.parquet` in plans and in a data set, which have no folders, and
+that name tells the same symbol: the node reads what the desk read.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from trainer.data.timeframes import DAY, UNITS, canonical, name_of
+
+SEPARATOR = "!"  # of folders, in a flat name
+_IN_NAME = re.compile(
+    r"(?P<symbol>.+?)[_-](?P<timeframe>\d+(?:sec|s|min|m|h|d|w)|(?:tick|vol|volume|dollar|range|renko)\d+)(?:[_-].*)?", re.I
+)
+_WORDS = {
+    "minute": "1m",
+    "hourly": "1h",
+    "hour": "1h",
+    "daily": "1d",
+    "day": "1d",
+    "d": "1d",
+    "weekly": "1w",
+    "week": "1w",
+    "w": "1w",
+}
+_LAST_WORD = re.compile(rf"(?P<symbol>.+?)[_-](?P<word>{'|'.join(_WORDS)})", re.I)
+_METATRADER = re.compile(
+    r"(?P<symbol>.+?)[_-]?(?P<unit>[MHDW])(?P<count>\d{1,2})(?:[_-]\d[\d_-]*)?"
+)  # EURUSD_M15_2021..., EURUSDH4
+_TRADINGVIEW = re.compile(
+    r"(?:[A-Z0-9]+_)?(?P<symbol>.+), (?=\w)(?P<count>\d*)(?P<unit>[SDW]?)(?:_\w+)?"
+)  # BINANCE_BTCUSDT, 60
+_DUKASCOPY = re.compile(r"(?P<symbol>.+)_Candlestick_(?P<count>\d+)_(?P<unit>s|m|M|h|Hour|D|d|w|W)_(?:BID|ASK)_.*")
+_DATES = re.compile(r"[\d-]+")
+_NO_SYMBOL = re.compile(r"(part|data|candles|ohlcv?|bars|klines)?[-_.\d]*", re.I)
+_PARTITION = re.compile(r"(?P<key>[A-Za-z_]+)=(?P<value>.+)")
+_SYMBOL_KEYS, _TIMEFRAME_KEYS = ("symbol", "ticker", "instrument", "pair"), ("timeframe", "interval", "freq", "resolution")
+
+
+def flat_name(parts: tuple[str, ...]) -> str:
+    """Return the one name of a file below a data folder, from the parts of its path there."""
+    return SEPARATOR.join(parts)
+
+
+def parse_flat_name(name: str) -> tuple[str, str]:
+    """Return (symbol, timeframe) of a flat name without its ending: what is nearest to the file's own name wins."""
+    *folders, stem = name.split(SEPARATOR)
+    symbol, timeframe = parse_name(stem)
+    if not folders:
+        return symbol, timeframe
+    if _NO_SYMBOL.fullmatch(symbol) or _timeframe_of(symbol):
+        symbol, timeframe = "", timeframe or _timeframe_of(symbol)
+    for folder in reversed(folders):
+        partition = _PARTITION.fullmatch(folder)
+        if partition:
+            key, value = partition["key"].lower(), unquote(partition["value"])
+            symbol = value if key in _SYMBOL_KEYS else symbol  # a partition says what it is; a file's name is guessed at
+            timeframe = (_timeframe_of(value) or timeframe) if key in _TIMEFRAME_KEYS else timeframe
+        elif of_folder := _timeframe_of(folder):
+            timeframe = timeframe or of_folder
+        elif not symbol and not _NO_SYMBOL.fullmatch(folder):
+            symbol = folder
+    return symbol or stem, timeframe
+
+
+def parse_name(stem: str) -> tuple[str, str]:
+    """Return (symbol, timeframe) as a file's name tells them, '' for no timeframe: BTC-USD_1m_2021 -> ('BTC-USD', '1m')."""
+    if match := _TRADINGVIEW.fullmatch(stem):
+        unit = match["unit"].lower() or "m"
+        return match["symbol"], _canonical(f"{match['count'] or 1}{unit}")
+    if match := _DUKASCOPY.fullmatch(stem):
+        return match["symbol"], _canonical(f"{match['count']}{match['unit'][0].lower()}")
+    match = _IN_NAME.fullmatch(stem)
+    if match and not match["timeframe"].endswith("M"):
+        return match["symbol"], canonical(match["timeframe"])
+    if (match := _METATRADER.fullmatch(stem)) and ("_" in stem or "-" in stem or len(match["symbol"]) == 6):
+        return match["symbol"], _canonical(f"{match['count']}{match['unit'].lower()}")
+    if match := _LAST_WORD.fullmatch(stem):
+        return match["symbol"], _WORDS[match["word"].lower()]
+    parts = stem.split("_")
+    while len(parts) > 1 and _DATES.fullmatch(parts[-1]):  # years and dates at the end are no part of a symbol
+        parts.pop()
+    return "_".join(parts), ""
+
+
+def _timeframe_of(text: str) -> str:
+    """Return the timeframe that a text is, '' where it is none."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    match = re.fullmatch(r"(\d{1,5})(sec|s|min|m|h|d|w)", text, re.I)
+    return _canonical(text) if match and not text.endswith("M") else ""
+
+
+def _canonical(timeframe: str) -> str:
+    count, unit = re.fullmatch(r"(\d+)([a-z]+)", timeframe.lower()).groups()  # type: ignore[union-attr]
+    step = int(count) * UNITS[unit[0]]
+    return name_of(step) if 0 < step <= 400 * DAY else ""

@@ -1,0 +1,117 @@
+"""Bars that can be, and hardly are: prices far off their neighbours, jumps like splits, closes outside high and low.
+
+A close far off both neighbours is refused (`candles`); the rest is named, and the plan shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.data.resampling import commonest_step
+from trainer.data.timeframes import EVENTS, SECOND, step_of
+
+MOST_TIMES_OFF = 50  # a close by which both neighbours are off: a misplaced decimal point, and no market
+_FAR = np.log(10)  # of a close from the one before, or of a high or low from its bar
+_SMALLEST_SPLIT = np.log(1.9)
+_SPLITS = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100, 1000])
+_NEAR_A_SPLIT, _STAYS = 0.1, 0.25  # of a log ratio: the day's own move, and that of the bars around
+_AROUND = 5  # bars before and after a split that are compared
+_ROUNDING = 1e-4  # share of a price by which a close may lie outside high and low, as adjusted prices do
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataNote:
+    """What a user should know of a symbol's bars, or of a file: one text for all of which it holds, and the case at hand."""
+
+    subject: str
+    text: str
+    detail: str = ""
+
+
+def spikes(close_N: np.ndarray) -> np.ndarray:
+    """Return (N,) bool: closes that are MOST_TIMES_OFF times above, or below, the closes before and after."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.diff(np.log(close_N))
+    off = np.zeros(len(close_N), dtype=bool)
+    if len(close_N) > 2:
+        up, down = steps > np.log(MOST_TIMES_OFF), steps < -np.log(MOST_TIMES_OFF)
+        off[1:-1] = (up[:-1] & down[1:]) | (down[:-1] & up[1:])
+    return off
+
+
+def oddities(symbol: str, timeframe: str, timestamp_N: np.ndarray, values_CN: np.ndarray) -> list[DataNote]:
+    """Return what is odd about the bars of a symbol, whose first four values are open, high, low and close."""
+    notes = []
+    for text, odd_N in _cases(*values_CN[:4]):
+        if odd_N.any():
+            count, first = int(odd_N.sum()), _time(timestamp_N[odd_N.argmax()])
+            detail = f"at {first}" if count == 1 else f"{count} bars, the first at {first}"
+            notes.append(DataNote(subject=symbol, text=text, detail=detail))
+    notes += _splits(symbol, timestamp_N, values_CN[0], values_CN[3])
+    if step_of(timeframe) and (step := commonest_step(timestamp_N)) not in (timeframe, EVENTS):
+        text = f"bars are said to be of {timeframe}, and most are {step} apart"
+        notes.append(DataNote(subject=symbol, text=text))
+    return notes
+
+
+def _cases(open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    highest, lowest = np.maximum(open_N, close_N), np.minimum(open_N, close_N)
+    far = np.zeros(len(close_N), dtype=bool)
+    far[1:] = (np.abs(np.diff(np.log(close_N))) > _FAR) & ~_jumps(open_N, close_N)[1:]
+    return [
+        (
+            "open or close lies outside high and low",
+            (highest > high_N * (1 + _ROUNDING)) | (lowest < low_N * (1 - _ROUNDING)),
+        ),
+        (
+            "high or low is more than ten times off open and close",
+            np.log(high_N / highest) + np.log(lowest / low_N) > _FAR,
+        ),
+        ("close changes more than tenfold from one bar to the next", far),
+    ]
+
+
+def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
+    """Return (N,) bool: bars that open at a split's ratio to the close before."""
+    jumps = np.zeros(len(close_N), dtype=bool)
+    gap = np.abs(np.log(open_N[1:] / close_N[:-1]))
+    for row in np.flatnonzero(gap > _SMALLEST_SPLIT):
+        before, after = close_N[max(0, row + 1 - _AROUND) : row + 1], close_N[row + 1 : row + 1 + _AROUND]
+        moved = abs(float(np.log(np.median(after) / np.median(before))))
+        jumps[row + 1] = np.abs(np.log(_SPLITS) - gap[row]).min() < _NEAR_A_SPLIT and abs(moved - gap[row]) < _STAYS
+    return jumps
+
+
+def _splits(symbol: str, timestamp_N: np.ndarray, open_N: np.ndarray, close_N: np.ndarray) -> list[DataNote]:
+    rows = np.flatnonzero(_jumps(open_N, close_N))
+    if not len(rows):
+        return []
+    cases = []
+    for row in rows[:3]:
+        ratio = float(close_N[row - 1] / open_N[row])
+        nearest = int(_SPLITS[np.abs(np.log(_SPLITS) - abs(np.log(ratio))).argmin()])
+        cases.append(f"{nearest}:1 at {_time(timestamp_N[row])}" if ratio > 1 else f"1:{nearest} at {_time(timestamp_N[row])}")
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    text = "prices jump as at a split; bring adjusted prices, such as a column Adj Close"
+    return [DataNote(subject=symbol, text=text, detail=", ".join(cases) + more)]
+
+
+def _time(moment: np.integer) -> str:
+    return f"{np.datetime64(int(moment) // SECOND, 's')}Z"
+
+
+def lines_of(notes: list[DataNote]) -> tuple[str, ...]:
+    """Return notes as lines of text, one for all that have the same text."""
+    by_text: dict[str, dict[str, str]] = {}
+    for note in notes:
+        by_text.setdefault(note.text, {}).setdefault(note.subject, note.detail)
+    lines = []
+    for text, details in by_text.items():
+        names = list(details)
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        detail = details[names[0]]
+        case = f" ({detail})" if len(names) == 1 else f" ({names[0]}: {detail})"
+        lines.append(f"{shown}: {text}{case if detail else ''}")
+    return tuple(lines)

@@ -1,0 +1,50 @@
+"""Steps between bars: the timeframe that they show, and bars put together to longer ones.
+
+A longer bar begins at a multiple of its length since 1970 (weeks on Mondays) in UTC. It is made of the bars that are there: one
+with gaps is shorter of them, one without any bar is missing, as a missing bar is. The first and the last are left out where the
+series does not reach their ends, so that no bar is of a part of its time, now or when it is predicted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.data.timeframes import DAY, EVENTS, name_of, step_of
+
+_MONDAY = 4 * DAY  # 1970-01-05
+_WEEK = 7 * DAY
+
+
+def commonest_step(timestamps: np.ndarray) -> str:
+    """Return the timeframe whose step most neighbours of a sorted series keep, `events` where fewer than half keep one."""
+    steps, counts = np.unique(np.diff(timestamps), return_counts=True)
+    if not len(steps) or counts.max() * 2 < counts.sum() or steps[counts.argmax()] <= 0:
+        return EVENTS
+    return name_of(int(steps[counts.argmax()]))
+
+
+def can_resample(base: str, timeframe: str) -> bool:
+    """Return whether bars of `base` can be put together to bars of `timeframe`."""
+    short, long = step_of(base), step_of(timeframe)
+    return 0 < short < long and long % short == 0
+
+
+def resample(timestamp_N: np.ndarray, values_CN: np.ndarray, base: str, timeframe: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times (M,) and values (C, M) of longer bars; rows are open, high, low, close, volume and further columns.
+
+    A further column has its last value.
+    """
+    short, long = step_of(base), step_of(timeframe)
+    origin = _MONDAY if long % _WEEK == 0 else 0
+    bins_N = (timestamp_N - origin) // long
+    first_M = np.flatnonzero(np.diff(bins_N, prepend=bins_N[0] - 1))
+    starts_M = bins_N[first_M] * long + origin
+    last_M = np.append(first_M[1:], len(bins_N)) - 1
+    values_CM = values_CN[:, last_M].copy()
+    values_CM[0] = values_CN[0, first_M]
+    values_CM[1] = np.maximum.reduceat(values_CN[1], first_M)
+    values_CM[2] = np.minimum.reduceat(values_CN[2], first_M)
+    values_CM[4] = np.add.reduceat(values_CN[4], first_M)
+    begin = int(timestamp_N[0] != starts_M[0])
+    end = len(starts_M) - int(timestamp_N[-1] + short < starts_M[-1] + long)
+    return np.ascontiguousarray(starts_M[begin:end]), np.ascontiguousarray(values_CM[:, begin:end])

@@ -1,0 +1,71 @@
+"""Known shapes of candle files, as data: names of columns, columns of exports without a header, names of files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FIELDS = ("open", "high", "low", "close", "volume")
+# Names of columns in order of preference; compared as `plain_name` writes them.
+NAMES: dict[str, tuple[str, ...]] = {
+    "timestamp": (
+        *("timestamp", "open_time", "opentime", "datetime", "date_time", "time", "date", "ts", "t", "unix"),
+        "__index_level_0__",
+        *("window_start", "time_period_start", "ts_event", "start_time", "starttime", "start", "begins_at", "gmt_time"),
+        *("local_time", "time_utc", "date_utc", "datetime_utc", "date(utc)", "unix_time", "unix_timestamp", "timestamp_ms"),
+        *("open_timestamp", "dtyyyymmdd", "trade_date", "trading_date", "index", "", "unnamed:_0"),
+    ),
+    "open": ("open", "o", "open_price", "price_open"),
+    "high": ("high", "h", "high_price", "price_high"),
+    "low": ("low", "l", "low_price", "price_low"),
+    "close": ("close", "c", "close_price", "price_close", "close/last", "last", "price"),
+    "volume": (
+        *("volume", "v", "vol", "base_volume", "volume_base", "volume_traded", "vol.", "real_volume", "total_traded_quantity"),
+        *("shares", "qty", "quantity"),
+    ),
+    "symbol": ("symbol", "ticker", "sym", "instrument", "pair"),
+}
+VOLUME_OF = "volume_"  # else the first column that begins so: `Volume BTC` before `Volume USDT`
+DATES = ("date", "dtyyyymmdd", "day", "trade_date", "trading_date")  # joined with a time of day in another column
+TICKS = ("tickvol", "tick_volume", "tick_vol", "ticks")  # counted instead of a volume that is all zero
+ADJUSTED = ("adj_close", "adjclose", "adjusted_close", "adj._close", "close_adj", "adj_close_price", "adjusted_close_price")
+# First cells of a header of three lines, as pandas writes columns of two levels: fields, tickers, the name of the index.
+TWO_LEVELS = {"price": "ticker", "attributes": "symbols"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headerless:
+    """An export without a header: its columns, and what its first cells look like."""
+
+    source: str
+    columns: tuple[str, ...]
+    begins: str  # a regular expression of the first cells, joined by blanks
+
+
+_EPOCH, _DAY = r"\d{9,19}", r"\d{4}[-./]?\d{2}[-./]?\d{2}"
+HEADERLESS = (
+    Headerless(
+        source="Binance klines",
+        columns=(
+            *("open_time", *FIELDS, "close_time", "quote_volume", "trades", "taker_base_volume", "taker_quote_volume"),
+            "ignore",
+        ),
+        begins=_EPOCH,
+    ),
+    Headerless(source="Kraken OHLCVT", columns=("time", *FIELDS, "trades"), begins=_EPOCH),
+    Headerless(source="MetaTrader 4", columns=("date", "time", *FIELDS), begins=rf"{_DAY} \d{{2}}:\d{{2}}(:\d{{2}})?"),
+    Headerless(
+        source="time and bar", columns=("time", *FIELDS), begins=rf"({_EPOCH}|{_DAY})([ T]\d{{2}}:?\d{{2}}(:?\d{{2}})?Z?)?"
+    ),
+    Headerless(
+        source="time and prices",
+        columns=("time", *FIELDS[:4]),
+        begins=rf"({_EPOCH}|{_DAY})([ T]\d{{2}}:?\d{{2}}(:?\d{{2}})?Z?)?",
+    ),
+)
+
+
+def plain_name(name: str) -> str:
+    """Return a column's name as it is compared: `<OPEN>`, `1. open` and `Open ` are open; `Open Time` is open_time."""
+    plain = name.strip().strip("<>").strip().lower().replace(" ", "_").replace("-", "_")
+    return re.sub(r"^\d+[a-z]?\._+", "", plain)
