@@ -9,6 +9,7 @@ import argparse
 
 from trainer import __version__
 from trainer.arguments import Parser
+from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
 Settings: defaults, then the job file, then these flags, then --set; later ones win. examples/crypto-lstm.toml explains
@@ -61,6 +62,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
     _models_verb(verbs)
+    add_retrains_verb(verbs, _where_flags)
 
     predict = verbs.add_parser("predict", help="predict a file or folder of candles with one or many models, as one CSV")
     predict.add_argument(
