@@ -215,7 +215,7 @@ def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
         return
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "--json was given" if arguments.json else "there is no terminal to ask on"
-        raise UsageError("this would spend money, and nobody said yes", why=why, do="Add -y to launch, or --dry-run to look.")
+        raise UsageError("this would spend money and was not confirmed", why=why, do="Add -y to launch, or --dry-run to look.")
 
 
 def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
@@ -225,7 +225,7 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
     unknown = [one.machine.name for one in plan.candidates if not one.refused and not is_supported(one.machine)]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
     if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
-        raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
+        raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 
 def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
