@@ -19,11 +19,11 @@ from trainer.data.file_names import parse_flat_name
 from trainer.data.folders import candle_files
 from trainer.data.headers import CandleHeader, stem_of
 from trainer.data.oddities import DataNote, lines_of, oddities
-from trainer.data.resampling import can_resample, commonest_step
+from trainer.data.resampling import commonest_step
 from trainer.data.sources import Held, Series, held_of, open_candles, read_series, stream_series
 from trainer.data.symbol_columns import FileSymbol, only_symbol
 from trainer.data.tables import FIELDS
-from trainer.data.timeframes import canonical, step_of
+from trainer.data.timeframes import can_resample, canonical, step_of
 from trainer.errors import DataError, nearest
 
 
