@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # What each part may import of ours. A name stands for the module or the whole package; `data.settings` for that module alone.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "extras": {"errors"},
+    "arguments": {"errors"},
     "environment": set(),
     "stack_outputs": set(),
     "reading": set(),
@@ -59,11 +61,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"errors", "settings", "symbols"},
     "plan": {"errors", "reading", "symbols", "settings", "own_file", "job", "targets", "data", "pieces"},
     "train": {
-        *("errors", "environment", "settings", "own_file", "job", "code_files", "gpu_profiles", "artifacts"),
+        *(
+            "errors",
+            "extras",
+            "arguments",
+            "environment",
+            "settings",
+            "own_file",
+            "job",
+            "code_files",
+            "gpu_profiles",
+            "artifacts",
+        ),
         *("models", "targets", "data", "plan", "pieces"),
     },
     "node": {"errors", "reading", "environment", "aws_errors", "access", "runs"},
-    "rehearsal": {"errors", "environment", "access", "runs", "schedule_expressions"},
+    "rehearsal": {"errors", "extras", "environment", "access", "runs", "schedule_expressions"},
     "cli": {"*"},
     "infra": {"stack_outputs", "code_files", "retrains.schedule"},
 }

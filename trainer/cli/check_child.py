@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigError, DataError
+from trainer.extras import needs
 from trainer.job import Job
 
 INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # what an index entry has of a file
@@ -23,6 +24,7 @@ class CheckChild:
     """`python -m trainer.plan.check` on a path: of a job, or without one as `--describe` or `--joined` does."""
 
     def __init__(self, data: str | Path, *, job: Job | None = None, joined: bool = False) -> None:
+        needs("pyarrow")
         self.data = data
         self.folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
         command = [sys.executable, "-m", "trainer.plan.check", "--data", str(data)]
@@ -56,7 +58,7 @@ class CheckChild:
         if self.process.returncode not in (0, 2) or not stdout.strip():
             lines = stderr.strip().splitlines() or [f"exit {self.process.returncode}"]
             why = lines[-1]
-            raise ConfigError("the data check could not run", why=why, do="Run make setup, or pip install 'mayfly[train]'.")
+            raise ConfigError("the data check could not run", why=why, do="Run make setup.")
         report: dict[str, Any] = json.loads(stdout)
         if "error" in report:
             error = report["error"]

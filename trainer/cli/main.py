@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from trainer.cli.parser import BadArguments, build_parser
+from trainer.cli.parser import build_parser
 
 TYPE_CHECKING = False  # typing's own constant, without its import
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
     """Run one command and return its exit code. `argv` starts with the verb."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
+    if words[:1] == ["train"]:
+        from trainer.train.__main__ import main as train  # late, like every verb
+
+        return train(words[1:], prog="mayfly train")
     try:
         arguments = build_parser(prog).parse_args(words if prog == "mayfly" else words[1:])
-    except BadArguments as error:
-        return _report({"code": 2, "what": str(error), "why": "", "do": ""}, f"{error}", as_json)
-    try:
         # Late by design: only the verb that runs pays for its imports.
         return int(import_module(f"trainer.cli.{arguments.verb}").run(arguments))
     except KeyboardInterrupt:
@@ -47,6 +48,10 @@ def _problem(error: Exception) -> TrainerError | None:
 
     if isinstance(error, TrainerError):
         return error
+    if isinstance(error, ModuleNotFoundError):
+        from trainer.extras import missing_library
+
+        return missing_library(error)
     if "botocore.exceptions" not in sys.modules:  # nothing spoke to AWS, so the error is none of botocore's
         return None
     from botocore.exceptions import BotoCoreError, ClientError

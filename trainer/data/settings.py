@@ -42,25 +42,27 @@ def check_path(path: str) -> None:
 class DataSettings:
     """The candles to train on, and the spans of training, validation and test."""
 
-    path: str = setting("", "Folder or file of candles, uploaded to the set; empty: what the set holds.")
-    symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
-    set: str = setting("main", "Data set: the folder of the bucket's raw/ that the candles are in.")
+    path: str = setting("", "Folder or file of candles, uploaded to the data set; empty: what the data set holds.")
+    symbols: tuple[str, ...] = setting((), "Symbols to train; empty: all.")
+    set: str = setting("main", "Data set: a folder of raw/ in the bucket.")
     exclude: tuple[str, ...] = setting((), "Symbols to leave out.")
-    timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
+    timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: that of the data, if there is only one.")
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
-    pooled: bool = setting(False, "Train one model on all symbols together, instead of one for each.")
-    columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads, by name.")
+    pooled: bool = setting(False, "Train one model on all symbols together instead of one per symbol.")
+    columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads.")
     features: tuple[str, ...] = setting(
         AUTO,
-        "Features computed from the bars, beside the columns: auto (those that look back 64 days at most), all, none, names.",
+        "Features computed from the bars, besides the columns: auto (those that look back 64 days at most), all, none, names.",
     )
-    calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ", or by an exchange such as XNYS.")
-    validation_fraction: float = setting(0.15, "Share of the bars, after training, for early stopping.", above=0, below=1)
-    test_fraction: float = setting(0.15, "Share of the bars, at the end, for the final score.", above=0, below=1)
-    embargo: int = setting(0, "Bars left out between spans; never below the horizon.", least=0, most=10_000_000)
+    calendar: str = setting("auto", "Calendar that defines holes: " + ", ".join(CALENDARS) + ", or an exchange such as XNYS.")
+    validation_fraction: float = setting(
+        0.15, "Share of the bars, right after those of training, for early stopping.", above=0, below=1
+    )
+    test_fraction: float = setting(0.15, "Share of the bars, the last ones, for the final score.", above=0, below=1)
+    embargo: int = setting(0, "Bars left out between spans; at least the horizon.", least=0, most=10_000_000)
     folds: int = setting(
         1,
-        "Models in time: each is tested on the bars after those of the one before, and trains on all older.",
+        "Walk-forward folds: each model is tested on the bars after the previous test span and trains on all older bars.",
         least=1,
         most=1_000,
     )
@@ -74,7 +76,7 @@ class DataSettings:
         for key in ("symbols", "exclude"):
             for symbol in getattr(self, key):
                 if why := flaw(symbol):
-                    raise UsageError(f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"Mind the rule: {RULE}.")
+                    raise UsageError(f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"The rule: {RULE}.")
         if self.symbols and not self.chosen(()):
             why = "data.exclude names every symbol of data.symbols"
             raise UsageError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")

@@ -25,7 +25,7 @@ State = Literal["done", "failed", "stopped", "expired"]
 
 @dataclass(kw_only=True)
 class Status:
-    """What the node has to tell at this moment. The agent's main thread writes it, the heartbeat's thread reads it."""
+    """Current state of the node: written by the agent's main thread, read by the heartbeat's thread."""
 
     identity: NodeIdentity
     phase: Phase = "boot"
@@ -85,7 +85,8 @@ def ending(
         return "done", 0, None
     if stop_reason and now >= status.identity.deadline:
         expired = BudgetError(
-            f"the deadline {iso(status.identity.deadline)} was reached", do="Raise --max-duration or --budget."
+            f"the deadline {iso(status.identity.deadline)} was reached",
+            do="Raise max_duration (--set max_duration=6h) or --budget.",
         )
         return "expired", expired.exit_code, expired.as_dict()
     if stop_reason:

@@ -180,7 +180,7 @@ class DataPlan:
         }
 
     def check_fits(self, job: Job) -> None:
-        """Raise DataError where the plan is of another job."""
+        """Raise DataError where the plan belongs to another job."""
         made_for, wanted = dict(self.made_for), settings_of(job)
         others = sorted(
             f"{table}.{key}"
@@ -198,7 +198,7 @@ class DataPlan:
                 if missing
                 else "other folds"
             )
-            raise DataError("the plan is of another job", why=why, do="Plan again: leave --plan out.")
+            raise DataError("the plan belongs to another job", why=why, do="Plan again: leave --plan out.")
 
 
 _NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe")

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal import wire
+from trainer.rehearsal.asynchronous import AsyncInvocation
 from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.clock import Clock
 from trainer.rehearsal.iam_policies import Authorization, Decision, IamPolicy
 from trainer.rehearsal.keys import Credentials, Keyring, Kind
+from trainer.rehearsal.metrics import Alarm, Metrics
 from trainer.rehearsal.object_log import ObjectLog
 from trainer.rehearsal.wire import Answer, Call
-from trainer.rehearsal.world import AwsError, Delays, World
+from trainer.rehearsal.world import AwsError, Delays, Firing, World
 
 log = logging.getLogger(__name__)
 REGION = "us-east-1"
@@ -38,8 +40,18 @@ class Delivery:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Redelivery:
+    """A firing whose target could not be called, until its next try."""
+
+    firing: Firing
+    first_at: datetime
+    tries: int
+    due_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Who was given an access key. Those of instances and functions have a role; an IAM user's name is the user's."""
+    """Who was given an access key. Instances, functions and schedules have a role; an IAM user's name is the user's."""
 
     kind: Kind
     name: str
@@ -63,10 +75,16 @@ class Function:
     name: str
     handler: str
     role: str  # name of the role that it has
+    log_group: str
     timeout_seconds: int
     memory_mib: int
     environment: dict[str, str]
     folder: Path  # the zip, unpacked
+
+    @property
+    def principal(self) -> Principal:
+        """Return who the function is to IAM."""
+        return Principal(kind="FUNC", name=self.name, role=self.role)
 
 
 @dataclass(kw_only=True)
@@ -96,6 +114,12 @@ class EmbeddedAccount:
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
     in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries
+    retries: list[AsyncInvocation] = field(default_factory=list)  # of functions that failed, until they are due
+    invocations: list[threading.Thread] = field(default_factory=list)  # asynchronous ones under way
+    redeliveries: list[Redelivery] = field(default_factory=list)  # of schedules whose target could not be called
+    metrics: Metrics = field(default_factory=Metrics)
+    alarms: dict[str, Alarm] = field(default_factory=dict)
+    alarms_at: datetime | None = None  # when they were evaluated last
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
     instance_states: dict[str, str] = field(default_factory=dict)  # by id, as the event bus was told
     calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones

@@ -1,4 +1,4 @@
-"""The table from API calls to IAM's questions: action, resource and condition keys, for what launchers and nodes call.
+"""The table from API calls to IAM's questions: action, resource and condition keys, for all that the stack's users call.
 
 Sources: AWS's Service Authorization Reference, and for an instant fleet, which launches under its caller's own rights, the
 policy that Karpenter publishes and runs under (both looked up 2026-11-22). A call that is not in the table asks for an action
@@ -198,6 +198,16 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action="lambda:InvokeFunction", resource=resource)]
 
 
+def metric_data(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """AWS takes no resource for it; the namespace is what a policy can go by."""
+    context: dict[str, Values] = {"cloudwatch:namespace": call.params["Namespace"]}
+    return [Authorization(action="cloudwatch:PutMetricData", resource="*", context=context)]
+
+
+def topic(cloud: EmbeddedAccount, call: Call) -> Asked:
+    return [Authorization(action=f"sns:{call.operation}", resource=call.params["TopicArn"])]
+
+
 def quota(cloud: EmbeddedAccount, call: Call) -> Asked:
     name = f"{call.params['ServiceCode']}/{call.params['QuotaCode']}"
     resource = f"arn:aws:servicequotas:{call.region}:{cloud.account}:{name}"
@@ -242,6 +252,8 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
+        ("cloudwatch", metric_data, "PutMetricData"),
+        ("sns", topic, "Publish ListSubscriptionsByTopic"),
         ("service-quotas", quota, "GetServiceQuota"),
         ("iam", role, "GetRole"),
         ("ssm", parameters, "GetParameter GetParameters"),

@@ -18,6 +18,9 @@ _REFUSALS = {
     "sts": ("AccessDenied", 403),
     "lambda": ("AccessDeniedException", 403),
     "scheduler": ("AccessDeniedException", 403),
+    "sns": ("AuthorizationError", 403),
+    "sqs": ("AccessDenied", 403),
+    "cloudwatch": ("AccessDenied", 403),
 }
 _JSON_REFUSAL = ("AccessDeniedException", 400)
 
@@ -29,19 +32,24 @@ def authorize(cloud: EmbeddedAccount, call: Call, access_key: str) -> None:
         return
     identity = identity_of(cloud, principal, call.service)
     for asked in questions_of(cloud, call):
-        _demand(cloud, call, principal, identity, asked)
+        _demand(cloud, call.service, principal, identity, asked)
     if call.service == "s3" and call.operation in _OBJECT_READS:
-        _hide_absence(cloud, call, identity)
+        _hide_absence(cloud, call, principal, identity)
 
 
-def _demand(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity, asked: Authorization) -> None:
+def demand(cloud: EmbeddedAccount, principal: Principal, service: str, asked: Authorization) -> None:
+    """Raise AwsError, as a service words it, unless a principal's policies allow what AWS itself does on its behalf."""
+    _demand(cloud, service, principal, identity_of(cloud, principal, service), asked)
+
+
+def _demand(cloud: EmbeddedAccount, service: str, principal: Principal, identity: CallerIdentity, asked: Authorization) -> None:
     decision = decide(identity.policies, asked, identity.context)
     cloud.decisions.append((principal, asked, decision))
     if not decision.allowed:
-        raise _refusal(call, identity, asked, decision)
+        raise _refusal(service, identity, asked, decision)
 
 
-def _hide_absence(cloud: EmbeddedAccount, call: Call, identity: CallerIdentity) -> None:
+def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
     """Raise AwsError for an object that is not there, where the caller may not list the bucket: S3 does not tell him.
 
     A read has no s3:prefix, so that a permission to list by prefix does not count here.
@@ -49,17 +57,18 @@ def _hide_absence(cloud: EmbeddedAccount, call: Call, identity: CallerIdentity) 
     asked = listing(call)
     decision = decide(identity.policies, asked, identity.context)
     if decision.allowed:
+        cloud.decisions.append((principal, asked, decision))
         return
     version = {"VersionId": call.params["VersionId"]} if call.params.get("VersionId") else {}
     try:
         cloud.moto("s3", "HeadObject", {"Bucket": call.params["Bucket"], "Key": call.params["Key"], **version})
     except AwsError as error:
         if error.status == 404:
-            raise _refusal(call, identity, asked, decision) from error
+            raise _refusal(call.service, identity, asked, decision) from error
 
 
-def _refusal(call: Call, identity: CallerIdentity, asked: Authorization, decision: Decision) -> AwsError:
-    code, status = _REFUSALS.get(call.service, _JSON_REFUSAL)
+def _refusal(service: str, identity: CallerIdentity, asked: Authorization, decision: Decision) -> AwsError:
+    code, status = _REFUSALS.get(service, _JSON_REFUSAL)
     action = asked.action
     because = (
         "with an explicit deny in an identity-based policy"
@@ -67,6 +76,6 @@ def _refusal(call: Call, identity: CallerIdentity, asked: Authorization, decisio
         else f"because no identity-based policy allows the {action} action"
     )
     message = f"User: {identity.arn} is not authorized to perform: {action} on resource: {asked.resource} {because}"
-    if call.service == "ec2":
+    if service == "ec2":
         message = f"You are not authorized to perform this operation. {message}"
     return AwsError(code, message, status)

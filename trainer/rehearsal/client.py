@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import http.client
-import importlib.util
 import json
 import os
 import secrets
@@ -28,6 +27,7 @@ import trainer
 from trainer import environment
 from trainer.access import Access
 from trainer.errors import ConfigError
+from trainer.extras import needs
 from trainer.rehearsal import home
 from trainer.rehearsal.forks import ForkedProcess, fork
 from trainer.rehearsal.home import Note
@@ -123,8 +123,7 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
     """Lease the server of `root` for a process (this one), and start it where none runs."""
     if sys.platform != "linux":
         raise ConfigError("the embedded AWS needs Linux or a container", do="Run this in a container, or use an AWS account.")
-    if importlib.util.find_spec("moto") is None:
-        raise ConfigError("the embedded AWS needs moto, which is not installed", do="pip install 'mayfly[rehearsal]'")
+    needs("moto")
     root = home.open_home(root)
     deadline = time.monotonic() + START_SECONDS
     starting: subprocess.Popen[bytes] | ForkedProcess | None = None

@@ -18,6 +18,7 @@ from trainer.rehearsal.world import AwsError
 from trainer.runs.record import iso
 
 log = logging.getLogger(__name__)
+SERVICE = "events.amazonaws.com"
 STATE_CHANGE, SPOT_WARNING = "EC2 Instance State-change Notification", "EC2 Spot Instance Interruption Warning"
 
 
@@ -69,14 +70,7 @@ def matches(pattern: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
 def _bring(cloud: EmbeddedAccount, rule_arn: str, target_arn: str, event: Mapping[str, Any]) -> None:
     name = lambdas.function_name(target_arn)
     try:
-        policy = json.loads(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"])
-        if not any(_lets(statement, rule_arn) for statement in policy["Statement"]):
-            raise AwsError("AccessDeniedException", f"{name} does not let {rule_arn} call it", 403)
+        lambdas.require_permission(cloud, name, SERVICE, rule_arn)
         lambdas.invoke_event(cloud, name, json.dumps(event).encode())
     except AwsError as error:  # as on AWS: the event is lost, and a metric counts it
         log.warning("the event bus could not call %s: %s", name, error)
-
-
-def _lets(statement: Mapping[str, Any], rule_arn: str) -> bool:
-    source = statement.get("Condition", {}).get("ArnLike", {}).get("AWS:SourceArn")
-    return statement["Principal"].get("Service") == "events.amazonaws.com" and source in (None, rule_arn)

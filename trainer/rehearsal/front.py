@@ -5,7 +5,7 @@ Host, without an Origin, and with a signature by a key of this server. Paths of 
 /imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts both).
 
 Which account is meant, and who calls, stands in the access key; `authorization` asks the caller's policies. Rules are dict in,
-dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas` and `identities`.
+dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics` and `alarms`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from email.utils import format_datetime
 from http.client import responses
 
-from trainer.rehearsal import compute, identities, lambdas, quotas, scheduling, signatures, storage, wire
+from trainer.rehearsal import alarms, compute, identities, lambdas, quotas, scheduling, signatures, storage, topics, wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.authorization import authorize
 from trainer.rehearsal.home import FULL
@@ -24,7 +24,8 @@ from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
-RULES: Rules = {**storage.RULES, **compute.RULES, **scheduling.RULES, **lambdas.RULES, **identities.RULES, **quotas.RULES}
+_OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, alarms)
+RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
 _MOTOS_OWN = ("moto-api", "favicon.ico", "latest")  # first parts of paths that moto answers itself, whoever asks

@@ -1,8 +1,9 @@
 """Evaluation of IAM policy documents, parsed once: Allow, Deny, wildcards, conditions, policy variables. Pure.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (looked up 2026-11-22). Identity
-policies alone: no boundaries, session policies, service control policies or resource policies. What this does not know (an
-operator, an element) is a ValueError when the document is read, and never a match.
+policies alone: no boundaries, session policies or service control policies. What this does not know (an
+operator, an element) is a ValueError when the document is read, and never a match. Policies of resources and of roles (whom
+they trust) are asked about AWS's own services only: `lets_service`.
 """
 
 from __future__ import annotations
@@ -111,6 +112,26 @@ def read_policy(name: str, text: str) -> IamPolicy:
     statements = json.loads(text)["Statement"]
     listed = statements if isinstance(statements, list) else [statements]
     return IamPolicy(name=name, statements=tuple(_statement(one, number) for number, one in enumerate(listed)))
+
+
+def lets_service(text: str, service: str, asked: Authorization) -> bool:
+    """Return whether a policy of a resource, or of whom a role trusts, lets an AWS service do something.
+
+    `service` is such as `sns.amazonaws.com`; the question carries `aws:sourcearn` and `aws:sourceaccount`. Raises ValueError.
+    """
+    statements = json.loads(text)["Statement"]
+    about = [
+        _statement({"Resource": "*"} | {name: value for name, value in one.items() if name != "Principal"}, number)
+        for number, one in enumerate(statements if isinstance(statements, list) else [statements])
+        if _is_principal(one.get("Principal", {}), service)
+    ]
+    return decide([IamPolicy(name="", statements=tuple(about))], asked, {}).allowed
+
+
+def _is_principal(principal: Any, service: str) -> bool:
+    if not isinstance(principal, dict):
+        return bool(principal == "*")
+    return service in _many(principal.get("Service")) or "*" in _many(principal.get("AWS"))
 
 
 def _statement(given: Mapping[str, Any], number: int) -> PolicyStatement:

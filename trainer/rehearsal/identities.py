@@ -1,7 +1,7 @@
 """Who calls: the identity behind an access key, with its policies, as IAM holds them; the rules of IAM and STS about that.
 
-Instances and functions have the policies of their role, IAM users those that are attached to them or inline, none of a group.
-The desk is an administrator. Schedules are not held to their role's policies.
+Instances, functions and schedules have their role's policies, IAM users those that are attached to them or inline; groups are
+not looked at. The desk is an administrator.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from trainer.rehearsal.account import CallerIdentity, EmbeddedAccount, Principal, Rules, refuse
-from trainer.rehearsal.iam_policies import IamPolicy, read_policy
+from trainer.rehearsal.iam_policies import Authorization, IamPolicy, lets_service, read_policy
 from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
-_CHECKED = ("NODE", "FUNC", "USER")
+_CHECKED = ("NODE", "FUNC", "TIME", "USER")
 # What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
 _UNKNOWN_KEY = {
     "ec2": ("AuthFailure", 401),
@@ -97,6 +97,18 @@ def _policies(cloud: EmbeddedAccount, kind: str, name: str) -> tuple[IamPolicy, 
         text = cloud.moto("iam", "GetPolicyVersion", {**arn, **version})["PolicyVersion"]["Document"]
         policies.append(read_policy(attached["PolicyName"], _json_text(text)))
     return tuple(policies)
+
+
+def trusts(cloud: EmbeddedAccount, role_name: str, service: str, source_arn: str) -> bool:
+    """Return whether a role lets an AWS service take it on, on behalf of `source_arn`. A role that is not there lets nobody."""
+    try:
+        role = cloud.moto("iam", "GetRole", {"RoleName": role_name})["Role"]
+    except AwsError:
+        return False
+    document = role["AssumeRolePolicyDocument"]
+    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
+    asked = Authorization(action="sts:AssumeRole", resource="*", context=context)
+    return lets_service(_json_text(document) if isinstance(document, str) else json.dumps(document), service, asked)
 
 
 def _json_text(document: str) -> str:

@@ -1,7 +1,8 @@
 """Rules of Lambda: a function runs from the zip that CreateFunction received, unpacked, with nothing else of ours importable.
 
-Each invocation is a process, `lambda_runner.py`, on this Python's standard library and the zip alone. moto keeps what can be
-read about functions. One version, no layers, no concurrency limits; an asynchronous invocation is tried once.
+Each invocation is a process, `lambda_runner.py`, on this Python's standard library and the zip alone, with the function's role.
+moto keeps what can be read about functions. One version, no layers, no concurrency limits. An asynchronous invocation that
+fails is tried again, and given up, as `asynchronous` says.
 """
 
 from __future__ import annotations
@@ -20,11 +21,19 @@ import time
 import uuid
 import zipfile
 from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
 from trainer.rehearsal.applied_program import open_folder
+from trainer.rehearsal.asynchronous import AsyncInvocation, AsyncSettings, failure_record, next_try
+from trainer.rehearsal.authorization import demand
+from trainer.rehearsal.iam_policies import Authorization, lets_service
+from trainer.rehearsal.identities import trusts
+from trainer.rehearsal.metrics import MetricId
+from trainer.rehearsal.queues import send_as
 from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
@@ -41,6 +50,13 @@ def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     params = call.params
     if not _NAME.fullmatch(params["FunctionName"]):  # it names a folder, too
         raise AwsError("ValidationException", f"FunctionName '{params['FunctionName']}' must match [a-zA-Z0-9-_]+.")
+    role = params["Role"].rpartition("/")[2]
+    arn = f"arn:aws:lambda:{call.region}:{cloud.account}:function:{params['FunctionName']}"
+    if not trusts(cloud, role, "lambda.amazonaws.com", arn):
+        what = "The role defined for the function cannot be assumed by Lambda."
+        raise AwsError("InvalidParameterValueException", what)
+    if params.get("DeadLetterConfig"):
+        raise AwsError("UnsupportedOperation", "The embedded AWS has on-failure destinations, and no DeadLetterConfig.")
     answer = collect(call.environ, call.account)
     if answer[0] < 300:
         try:
@@ -52,7 +68,8 @@ def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
             cloud.functions[params["FunctionName"]] = Function(
                 name=params["FunctionName"],
                 handler=params["Handler"],
-                role=params["Role"].rpartition("/")[2],
+                role=role,
+                log_group=params.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{params['FunctionName']}",
                 timeout_seconds=int(params.get("Timeout", 3)),
                 memory_mib=int(params.get("MemorySize", 128)),
                 environment=dict(params.get("Environment", {}).get("Variables", {})),
@@ -93,11 +110,79 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> threading.Thread:
-    """Start a function and return at once; a failure stands in its log. Raises AwsError for an unknown function."""
-    function = _function(cloud, name)
-    thread = threading.Thread(target=run, args=(cloud, function, payload), daemon=True, name=f"lambda-{name}")
+    """Start a function and return at once; a failure is tried again. Raises AwsError for an unknown function."""
+    _function(cloud, name)
+    now = cloud.clock.now()
+    own = {"function_name": name, "payload": payload, "request_id": str(uuid.uuid4())}
+    return _start(cloud, AsyncInvocation(**own, accepted_at=now, due_at=now))  # type: ignore[arg-type]
+
+
+def require_permission(cloud: EmbeddedAccount, name: str, service: str, source_arn: str) -> None:
+    """Raise AwsError unless a function's own policy lets an AWS service call it on behalf of `source_arn`."""
+    function_arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
+    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
+    asked = Authorization(action="lambda:InvokeFunction", resource=function_arn, context=context)
+    if not lets_service(str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"]), service, asked):
+        raise AwsError("AccessDeniedException", f"The policy of {name} does not let {source_arn} call it.", 403)
+
+
+def retry_due(cloud: EmbeddedAccount) -> None:
+    """Start the failed invocations whose next try is due."""
+    with cloud.lock:
+        now = cloud.clock.now()
+        due = [one for one in cloud.retries if one.due_at <= now]
+        cloud.retries = [one for one in cloud.retries if one.due_at > now]
+    for invocation in due:
+        _start(cloud, invocation)
+
+
+def wait_for_invocations(cloud: EmbeddedAccount) -> None:
+    """Return once no asynchronous invocation runs, those included that were started meanwhile."""
+    while threads := list(cloud.invocations):
+        for thread in threads:
+            thread.join()
+
+
+def _start(cloud: EmbeddedAccount, invocation: AsyncInvocation) -> threading.Thread:
+    name = f"lambda-{invocation.function_name}"
+    thread = threading.Thread(target=_attempt, args=(cloud, invocation), daemon=True, name=name)
+    cloud.invocations.append(thread)
     thread.start()
     return thread
+
+
+def _attempt(cloud: EmbeddedAccount, invocation: AsyncInvocation) -> None:
+    try:
+        function = cloud.functions.get(invocation.function_name)
+        if function is None:  # deleted meanwhile
+            return
+        answer = run(cloud, function, invocation.payload, request_id=invocation.request_id)
+        if "error" in answer:
+            _try_again(cloud, function, replace(invocation, tries=invocation.tries + 1), answer["error"])
+    finally:
+        cloud.invocations.remove(threading.current_thread())
+
+
+def _try_again(cloud: EmbeddedAccount, function: Function, failed: AsyncInvocation, error: dict[str, Any]) -> None:
+    """Note when a failed invocation is due again, or send it to where the function's settings say."""
+    try:
+        settings = AsyncSettings.from_answer(
+            cloud.moto("lambda", "GetFunctionEventInvokeConfig", {"FunctionName": function.name})
+        )
+    except AwsError:  # nobody changed Lambda's defaults
+        settings = AsyncSettings()
+    now = cloud.clock.now()
+    after = next_try(failed, settings, now)
+    if isinstance(after, datetime):
+        with cloud.lock:
+            cloud.retries.append(replace(failed, due_at=after))
+    elif settings.on_failure_arn:
+        arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{function.name}"
+        record = failure_record(failed, function_arn=arn, condition=after, error=error, now=now)
+        try:
+            send_as(cloud, function.principal, settings.on_failure_arn, record)
+        except AwsError as refusal:  # as on AWS: a metric counts it, DestinationDeliveryFailures
+            log.warning("the dead letter of %s is lost: %s", function.name, refusal)
 
 
 def function_name(arn_or_name: str) -> str:
@@ -105,7 +190,7 @@ def function_name(arn_or_name: str) -> str:
     return arn_or_name.partition(":function:")[2].partition(":")[0] or arn_or_name
 
 
-def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str, Any]:
+def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_id: str = "") -> dict[str, Any]:
     """Run a function to its end: {"result": ...} or {"error": {"errorType", "errorMessage", ...}}."""
     home = log_file(cloud, function.name).parent
     home.mkdir(parents=True, exist_ok=True)
@@ -129,11 +214,11 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str,
         "function_name": function.name,
         "invoked_function_arn": f"arn:aws:lambda:{REGION}:{cloud.account}:function:{function.name}",
         "memory_limit_in_mb": function.memory_mib,
-        "aws_request_id": str(uuid.uuid4()),
+        "aws_request_id": request_id or str(uuid.uuid4()),
         "timeout_seconds": function.timeout_seconds,
         "clock_ahead_seconds": (cloud.clock.now() - utc_now()).total_seconds(),
     }
-    with log_file(cloud, function.name).open("ab") as output:
+    with _log_of(cloud, function).open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(RUNNER), str(function.folder), function.handler, json.dumps(context)],
             stdin=subprocess.PIPE,
@@ -154,6 +239,7 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str,
             answer = json.loads(told) if told else _failure("Runtime.ExitError", f"exit status {process.returncode}")
         finally:
             _processes.discard(process)
+        _count(cloud, function, failed="error" in answer)
         if "error" in answer:
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
@@ -163,6 +249,26 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes) -> dict[str,
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:
     """Return the file that holds what a function printed."""
     return cloud.root / "lambda" / cloud.account / f"{name}.log"
+
+
+def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
+    """Publish Lambda's own metrics of an invocation."""
+    dimensions = frozenset({("FunctionName", function.name)})
+    with cloud.lock:
+        for name, value in (("Invocations", 1), ("Errors", int(failed))):
+            cloud.metrics.put(MetricId(namespace="AWS/Lambda", name=name, dimensions=dimensions), cloud.clock.now(), value)
+
+
+def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
+    """Return where a function's output goes: nowhere, as on AWS, where its role may not write its log."""
+    stream = f"arn:aws:logs:{REGION}:{cloud.account}:log-group:{function.log_group}:log-stream:$LATEST"
+    try:
+        for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
+            demand(cloud, function.principal, "logs", Authorization(action=action, resource=stream))
+    except AwsError as error:
+        log.warning("the log of %s is lost: %s", function.name, error)
+        return Path(os.devnull)
+    return log_file(cloud, function.name)
 
 
 def stop_all() -> None:

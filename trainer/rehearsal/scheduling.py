@@ -1,7 +1,8 @@
 """Rules of EventBridge Scheduler, and its targets: schedules are checked, kept by moto for reading, and fired by `fire_due`.
 
 A target is one of our Lambda functions, or a universal target (`arn:aws:scheduler:::aws-sdk:<service>:<action>`), which is
-called as a client would. Each firing is tried once; its outcome is kept in `EmbeddedAccount.deliveries`. Flexible windows are
+called as a client would, under the schedule's role. A target that can't be called is tried again as the schedule's retry policy
+says, and then a message goes to its dead letter queue. Each try is kept in `EmbeddedAccount.deliveries`. Flexible windows are
 not supported.
 """
 
@@ -12,20 +13,28 @@ import logging
 import re
 import threading
 import uuid
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.access import Access
+from trainer.access import Access, error_code
 from trainer.rehearsal import lambdas
-from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Rules
+from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Principal, Redelivery, Rules
+from trainer.rehearsal.authorization import demand
+from trainer.rehearsal.iam_policies import Authorization
+from trainer.rehearsal.identities import trusts
+from trainer.rehearsal.queues import send_as
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing
 from trainer.runs.record import iso
 from trainer.schedule_expressions import parse
 
 log = logging.getLogger(__name__)
+SERVICE = "scheduler.amazonaws.com"
+FIRST_WAIT, MOST_DOUBLINGS = timedelta(minutes=1), 6  # between two tries: the guide says "exponential backoff", and no numbers
 UNIVERSAL_TARGET = "arn:aws:scheduler:::aws-sdk:"
 # Prefixes of actions that the Scheduler does not call (Scheduler user guide, looked up 2026-11-20).
 _READ_ONLY = (
@@ -79,8 +88,12 @@ def delete_schedule_group(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 def fire_due(cloud: EmbeddedAccount) -> None:
     """Fire what is due, each on a thread of its own; `wait_for_deliveries` returns once they are on record."""
     with cloud.lock:
-        for firing in cloud.world.fire_due(cloud.clock.now()):
-            thread = threading.Thread(target=_deliver, args=(cloud, firing), daemon=True, name=f"fire-{firing.name}")
+        now = cloud.clock.now()
+        due = [one for one in cloud.redeliveries if one.due_at <= now]
+        cloud.redeliveries = [one for one in cloud.redeliveries if one.due_at > now]
+        due += [Redelivery(firing=one, first_at=now, tries=0, due_at=now) for one in cloud.world.fire_due(now)]
+        for one in due:
+            thread = threading.Thread(target=_deliver, args=(cloud, one), daemon=True, name=f"fire-{one.firing.name}")
             cloud.in_flight.append(thread)
             thread.start()
 
@@ -93,15 +106,20 @@ def wait_for_deliveries(cloud: EmbeddedAccount) -> None:
         thread.join()
 
 
-def _deliver(cloud: EmbeddedAccount, firing: Firing) -> None:
-    error = ""
+def _deliver(cloud: EmbeddedAccount, delivery: Redelivery) -> None:
+    firing, error, code = delivery.firing, "", ""
     try:
-        _call_target(cloud, firing)
+        _call_target(cloud, delivery)
     except (AwsError, ClientError, BotoCoreError, ValueError) as failure:
-        error = str(failure)
+        error, code = str(failure), getattr(failure, "code", "") or error_code(failure)
         log.warning("schedule %s of account %s failed: %s", firing.name, cloud.account, error)
     with cloud.lock:
-        if firing.completed:
+        again = _next_delivery(delivery, cloud.clock.now()) if error else None
+        if again:
+            cloud.redeliveries.append(again)
+        elif error:
+            _give_up(cloud, firing, error, code)
+        if firing.completed and not again:
             try:
                 cloud.moto("scheduler", "DeleteSchedule", {"GroupName": firing.group, "Name": firing.name})
             except AwsError as failure:  # somebody deleted it while it fired
@@ -110,14 +128,49 @@ def _deliver(cloud: EmbeddedAccount, firing: Firing) -> None:
         cloud.in_flight.remove(threading.current_thread())
 
 
-def _call_target(cloud: EmbeddedAccount, firing: Firing) -> None:
-    target = firing.target
-    text = _fill_in(target.get("Input") or "{}", cloud, firing)
+def _next_delivery(delivery: Redelivery, now: datetime) -> Redelivery | None:
+    """Return the next try of a target that could not be called, or None after the last that its policy allows."""
+    policy = delivery.firing.target.get("RetryPolicy", {})
+    due_at = now + FIRST_WAIT * 2 ** min(delivery.tries, MOST_DOUBLINGS)
+    most_age = timedelta(seconds=int(policy.get("MaximumEventAgeInSeconds", 86_400)))
+    if delivery.tries >= int(policy.get("MaximumRetryAttempts", 185)) or due_at - delivery.first_at > most_age:
+        return None
+    return replace(delivery, tries=delivery.tries + 1, due_at=due_at)
+
+
+def _give_up(cloud: EmbeddedAccount, firing: Firing, error: str, code: str) -> None:
+    """Send the input of a firing that could not be delivered to the schedule's dead letter queue, if it has one."""
+    queue_arn = firing.target.get("DeadLetterConfig", {}).get("Arn")
+    if not queue_arn:
+        return
+    letter = {
+        "schedule": f"{firing.group}/{firing.name}",
+        "target": firing.target["Arn"],
+        "input": firing.target.get("Input") or "{}",
+        "error": f"{code}: {error}",
+    }
+    try:
+        send_as(cloud, _principal(firing), queue_arn, json.dumps(letter))
+    except AwsError as refusal:  # as on AWS: a metric counts it, InvocationsFailedToBeSentToDeadLetterCount
+        log.warning("the dead letter of schedule %s is lost: %s", firing.name, refusal)
+
+
+def _principal(firing: Firing) -> Principal:
+    return Principal(kind="TIME", name=f"{firing.group}/{firing.name}", role=_role_name(firing.target["RoleArn"]))
+
+
+def _call_target(cloud: EmbeddedAccount, delivery: Redelivery) -> None:
+    firing = delivery.firing
+    target, principal = firing.target, _principal(firing)
+    if not trusts(cloud, principal.role, SERVICE, _group_arn(cloud, firing.group)):
+        raise AwsError("AccessDeniedException", f"The Scheduler can't assume the role {principal.role}.", 403)
+    text = _fill_in(target.get("Input") or "{}", cloud, firing, attempt=delivery.tries + 1)
     if not target["Arn"].startswith(UNIVERSAL_TARGET):
+        demand(cloud, principal, "lambda", Authorization(action="lambda:InvokeFunction", resource=target["Arn"]))
         lambdas.invoke_event(cloud, lambdas.function_name(target["Arn"]), text.encode())
         return
     service, action = target["Arn"].removeprefix(UNIVERSAL_TARGET).split(":")
-    own = cloud.credentials("TIME", f"{firing.group}/{firing.name}")
+    own = cloud.credentials("TIME", principal.name, role=principal.role)
     access = Access(
         region=REGION,
         endpoint_url=cloud.endpoint(),
@@ -128,14 +181,14 @@ def _call_target(cloud: EmbeddedAccount, firing: Firing) -> None:
     getattr(access.client(service), xform_name(action))(**json.loads(text))
 
 
-def _fill_in(text: str, cloud: EmbeddedAccount, firing: Firing) -> str:
+def _fill_in(text: str, cloud: EmbeddedAccount, firing: Firing, *, attempt: int) -> str:
     """Put the Scheduler's context attributes in a target's input."""
     arn = f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule/{firing.group}/{firing.name}"
     attributes = {
         "scheduled-time": iso(firing.at.replace(microsecond=0)),
         "schedule-arn": arn,
         "execution-id": str(uuid.uuid4()),
-        "attempt-number": "1",
+        "attempt-number": str(attempt),
     }
     for name, value in attributes.items():
         text = text.replace(f"<aws.scheduler.{name}>", value)
@@ -159,17 +212,18 @@ def _check(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
         json.loads(target.get("Input") or "{}")
     elif not re.fullmatch(r"arn:aws:lambda:[a-z0-9-]+:\d{12}:function:[\w-]+(:.+)?", target["Arn"]):
         raise AwsError("ValidationException", f"Provided Arn is not in correct format: {target['Arn']}.")
-    _check_role(cloud, target["RoleArn"])
-
-
-def _check_role(cloud: EmbeddedAccount, role_arn: str) -> None:
-    refusal = "The execution role you provide must allow AWS EventBridge Scheduler to assume the role."
-    try:
-        role = cloud.moto("iam", "GetRole", {"RoleName": role_arn.rpartition("/")[2]})["Role"]
-    except AwsError as error:
-        raise AwsError("ValidationException", refusal) from error
-    if "scheduler.amazonaws.com" not in json.dumps(role["AssumeRolePolicyDocument"]):
+    if not trusts(cloud, _role_name(target["RoleArn"]), SERVICE, _group_arn(cloud, params.get("GroupName") or "default")):
+        refusal = "The execution role you provide must allow AWS EventBridge Scheduler to assume the role."
         raise AwsError("ValidationException", refusal)
+
+
+def _role_name(arn: str) -> str:
+    return arn.rpartition("/")[2]
+
+
+def _group_arn(cloud: EmbeddedAccount, group: str) -> str:
+    """Return what the Scheduler gives as aws:SourceArn: the group and not the schedule (user guide, looked up 2026-11-22)."""
+    return f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule-group/{group}"
 
 
 def _put(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:

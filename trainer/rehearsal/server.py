@@ -35,7 +35,7 @@ import trainer
 from trainer.access import Access
 from trainer.environment import rehearsal_environment
 from trainer.errors import ConfigError, TrainerError
-from trainer.rehearsal import event_bus, home, instance, lambdas, pulumi_apply, scheduling, storage
+from trainer.rehearsal import alarms, event_bus, home, instance, lambdas, pulumi_apply, scheduling, storage
 from trainer.rehearsal.account import REGION, EmbeddedAccount
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.catalogue import Catalogue
@@ -208,6 +208,8 @@ class EmbeddedAws:
                 self.nodes.step(cloud)
                 if cloud.fire_schedules:
                     scheduling.fire_due(cloud)
+                    lambdas.retry_due(cloud)
+                    alarms.evaluate_due(cloud)
                     event_bus.tell_states(cloud)
                 self._keep_memory(cloud)
 

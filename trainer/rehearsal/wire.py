@@ -183,7 +183,7 @@ def call_application(
     """Send a request to a WSGI application that speaks AWS, and return its parsed answer. Raises AwsError with its code."""
     model = get_model(service)
     operation_model = model.operation_model(operation)
-    protocol = "ec2" if service == "ec2" else model.metadata["protocol"]
+    protocol = model.resolved_protocol  # what a client would choose: a model's first is one that moto may not speak
     sent = create_serializer(protocol, False).serialize_to_request(params, operation_model)
     body = sent["body"]
     data = urllib.parse.urlencode(body).encode() if isinstance(body, dict) else body

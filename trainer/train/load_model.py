@@ -87,7 +87,7 @@ class Networks:
 def target_of(card: Card, model_path: Path) -> TargetSettings:
     """Return the target of a model as its card has it. Raises DataError for a model or target that is unknown here.
 
-    Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
+    Cards from before 2026-11-22 name none: it is the model's default, with settings from elsewhere in the card.
     """
     name = card.target or default_of(card.family)
     if not is_known(card.family) or name not in (*TARGETS, OWN.name):
@@ -111,7 +111,7 @@ def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, st
     own = card.own_files.get("model")
     if own is None:
         if given is not None:
-            raise UsageError(f"{model_path} is no model of a file", do="Leave --model-file out.")
+            raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
         return {}
     if given is None:
         why = f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs no code"
@@ -134,7 +134,7 @@ def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
 
 
 def check_card(card: Card, target: TargetSettings, path: Path) -> None:
-    """Raise DataError for a card whose parts no training of ours puts together. Builds nothing."""
+    """Raise DataError for a card whose parts do not fit together. Builds nothing."""
     outputs = card.architecture.get("outputs", 1)
     if type(outputs) is not int or not 1 <= outputs <= _MOST_OUTPUTS:
         raise unfit(path, f"it has {str(outputs)[:40]} outputs")
@@ -156,7 +156,7 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
 
 
 def fitted_of(series: CardSeries) -> dict[str, float]:
-    """Return the numbers that were fitted for the target on a series: beside its scaler, before there were targets."""
+    """Return the numbers fitted for the target on a series; cards without a target have them beside the scaler."""
     return {name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)}
 
 

@@ -67,14 +67,25 @@ def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, cap
         f'name = "mine"\n[data]\npath = "{candles}"\nsymbols = ["BTC-USD"]\n[model]\nhidden = 32\n[train]\nepochs = 5\n'
     )
     words = ["--rehearse", "--instance", "g6.xlarge", "--job", job, "--epochs", 7, "--set", "hidden=16", "--dry-run", "--json"]
-    assert launch(*words, "--symbols", "ETH-USD") == 0
+    assert launch(*words, "--symbols", "ETH-USD", "--target", "quantiles") == 0
     chosen = json.loads(capsys.readouterr().out)["job"]
     assert (chosen["name"], chosen["train"]["epochs"], chosen["model"]["hidden"]) == ("mine", 7, 16)
-    assert chosen["data"]["symbols"] == ["ETH-USD"]
+    assert (chosen["data"]["symbols"], chosen["target"]["name"]) == (["ETH-USD"], "quantiles")
 
 
 def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
-    words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--max-duration", "2h", "--epochs", 1, "--dry-run"]
+    words = [
+        "--rehearse",
+        "--instance",
+        "p3.8xlarge",
+        "--data",
+        candles,
+        "--set",
+        "max_duration=2h",
+        "--epochs",
+        1,
+        "--dry-run",
+    ]
     assert launch(*words, "--budget", "12.24") == 0
     assert "Ends 1h after its launch at the latest ($12.24 at most, on demand)" in capsys.readouterr().out
 
@@ -186,7 +197,7 @@ def test_on_aws_nothing_starts_without_a_yes(as_aws, candles, capsys):
     before = objects_in(as_aws)
     line = refused(capsys, 2, "--data", candles)
     assert line == (
-        "error: this would spend money, and nobody said yes (there is no terminal to ask on). "
+        "error: this would spend money and was not confirmed (there is no terminal to ask on). "
         "Add -y to launch, or --dry-run to look."
     )
     assert launch("--instance", "g6.xlarge", "--data", candles, "--json") == 2

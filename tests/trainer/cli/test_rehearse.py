@@ -40,7 +40,11 @@ def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: P
 
 
 @pytest.mark.parametrize(
-    "words", ["status", "receipts", "models list", "logs 20261120-120000-crypto-k3v9", "stop 20261120-120000-crypto-k3v9"]
+    "words",
+    [
+        *("status", "receipts", "models list", "models pull NAME", "predict NAME --data .", "predict --run RUN --data ."),
+        *(f"{verb} 20261120-120000-crypto-k3v9" for verb in ("status", "logs", "stop", "pull", "receipts")),
+    ],
 )
 def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str

@@ -116,8 +116,12 @@ def desk(access: Access) -> Desk:
 
 @pytest.fixture
 def scheduler_role(access: Access) -> str:
-    """The ARN of a role that the Scheduler may assume."""
-    role = access.client("iam").create_role(RoleName="schedules", AssumeRolePolicyDocument=_trust("scheduler.amazonaws.com"))
+    """The ARN of a role that the Scheduler may assume, and that may call functions and end instances."""
+    iam = access.client("iam")
+    role = iam.create_role(RoleName="schedules", AssumeRolePolicyDocument=_trust("scheduler.amazonaws.com"))
+    allowed = {"Effect": "Allow", "Action": ["lambda:InvokeFunction", "ec2:TerminateInstances"], "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    iam.put_role_policy(RoleName="schedules", PolicyName="own", PolicyDocument=document)
     return str(role["Role"]["Arn"])
 
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from trainer.artifacts.metrics import shown
 
 MOST_NAMED = 6  # pieces, in a line
-LINE_SECONDS = 10.0  # between progress lines of one model where there is no terminal
+LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
 
 
 class EventLog:
@@ -46,7 +46,7 @@ def _finite(value: Any) -> Any:
 
 
 class Story:
-    """Tell the training on stderr: one line that moves on a terminal, else a dense line now and then."""
+    """Print the training on stderr: one line that updates in place on a terminal, else a dense line now and then."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -73,7 +73,7 @@ class Story:
             print(line, file=self._stream, flush=True)
 
     def finish(self) -> None:
-        """Leave the cursor on a line of its own."""
+        """Move the cursor to a new line."""
         self._clear()
 
     def _progress(self, event: dict[str, Any]) -> None:

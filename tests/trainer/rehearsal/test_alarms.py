@@ -1,0 +1,179 @@
+"""Topics with their subscribers, metrics, and alarms on a clock of the test's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from trainer.access import Access
+from trainer.rehearsal import alarms, lambdas
+from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.clock import StoppedClock
+from trainer.rehearsal.metrics import Alarm, MetricId, Metrics
+from trainer.rehearsal.server import EmbeddedAws
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+METRIC = MetricId(namespace="Work", name="Done")
+
+
+@pytest.fixture
+def cloud(aws_server: EmbeddedAws, access: Access) -> EmbeddedAccount:
+    cloud = aws_server.cloud(access)
+    cloud.clock = StoppedClock(NOON)
+    return cloud
+
+
+@pytest.fixture
+def topic(access: Access) -> str:
+    return str(access.client("sns").create_topic(Name="news")["TopicArn"])
+
+
+@pytest.fixture
+def queue(access: Access, topic: str) -> Callable[[], list[dict[str, Any]]]:
+    """Subscribe a queue to the topic; what it returns takes the messages out."""
+    sqs = access.client("sqs")
+    url = sqs.create_queue(QueueName="subscriber")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    allowed = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": arn}
+    statement = {**allowed, "Condition": {"ArnEquals": {"aws:SourceArn": topic}}}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    access.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+
+    def taken() -> list[dict[str, Any]]:
+        messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
+        return [json.loads(one["Body"]) for one in messages]
+
+    return taken
+
+
+def put_alarm(access: Access, topic: str, **changed: Any) -> None:
+    watched = {"Namespace": "Work", "MetricName": "Done", "Statistic": "SampleCount", "Period": 300, "EvaluationPeriods": 3}
+    rule = {"Threshold": 1, "ComparisonOperator": "LessThanThreshold", "TreatMissingData": "breaching"}
+    actions = {"AlarmActions": [topic], "OKActions": [topic]}
+    access.client("cloudwatch").put_metric_alarm(AlarmName="silent", **{**watched, **rule, **actions, **changed})
+
+
+def state(access: Access) -> str:
+    (alarm,) = access.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    return str(alarm["StateValue"])
+
+
+def pass_minutes(cloud: EmbeddedAccount, minutes: int) -> None:
+    for _ in range(minutes):
+        cloud.clock.advance(60)
+        alarms.evaluate_due(cloud)
+
+
+def test_missing_data_raises_an_alarm_that_data_ends(access: Access, cloud: EmbeddedAccount, topic: str, queue: Any) -> None:
+    put_alarm(access, topic)
+    assert state(access) == "INSUFFICIENT_DATA"
+    pass_minutes(cloud, 14)
+    assert (state(access), queue()) == ("INSUFFICIENT_DATA", [])
+    pass_minutes(cloud, 1)
+    (told,) = queue()
+    assert (state(access), json.loads(told["Message"])["NewStateValue"]) == ("ALARM", "ALARM")
+    assert told["Subject"].startswith('ALARM: "silent"') and told["Timestamp"] == "2026-11-20T12:15:00Z"
+    pass_minutes(cloud, 5)
+    assert queue() == []  # one message a change
+    access.client("cloudwatch").put_metric_data(Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}])
+    pass_minutes(cloud, 1)
+    assert (state(access), [json.loads(one["Message"])["NewStateValue"] for one in queue()]) == ("OK", ["OK"])
+
+
+def test_a_topic_with_the_services_own_key_gets_no_alarm(
+    access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
+) -> None:
+    access.client("sns").set_topic_attributes(TopicArn=topic, AttributeName="KmsMasterKeyId", AttributeValue="alias/aws/sns")
+    put_alarm(access, topic)
+    pass_minutes(cloud, 15)
+    assert (state(access), queue()) == ("ALARM", [])
+
+
+def test_a_topics_policy_decides_which_service_may_publish(
+    access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
+) -> None:
+    allowed = {"Effect": "Allow", "Principal": {"Service": "budgets.amazonaws.com"}, "Action": "sns:Publish", "Resource": topic}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    access.client("sns").set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=policy)
+    put_alarm(access, topic)
+    pass_minutes(cloud, 15)
+    assert queue() == []
+
+
+def test_messages_reach_who_may_be_called_and_nobody_who_did_not_confirm(
+    access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
+) -> None:
+    sns = access.client("sns")
+    assert sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example")["SubscriptionArn"] == "pending confirmation"
+    function = f"arn:aws:lambda:us-east-1:{cloud.account}:function:none"
+    sns.subscribe(TopicArn=topic, Protocol="lambda", Endpoint=function)  # no such function, which holds up nobody
+    kinds = {
+        one["Protocol"]: one["SubscriptionArn"] for one in sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    }
+    assert kinds["email"] == "PendingConfirmation" and kinds["sqs"].startswith(topic)
+    sns.publish(TopicArn=topic, Subject="hello", Message="world")
+    lambdas.wait_for_invocations(cloud)
+    assert [(one["Subject"], one["Message"], one["TopicArn"]) for one in queue()] == [("hello", "world", topic)]
+    access.client("sqs").set_queue_attributes(
+        QueueUrl=access.client("sqs").get_queue_url(QueueName="subscriber")["QueueUrl"], Attributes={"Policy": ""}
+    )
+    sns.publish(TopicArn=topic, Message="again")
+    assert queue() == []
+
+
+@pytest.mark.parametrize("protocol", ["http", "sms"])
+def test_what_the_embedded_aws_does_not_deliver_is_refused(access: Access, topic: str, protocol: str) -> None:
+    with pytest.raises(ClientError, match="subscribes lambda, sqs, email"):
+        access.client("sns").subscribe(TopicArn=topic, Protocol=protocol, Endpoint="http://127.0.0.1:1")
+
+
+def test_a_queue_that_is_not_empty_is_a_metric(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
+    url = access.client("sqs").create_queue(QueueName="letters")["QueueUrl"]
+    dimensions = [{"Name": "QueueName", "Value": "letters"}]
+    watched = {"Namespace": "AWS/SQS", "MetricName": "ApproximateNumberOfMessagesVisible", "Dimensions": dimensions}
+    rule = {"Statistic": "Maximum", "Threshold": 0, "ComparisonOperator": "GreaterThanThreshold", "EvaluationPeriods": 1}
+    put_alarm(access, topic, **watched, **rule, TreatMissingData="notBreaching")
+    pass_minutes(cloud, 6)
+    assert state(access) == "OK"
+    access.client("sqs").send_message(QueueUrl=url, MessageBody="x")
+    pass_minutes(cloud, 1)
+    assert state(access) == "ALARM"
+
+
+def test_setting_a_state_takes_the_actions(access: Access, cloud: EmbeddedAccount, topic: str, queue: Any) -> None:
+    put_alarm(access, topic)
+    access.client("cloudwatch").set_alarm_state(AlarmName="silent", StateValue="ALARM", StateReason="a trial")
+    assert [json.loads(one["Message"])["NewStateReason"] for one in queue()] == ["a trial"]
+    access.client("cloudwatch").delete_alarms(AlarmNames=["silent"])
+    with pytest.raises(ClientError, match="no alarm silent"):
+        access.client("cloudwatch").set_alarm_state(AlarmName="silent", StateValue="OK", StateReason="x")
+
+
+@pytest.mark.parametrize(
+    ("missing", "minutes_with_data", "needed", "expected"),
+    [
+        ("breaching", (), 3, "ALARM"),
+        ("breaching", (7,), 3, "OK"),
+        ("breaching", (7,), 2, "ALARM"),
+        ("notBreaching", (), 3, "OK"),
+        ("missing", (), 3, "INSUFFICIENT_DATA"),
+        ("missing", (7,), 3, "OK"),
+        ("ignore", (), 3, "OK"),
+    ],
+)
+def test_missing_data_counts_as_the_alarm_says(
+    missing: str, minutes_with_data: tuple[int, ...], needed: int, expected: str
+) -> None:
+    params = {"Namespace": "Work", "MetricName": "Done", "Statistic": "Sum", "Period": 300, "EvaluationPeriods": 3}
+    rule = {"Threshold": 1.0, "ComparisonOperator": "LessThanThreshold", "DatapointsToAlarm": needed}
+    alarm = Alarm(params={**params, **rule, "TreatMissingData": missing}, since=NOON - timedelta(hours=1), state="OK")
+    metrics = Metrics()
+    for minute in minutes_with_data:
+        metrics.put(METRIC, NOON - timedelta(minutes=minute), 1.0)
+    assert alarm.evaluate(metrics, NOON)[0] == expected

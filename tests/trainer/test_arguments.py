@@ -1,0 +1,47 @@
+"""A mistyped verb or flag is one line with the nearest word, and the help of the command that was meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.cli.main import main
+from trainer.train.__main__ import main as train
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["launc"], "unknown verb 'launc'. Did you mean launch? See mayfly --help."),
+        (["trian"], "unknown verb 'trian'. Did you mean train? See mayfly --help."),
+        (["models", "lst"], "unknown action 'lst'. Did you mean list? See mayfly models --help."),
+        (
+            ["launch", "--instnace", "x"],
+            "unrecognized arguments: --instnace x. Did you mean --instance? See mayfly launch --help.",
+        ),
+        (["launch", "--dry-rnu=1"], "unrecognized arguments: --dry-rnu=1. Did you mean --dry-run? See mayfly launch --help."),
+        (["models", "list", "--jsn"], "unrecognized arguments: --jsn. Did you mean --json? See mayfly models list --help."),
+        (["status", "RUN", "RUN"], "unrecognized arguments: RUN. See mayfly status --help."),
+        (["--foo", "status"], "unrecognized arguments: --foo. See mayfly --help."),
+        (["pull"], "the following arguments are required: RUN. See mayfly pull --help."),
+        (["train"], "the following arguments are required: --data, --out. See mayfly train --help."),
+        (
+            ["train", "--data", ".", "--out", ".", "--epoch5", "3"],
+            "unrecognized arguments: --epoch5 3. Did you mean --epochs? See mayfly train --help.",
+        ),
+    ],
+)
+def test_a_mistake_names_the_nearest_word_and_the_verbs_own_help(words, line, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", f"error: {line}\n")
+
+
+def test_the_modules_name_themselves(capsys):
+    assert main(["launch", "--epoch5", "3"], prog="python -m trainer.launch") == 2
+    assert capsys.readouterr().err.endswith("Did you mean --epochs? See python -m trainer.launch --help.\n")
+    assert train(["--data", "."]) == 2
+    assert capsys.readouterr().err.endswith("See python -m trainer.train --help.\n")
+
+
+def test_mayfly_train_is_the_training_command(tmp_path, capsys):
+    assert main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--set", "epochs=none"]) == 2
+    assert "job key 'train.epochs'" in capsys.readouterr().err

@@ -1,0 +1,37 @@
+"""The parser of every command: a mistake is one UsageError that names the nearest word and the command's own help.
+
+argparse and nothing else: `--help` must answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises UsageError instead of printing, so that `--json` errors are JSON too."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does, but refuse unknown words here: the verb's parser knows its own flags and help."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(f"unrecognized arguments: {' '.join(unknown)}", unknown[0].split("=")[0], self._option_string_actions)
+        return parsed, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        self._refuse(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            kind = str(action.metavar or "word").lower()
+            self._refuse(f"unknown {kind} '{value}'", value, list(action.choices))
+        super()._check_value(action, value)
+
+    def _refuse(self, what: str, word: str = "", known: Sequence[str] | dict[str, Any] = ()) -> NoReturn:
+        from trainer.errors import UsageError, nearest  # late: `--help` needs neither
+
+        hint = nearest(word, known, count=1) if word else ""
+        raise UsageError(what, do=f"{hint} See {self.prog} --help.".strip())

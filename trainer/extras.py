@@ -1,0 +1,31 @@
+"""The extras of the package: which of them installs a library that is missing. Standard library only."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from trainer.errors import ConfigError
+
+EXTRAS = {
+    "train": (
+        *("torch", "numpy", "pandas", "pyarrow", "safetensors", "pynvml", "sklearn", "arch", "exchange_calendars"),
+        "threadpoolctl",
+    ),
+    "rehearsal": ("moto", "werkzeug"),
+    "infra": ("pulumi", "pulumi_aws"),
+}
+
+
+def missing_library(error: BaseException) -> ConfigError | None:
+    """Return the user's error behind a library that could not be imported; None for any other exception."""
+    name = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    extra = next((extra for extra, names in EXTRAS.items() if name in names), "")
+    return ConfigError(f"this needs {name}, which is not installed", do=f"pip install 'mayfly[{extra}]'") if extra else None
+
+
+def needs(name: str) -> None:
+    """Raise ConfigError where a library is not installed. It is looked for and not imported."""
+    if importlib.util.find_spec(name) is None:
+        error = missing_library(ModuleNotFoundError(name=name))
+        assert error is not None, f"{name} is in no extra"
+        raise error
