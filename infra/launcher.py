@@ -22,7 +22,7 @@ _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes an
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchLimits:
-    """How far who launches may go: what he writes, on which types, with which tags besides the stack's own."""
+    """Limits of a launcher: keys to write, instance types, and tags besides the stack's own."""
 
     writes: tuple[str, ...]
     instance_types: tuple[str, ...] = ()  # patterns; (): all

@@ -138,8 +138,8 @@ VARIABLES = (
     ),
     Variable(name="MOTO_AMIS_PATH", set_by="the embedded AWS", meaning="machine images for moto, which reads it at import"),
     Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
-    Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the sweeper and of control"),
-    Variable(name="STACK", set_by="infra/control.py", meaning="the stack of the sweeper and of control"),
+    Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the stack's functions"),
+    Variable(name="STACK", set_by="infra/control.py", meaning="the stack of the functions"),
     Variable(name="BUCKET", set_by="infra/control.py", meaning="the sweeper's bucket"),
     Variable(name="SCHEDULE_GROUP", set_by="infra/control.py", meaning="group of the schedules that the sweeper deletes"),
 )
@@ -225,7 +225,7 @@ def colours_refused() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentEnvironment:
-    """What bootstrap.sh and, in a rehearsal, the embedded AWS tell the agent."""
+    """Variables that bootstrap.sh, and in a rehearsal the embedded AWS, set for the agent."""
 
     work: Path
     bucket: str
@@ -251,7 +251,7 @@ def agent_environment() -> AgentEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionEnvironment:
-    """What the stack tells its control function."""
+    """Variables that the stack sets for its control function."""
 
     project: str
     stack: str

@@ -18,6 +18,16 @@ def parameter_name(project: str, stack: str) -> str:
     return f"/mayfly/{project}/{stack}"
 
 
+def webhook_parameter(project: str, stack: str) -> str:
+    """Return the name of the SecureString with the URL of the webhook that is told; a person sets it, Pulumi never sees it."""
+    return f"{parameter_name(project, stack)}/webhook"
+
+
+def metrics_namespace(project: str, stack: str) -> str:
+    """Return the CloudWatch namespace of a stack's own metrics."""
+    return f"Mayfly/{project}/{stack}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StackOutputs:
     """Everything a launch needs to know about the account's standing resources."""

@@ -222,7 +222,7 @@ def _local_files(name: str) -> list[Path]:
         return [path]
     if path.is_file():
         raise UsageError(
-            f"{path} is no model", why=f"a model's file ends in {MODEL_SUFFIX}", do="Give one, or a folder of them."
+            f"{path} is not a model", why=f"a model's file ends in {MODEL_SUFFIX}", do="Give one, or a folder of them."
         )
     if path.is_dir():
         files = sorted(item for item in path.glob(f"*{MODEL_SUFFIX}") if item.is_file())

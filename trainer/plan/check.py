@@ -148,7 +148,7 @@ def _job(path: Path | None) -> Job:
     try:
         return job_from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is no job in JSON", why=str(error), do="Write it with Job.to_dict().") from error
+        raise UsageError(f"{path} is not a job in JSON", why=str(error), do="Write it with Job.to_dict().") from error
 
 
 if __name__ == "__main__":

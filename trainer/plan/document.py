@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainer.data.feature_names import FEATURES, warmup_of_features
 from trainer.data.settings import CALENDARS, EXCHANGES
 from trainer.data.splits import Span, Spans
 from trainer.errors import DataError
@@ -175,10 +176,11 @@ class DataPlan:
             "symbols": {entry.symbol: entry.summary() for entry in planned},
             "refused": [str(entry.error) for entry in self.refused.values()],
             "notes": list(self.notes),
+            "warmup": warmup_of_features(name for name in self.inputs if name in FEATURES),
         }
 
     def check_fits(self, job: Job) -> None:
-        """Raise DataError where the plan is of another job."""
+        """Raise DataError where the plan belongs to another job."""
         made_for, wanted = dict(self.made_for), settings_of(job)
         others = sorted(
             f"{table}.{key}"
@@ -196,7 +198,7 @@ class DataPlan:
                 if missing
                 else "other folds"
             )
-            raise DataError("the plan is of another job", why=why, do="Plan again: leave --plan out.")
+            raise DataError("the plan belongs to another job", why=why, do="Plan again: leave --plan out.")
 
 
 _NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe")

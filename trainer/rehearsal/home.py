@@ -88,7 +88,7 @@ def check_version(root: Path) -> None:
         known = json.loads(path.read_text(encoding="utf-8"))["format"]
     if known != FORMAT:
         why = f"{path} says {known!r}, and this version reads {FORMAT}"
-        raise ConfigError("the embedded AWS's memory is of another version of Mayfly", why=why, do=_MOVE.format(root=root))
+        raise ConfigError("the state of the embedded AWS is of another version of Mayfly", why=why, do=_MOVE.format(root=root))
 
 
 @contextmanager
@@ -152,7 +152,7 @@ _MOVE = "Move {root} away, with the models and receipts in it, and rehearse anew
 def _damaged(path: Path, why: str) -> ConfigError:
     root = next((folder for folder in path.parents if (folder / VERSION).exists()), path.parent)
     first = " ".join(why.split())[:200]
-    return ConfigError("the embedded AWS can't read its memory", why=f"{path}: {first}", do=_MOVE.format(root=root))
+    return ConfigError("the embedded AWS can't read its state", why=f"{path}: {first}", do=_MOVE.format(root=root))
 
 
 def _links(root: Path) -> Iterator[Path]:

@@ -194,7 +194,7 @@ def test_on_aws_nothing_starts_without_a_yes(as_aws, candles, capsys):
     before = objects_in(as_aws)
     line = refused(capsys, 2, "--data", candles)
     assert line == (
-        "error: this would spend money, and nobody said yes (there is no terminal to ask on). "
+        "error: this would spend money and was not confirmed (there is no terminal to ask on). "
         "Add -y to launch, or --dry-run to look."
     )
     assert launch("--instance", "g6.xlarge", "--data", candles, "--json") == 2

@@ -81,7 +81,7 @@ def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(models
         (["./nowhere", "--data", "."], "model nowhere does not exist."),
         (["/nope/models/", "--data", "."], "model /nope/models does not exist."),
         ([".", "--data", "."], "folder . holds no models"),
-        (["notes.txt", "--data", "."], "notes.txt is no model"),
+        (["notes.txt", "--data", "."], "notes.txt is not a model"),
         (["--data", "."], "predict takes MODEL or --run RUN (neither was given)."),
         (["NAME", "--run", "RUN", "--data", "."], "predict takes MODEL or --run RUN (both were given)."),
         (

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
 
-LINE_SECONDS = 10.0  # between progress lines of one model where there is no terminal
+LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
 
 
 class EventLog:
@@ -45,7 +45,7 @@ def _finite(value: Any) -> Any:
 
 
 class Story:
-    """Tell the training on stderr: one line that moves on a terminal, else a dense line now and then."""
+    """Print the training on stderr: one line that updates in place on a terminal, else a dense line now and then."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -72,7 +72,7 @@ class Story:
             print(line, file=self._stream, flush=True)
 
     def finish(self) -> None:
-        """Leave the cursor on a line of its own."""
+        """Move the cursor to a new line."""
         self._clear()
 
     def _progress(self, event: dict[str, Any]) -> None:
@@ -122,7 +122,8 @@ def _started_line(event: dict[str, Any]) -> str:
     models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
-    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}{notes}"
+    warmup = f", warm-up {data['warmup']} bars" if data.get("warmup") else ""
+    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{warmup}{label}{notes}"
 
 
 def _tuning_line(event: dict[str, Any]) -> str:
