@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import cards, data_files
+from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from trainer.cli import receipts as receipts_table
@@ -305,4 +305,5 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     index_entries_are_chosen_from_or_count_as_none,
     *cards.PROPERTIES,
     *data_files.PROPERTIES,
+    *candle_files.PROPERTIES,
 )
