@@ -67,7 +67,9 @@ def is_table(path: Path) -> bool:
     """Return whether a text file begins as one of candles: with a header, or as a known export without one."""
     try:
         shape = sniff(path)
-    except (DataError, ValueError, OSError):
+    except DataError:  # one that reading refuses
+        return True
+    except (ValueError, OSError):
         return False
     return bool(shape.sample or shape.columns)
 
@@ -92,7 +94,7 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
 
 def _cells(line: str, delimiter: str) -> list[str]:
     try:
-        return next(csv.reader([line], delimiter=delimiter), [""])
+        return next(csv.reader([line], delimiter=delimiter), []) or [""]
     except csv.Error:
         return [line]
 
