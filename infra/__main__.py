@@ -13,6 +13,7 @@ from infra.identity import Identity, IdentityArgs
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
+from infra.notify import DeadLetters, DeadLettersArgs, Notifications, NotificationsArgs
 from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs
@@ -30,6 +31,7 @@ bucket_name = f"{settings.prefix}-{account.id}-{account.region}"
 sweeper_name = f"{settings.prefix}-sweeper"
 sweeper_log_group = f"/aws/lambda/{sweeper_name}"
 control_name = f"{settings.prefix}-control"
+dead_letters_name = f"{settings.prefix}-dead-letters"
 schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
 
@@ -52,11 +54,13 @@ roles = IdentityArgs(
     sweeper_name=sweeper_name,
     sweeper_log_group=sweeper_log_group,
     control_name=control_name,
+    dead_letters=dead_letters_name,
     schedule_group=schedule_group,
     retrain_group=retrain_group,
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
+dead_letters = DeadLetters("dead-letters", DeadLettersArgs(queue_name=dead_letters_name, tags=settings.tags))
 
 sweeper = Sweeper(
     "sweeper",
@@ -69,6 +73,7 @@ sweeper = Sweeper(
         project=settings.project,
         stack=settings.stack,
         schedule_group=schedule_group,
+        dead_letters_arn=dead_letters.arn,
         tags=settings.tags,
     ),
 )
@@ -80,6 +85,7 @@ schedule = Schedule(
         sweep_minutes=settings.sweep_minutes,
         sweeper_arn=sweeper.arn,
         scheduler_role_arn=identity.scheduler_role_arn,
+        dead_letters_arn=dead_letters.arn,
         tags=settings.tags,
     ),
 )
@@ -125,6 +131,7 @@ permissions = LauncherPolicyArgs(
     bucket=bucket_name,
     schedule_group=schedule_group,
     sweeper_name=sweeper_name,
+    control_name=control_name,
     instance_role=roles.instance_role,
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
@@ -146,6 +153,8 @@ control = ControlFunction(
         permissions=permissions,
         instance_types=settings.control_types,
         scheduler_role_arn=identity.scheduler_role_arn,
+        dead_letters=dead_letters_name,
+        dead_letters_arn=dead_letters.arn,
         tags=settings.tags,
     ),
     opts=pulumi.ResourceOptions(depends_on=[schedule]),
@@ -158,6 +167,27 @@ Retrains(
         schedules=settings.retrains,
         target_arn=control.arn,
         role_arn=identity.scheduler_role_arn,
+        dead_letters_arn=dead_letters.arn,
+        tags=settings.tags,
+    ),
+)
+
+Notifications(
+    "notifications",
+    NotificationsArgs(
+        account=account.id,
+        region=account.region,
+        project=settings.project,
+        stack=settings.stack,
+        topic_name=f"{settings.prefix}-messages",
+        function_name=f"{settings.prefix}-notifier",
+        role_name=roles.notifier_role,
+        log_days=settings.log_days,
+        email=settings.notify_email,
+        dead_letters_name=dead_letters_name,
+        dead_letters_arn=dead_letters.arn,
+        sweep_minutes=settings.sweep_minutes,
+        control_minutes=CONTROL_MINUTES,
         tags=settings.tags,
     ),
 )
@@ -179,6 +209,7 @@ outputs: dict[str, Any] = {
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "control_arn": control.arn,
+    "control_types": list(settings.control_types),
     "retrains": [retrain.to_dict() for retrain in settings.retrains],
     "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,

@@ -29,8 +29,8 @@ SWEEPER_FILES = (
     "trainer/reading.py",
 )
 # botocore describes 400 services in 27 MB; these are the ones that are called (sts is where credentials may come from).
-SWEEPER_SERVICES = ("ec2", "s3", "scheduler", "sts")
-CONTROL_SERVICES = ("ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "ssm", "sts")
+SWEEPER_SERVICES = ("cloudwatch", "ec2", "s3", "scheduler", "sts")
+CONTROL_SERVICES = ("cloudwatch", "ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "ssm", "sts")
 CONTROL = "trainer.control.function"
 WRITES = ("runs/*", "scheduled/*", "memory/*")  # no code, no input, nothing of a node's
 
@@ -45,6 +45,7 @@ class SweeperArgs:
     project: str
     stack: str
     schedule_group: str
+    dead_letters_arn: pulumi.Input[str]
     tags: dict[str, str]
 
 
@@ -66,6 +67,7 @@ class Sweeper(pulumi.ComponentResource):
                 log_group=args.log_group,
                 log_days=args.log_days,
                 timeout_seconds=90,
+                dead_letters_arn=args.dead_letters_arn,
                 memory_mib=512,  # CPU comes with memory: boto3 starts in a second instead of three
                 variables={
                     "PROJECT": args.project,
@@ -91,6 +93,8 @@ class ControlFunctionArgs:
     permissions: LauncherPolicyArgs  # what a launcher needs; control's policy narrows it
     instance_types: tuple[str, ...]
     scheduler_role_arn: pulumi.Input[str]
+    dead_letters: str  # the queue's name
+    dead_letters_arn: pulumi.Input[str]
     tags: dict[str, str]
 
 
@@ -106,7 +110,11 @@ class ControlFunction(pulumi.ComponentResource):
         super().__init__("mayfly:control:Control", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         may = args.permissions
-        log = policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group)
+        own = (
+            policies.count_own_work(project=may.project, stack=may.stack),
+            policies.keep_dead_letters(account=may.account, region=may.region, queue=args.dead_letters),
+            policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group),
+        )
         limits = LaunchLimits(writes=WRITES, instance_types=args.instance_types, tags=("run_id", "deadline"))
         role = ServiceRole(
             name,
@@ -114,7 +122,7 @@ class ControlFunction(pulumi.ComponentResource):
                 role_name=args.role_name,
                 description="Control: settle runs, start those of schedules.",
                 trust=policies.trust("lambda.amazonaws.com"),
-                policy=launch_policy_text(may, limits, log),
+                policy=launch_policy_text(may, limits, *own),
                 tags=args.tags,
             ),
             opts=child,
@@ -130,6 +138,7 @@ class ControlFunction(pulumi.ComponentResource):
                 log_group=args.log_group,
                 log_days=args.log_days,
                 timeout_seconds=600,
+                dead_letters_arn=args.dead_letters_arn,
                 memory_mib=1024,
                 variables={"PROJECT": may.project, "STACK": may.stack},
                 tags=args.tags,
@@ -144,6 +153,7 @@ class ControlFunction(pulumi.ComponentResource):
                 minutes=args.every_minutes,
                 target_arn=function.arn,
                 role_arn=args.scheduler_role_arn,
+                dead_letters_arn=args.dead_letters_arn,
             ),
             opts=child,
         )

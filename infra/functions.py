@@ -21,6 +21,7 @@ class LoggedFunctionArgs:
     log_days: int
     timeout_seconds: int
     memory_mib: int
+    dead_letters_arn: pulumi.Input[str]
     tags: dict[str, str]
     variables: dict[str, pulumi.Input[str]] = field(default_factory=dict)
 
@@ -56,7 +57,16 @@ class LoggedFunction(pulumi.ComponentResource):
         )
         # Each function of the stack may run twice with no harm; an old call is worth nothing, the next has come.
         aws.lambda_.FunctionEventInvokeConfig(
-            name, function_name=function.name, maximum_retry_attempts=2, maximum_event_age_in_seconds=600, opts=child
+            name,
+            function_name=function.name,
+            maximum_retry_attempts=2,
+            maximum_event_age_in_seconds=600,
+            destination_config=aws.lambda_.FunctionEventInvokeConfigDestinationConfigArgs(
+                on_failure=aws.lambda_.FunctionEventInvokeConfigDestinationConfigOnFailureArgs(
+                    destination=args.dead_letters_arn
+                )
+            ),
+            opts=child,
         )
         self.arn = function.arn
         self.name = function.name

@@ -60,6 +60,7 @@ class IdentityArgs:
     sweeper_name: str
     sweeper_log_group: str
     control_name: str
+    dead_letters: str
     schedule_group: str
     retrain_group: str
     tags: dict[str, str]
@@ -79,6 +80,11 @@ class IdentityArgs:
     def control_role(self) -> str:
         """Return the control function's role's name."""
         return f"{self._prefix}-control"
+
+    @property
+    def notifier_role(self) -> str:
+        """Return the notifier's role's name."""
+        return f"{self._prefix}-notifier"
 
     @property
     def scheduler_role(self) -> str:
@@ -130,6 +136,7 @@ class Identity(pulumi.ComponentResource):
                     bucket=args.bucket,
                     schedule_group=args.schedule_group,
                     log_group=args.sweeper_log_group,
+                    dead_letters=args.dead_letters,
                 ),
                 tags=args.tags,
             ),
@@ -149,6 +156,7 @@ class Identity(pulumi.ComponentResource):
                     project=args.project,
                     stack=args.stack,
                     functions=(args.sweeper_name, args.control_name),
+                    dead_letters=args.dead_letters,
                 ),
                 tags=args.tags,
             ),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainer.stack_outputs import metrics_namespace
+
 Document = dict[str, Any]
 
 # What an instance may write: keys that begin with its own id, `<role id>:<instance id>`, and no record that decides anything.
@@ -71,9 +73,17 @@ def instance(*, bucket: str) -> Document:
 
 
 def sweeper(
-    *, account: str, region: str, project: str, stack: str, bucket: str, schedule_group: str, log_group: str
+    *,
+    account: str,
+    region: str,
+    project: str,
+    stack: str,
+    bucket: str,
+    schedule_group: str,
+    log_group: str,
+    dead_letters: str,
 ) -> Document:
-    """Return the policy of the sweeper: see instances, end those of this stack, read heartbeats, delete schedules, log."""
+    """Return the policy of the sweeper: see and end instances of this stack, read heartbeats, delete schedules, log, count."""
     return document(
         {
             "Sid": "SeeInstancesHasNoResource",
@@ -88,12 +98,11 @@ def sweeper(
             "Action": "s3:GetObject",
             "Resource": _objects(bucket, "live/*"),
         },
-        {
-            "Sid": "ListHeartbeats",
+        {  # outright: S3 says that a heartbeat is missing to those only who may list the bucket, and a read has no prefix
+            "Sid": "MissHeartbeats",
             "Effect": "Allow",
             "Action": "s3:ListBucket",
             "Resource": f"arn:aws:s3:::{bucket}",
-            "Condition": {"StringLike": {"s3:prefix": "live/*"}},
         },
         {
             "Sid": "SeeSchedulesHasNoResource",
@@ -107,11 +116,29 @@ def sweeper(
             "Action": "scheduler:DeleteSchedule",
             "Resource": f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
         },
+        count_own_work(project=project, stack=stack),
+        keep_dead_letters(account=account, region=region, queue=dead_letters),
         write_own_log(account=account, region=region, log_group=log_group),
     )
 
 
-def scheduler(*, account: str, region: str, project: str, stack: str, functions: tuple[str, ...]) -> Document:
+def notifier(*, account: str, region: str, parameter: str, log_group: str, dead_letters: str) -> Document:
+    """Return the policy of the notifier: read the webhook's URL, log. AWS's own key of SecureStrings needs no more."""
+    return document(
+        {
+            "Sid": "ReadWebhook",
+            "Effect": "Allow",
+            "Action": "ssm:GetParameter",
+            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{parameter}",
+        },
+        keep_dead_letters(account=account, region=region, queue=dead_letters),
+        write_own_log(account=account, region=region, log_group=log_group),
+    )
+
+
+def scheduler(
+    *, account: str, region: str, project: str, stack: str, functions: tuple[str, ...], dead_letters: str
+) -> Document:
     """Return the policy of a schedule: call the functions, and end this stack's instances where the sweeper is broken."""
     return document(
         {
@@ -121,7 +148,46 @@ def scheduler(*, account: str, region: str, project: str, stack: str, functions:
             "Resource": [f"arn:aws:lambda:{region}:{account}:function:{name}" for name in functions],
         },
         end_own_instances(account=account, region=region, project=project, stack=stack),
+        keep_dead_letters(account=account, region=region, queue=dead_letters),
     )
+
+
+def alarms_publish(*, account: str, region: str, topic_arn: str) -> Document:
+    """Let the account's alarms publish to a topic, and no other service; who has a role needs that role's leave."""
+    return document(
+        {
+            "Sid": "AlarmsPublish",
+            "Effect": "Allow",
+            "Principal": {"Service": "cloudwatch.amazonaws.com"},
+            "Action": "sns:Publish",
+            "Resource": topic_arn,
+            "Condition": {
+                "StringEquals": {"aws:SourceAccount": account},
+                "ArnLike": {"aws:SourceArn": f"arn:aws:cloudwatch:{region}:{account}:alarm:*"},
+            },
+        }
+    )
+
+
+def count_own_work(*, project: str, stack: str) -> Document:
+    """Allow a function to publish the stack's own metrics, by which alarms see that it works."""
+    return {
+        "Sid": "CountOwnWorkHasNoResource",
+        "Effect": "Allow",
+        "Action": "cloudwatch:PutMetricData",
+        "Resource": "*",
+        "Condition": {"StringEquals": {"cloudwatch:namespace": metrics_namespace(project, stack)}},
+    }
+
+
+def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
+    """Allow a function, or a schedule, to leave what it could not do in the queue of dead letters."""
+    return {
+        "Sid": "KeepDeadLetters",
+        "Effect": "Allow",
+        "Action": "sqs:SendMessage",
+        "Resource": f"arn:aws:sqs:{region}:{account}:{queue}",
+    }
 
 
 def write_own_log(*, account: str, region: str, log_group: str) -> Document:

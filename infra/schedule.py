@@ -20,6 +20,7 @@ class ScheduleArgs:
     sweep_minutes: int
     sweeper_arn: pulumi.Input[str]
     scheduler_role_arn: pulumi.Input[str]
+    dead_letters_arn: pulumi.Input[str]
     tags: dict[str, str]
 
 
@@ -40,6 +41,7 @@ class Schedule(pulumi.ComponentResource):
                 minutes=args.sweep_minutes,
                 target_arn=args.sweeper_arn,
                 role_arn=args.scheduler_role_arn,
+                dead_letters_arn=args.dead_letters_arn,
             ),
             opts=child,
         )
@@ -54,6 +56,7 @@ class StandingScheduleArgs:
     minutes: int
     target_arn: pulumi.Input[str]
     role_arn: pulumi.Input[str]
+    dead_letters_arn: pulumi.Input[str]
 
 
 class StandingSchedule(pulumi.ComponentResource):
@@ -73,7 +76,8 @@ class StandingSchedule(pulumi.ComponentResource):
                 arn=args.target_arn,
                 role_arn=args.role_arn,
                 input="{}",
-                # A call that can't be delivered for a minute is dropped; the next one is due by then.
+                dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(arn=args.dead_letters_arn),
+                # A call that can't be delivered for a minute is given up; the next one is due by then.
                 retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
                     maximum_retry_attempts=2, maximum_event_age_in_seconds=60
                 ),
@@ -89,6 +93,7 @@ class RetrainsArgs:
     schedules: tuple[RetrainSchedule, ...]
     target_arn: pulumi.Input[str]
     role_arn: pulumi.Input[str]
+    dead_letters_arn: pulumi.Input[str]
     tags: dict[str, str]
 
 
@@ -116,6 +121,7 @@ class Retrains(pulumi.ComponentResource):
                     arn=args.target_arn,
                     role_arn=args.role_arn,
                     input=json.dumps(target_input),
+                    dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(arn=args.dead_letters_arn),
                     retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
                         maximum_retry_attempts=30, maximum_event_age_in_seconds=3600
                     ),

@@ -37,6 +37,7 @@ class Settings:
     log_days: int
     control_types: tuple[str, ...]
     retrains: tuple[RetrainSchedule, ...]
+    notify_email: str  # "": nobody
 
     def __post_init__(self) -> None:
         check(self)
@@ -78,6 +79,7 @@ def read_settings() -> Settings:
             noncurrent_days=config.require_int("noncurrent_days"),
             experiment_days=config.require_int("experiment_days"),
             log_days=config.require_int("log_days"),
+            notify_email=config.get("notify_email") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
         )
@@ -134,6 +136,11 @@ def check(settings: Settings) -> None:
         all(re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9*]+", one) for one in settings.control_types),
         "control_types",
         "instance types with commas between, such as g6.xlarge,g5.*",
+    )
+    require(
+        re.fullmatch(r"|[^@\s]+@[^@\s]+\.[^@\s]+", settings.notify_email) is not None,
+        "notify_email",
+        "an address such as name@example.com, or empty for none",
     )
     require(_is_private_range(settings.vpc_cidr), "vpc_cidr", "a private IPv4 range of /16 to /24, such as 10.86.0.0/16")
 

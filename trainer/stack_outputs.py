@@ -18,6 +18,16 @@ def parameter_name(project: str, stack: str) -> str:
     return f"/mayfly/{project}/{stack}"
 
 
+def webhook_parameter(project: str, stack: str) -> str:
+    """Return the name of the SecureString with the URL of the webhook that is told; a person sets it, Pulumi never sees it."""
+    return f"{parameter_name(project, stack)}/webhook"
+
+
+def metrics_namespace(project: str, stack: str) -> str:
+    """Return the CloudWatch namespace of a stack's own metrics."""
+    return f"Mayfly/{project}/{stack}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StackOutputs:
     """Everything a launch needs to know about the account's standing resources."""
@@ -37,6 +47,7 @@ class StackOutputs:
     scheduler_role_arn: str
     sweeper_arn: str
     control_arn: str
+    control_types: list[str]  # patterns of the instance types that control may start
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it

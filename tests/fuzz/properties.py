@@ -19,9 +19,9 @@ from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from trainer.cli import receipts as receipts_table
 from trainer.cli import status
+from trainer.cli.drawing import drawn
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.table import FittedTable
-from trainer.cli.terminal import drawn
 from trainer.control.progress import Step, progress_of
 from trainer.errors import DataError, UsageError
 from trainer.job import job_from, job_from_json, parse_assignments, with_keys

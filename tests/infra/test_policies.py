@@ -20,10 +20,20 @@ WHERE = {"account": "123456789012", "region": "eu-west-1"}
 OWN_TAGS = {"StringEquals": {"aws:ResourceTag/project": "mayfly", "aws:ResourceTag/stack": "dev"}}
 INSTANCE = policies.instance(bucket="store")
 SWEEPER = policies.sweeper(
-    **WHERE, project="mayfly", stack="dev", bucket="store", schedule_group="mayfly-dev", log_group="/aws/lambda/sweeper"
+    **WHERE,
+    project="mayfly",
+    stack="dev",
+    bucket="store",
+    schedule_group="mayfly-dev",
+    log_group="/aws/lambda/sweeper",
+    dead_letters="letters",
 )
-SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", functions=("sweeper", "control"))
-ROLES = {"instance": INSTANCE, "sweeper": SWEEPER, "scheduler": SCHEDULER}
+SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", functions=("sweeper", "control"), dead_letters="letters")
+NOTIFIER = policies.notifier(
+    **WHERE, parameter="/mayfly/mayfly/dev/webhook", log_group="/aws/lambda/notifier", dead_letters="letters"
+)
+ROLES = {"instance": INSTANCE, "sweeper": SWEEPER, "scheduler": SCHEDULER, "notifier": NOTIFIER}
+MOST_INLINE_CHARACTERS, MOST_MANAGED_CHARACTERS = 10_240, 6_144  # IAM's quotas, white space apart (looked up 2026-11-22)
 
 
 def statements(document: policies.Document) -> dict[str, dict[str, Any]]:
@@ -52,7 +62,8 @@ def test_only_actions_without_a_resource_are_allowed_on_everything(role: str) ->
     for name, statement in statements(ROLES[role]).items():
         if statement["Resource"] == "*":
             assert name.endswith("HasNoResource")
-            assert actions(statement) in (["ec2:DescribeInstances"], ["scheduler:ListSchedules"])
+            lookups = (["ec2:DescribeInstances"], ["scheduler:ListSchedules"], ["cloudwatch:PutMetricData"])
+            assert actions(statement) in lookups
 
 
 OWN = [
@@ -149,12 +160,32 @@ def test_sweeper_can_create_nothing() -> None:
         "scheduler:DeleteSchedule",
         "logs:CreateLogStream",
         "logs:PutLogEvents",
+        "cloudwatch:PutMetricData",
+        "sqs:SendMessage",
     }
+
+
+def test_sweeper_counts_in_the_stacks_own_namespace() -> None:
+    condition = statements(SWEEPER)["CountOwnWorkHasNoResource"]["Condition"]
+    assert condition == {"StringEquals": {"cloudwatch:namespace": "Mayfly/mayfly/dev"}}
+
+
+def test_notifier_reads_the_webhooks_address_and_nothing_else() -> None:
+    assert allowed(NOTIFIER) == {"ssm:GetParameter", "sqs:SendMessage", "logs:CreateLogStream", "logs:PutLogEvents"}
+    parameter = "arn:aws:ssm:eu-west-1:123456789012:parameter/mayfly/mayfly/dev/webhook"
+    assert statements(NOTIFIER)["ReadWebhook"]["Resource"] == parameter
+
+
+def test_only_this_accounts_alarms_publish_to_the_topic() -> None:
+    (statement,) = policies.alarms_publish(**WHERE, topic_arn="arn:topic")["Statement"]
+    assert statement["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert (statement["Action"], statement["Resource"]) == ("sns:Publish", "arn:topic")
+    assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
 
 
 def test_sweeper_reads_heartbeats_and_no_other_object() -> None:
     assert statements(SWEEPER)["ReadHeartbeats"]["Resource"] == "arn:aws:s3:::store/live/*"
-    assert statements(SWEEPER)["ListHeartbeats"]["Condition"] == {"StringLike": {"s3:prefix": "live/*"}}
+    assert "Condition" not in statements(SWEEPER)["MissHeartbeats"]  # or a 403 stands where a 404 says that a node is silent
 
 
 def test_sweeper_clears_runs_schedules_and_not_the_standing_one() -> None:
@@ -172,7 +203,7 @@ def test_sweeper_writes_its_own_log() -> None:
 
 
 def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
-    assert allowed(SCHEDULER) == {"lambda:InvokeFunction", "ec2:TerminateInstances"}
+    assert allowed(SCHEDULER) == {"lambda:InvokeFunction", "ec2:TerminateInstances", "sqs:SendMessage"}
     functions = [f"arn:aws:lambda:eu-west-1:123456789012:function:{name}" for name in ("sweeper", "control")]
     assert statements(SCHEDULER)["CallFunctions"]["Resource"] == functions
     assert statements(SCHEDULER)["EndOwnInstances"]["Condition"] == OWN_TAGS
@@ -193,12 +224,21 @@ def test_only_this_stacks_groups_of_schedules_can_take_the_role_on() -> None:
 
 
 def test_the_program_gives_each_role_its_own_document(program: Recorded) -> None:
-    for role in ("instance", "sweeper", "scheduler"):
+    for role in ROLES:
         document = json.loads(program.inputs("aws:iam/rolePolicy:RolePolicy", role)["policy"])
         assert statements(document).keys() == statements(ROLES[role]).keys()
 
 
-@pytest.mark.parametrize(("role", "service"), [("instance", "ec2"), ("sweeper", "lambda"), ("scheduler", "scheduler")])
+def test_policies_fit_in_what_iam_keeps(program: Recorded) -> None:
+    for inline in program.all("aws:iam/rolePolicy:RolePolicy"):
+        assert len("".join(inline["policy"].split())) <= MOST_INLINE_CHARACTERS
+    for managed in program.all("aws:iam/policy:Policy"):
+        assert len("".join(managed["policy"].split())) <= MOST_MANAGED_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("role", "service"), [("instance", "ec2"), ("sweeper", "lambda"), ("scheduler", "scheduler"), ("notifier", "lambda")]
+)
 def test_each_role_is_for_one_service(program: Recorded, role: str, service: str) -> None:
     (statement,) = json.loads(program.inputs("aws:iam/role:Role", role)["assumeRolePolicy"])["Statement"]
     assert statement["Principal"] == {"Service": f"{service}.amazonaws.com"}

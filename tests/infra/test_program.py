@@ -27,6 +27,7 @@ UNTAGGABLE = {
     "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
     "aws:s3/bucketVersioning:BucketVersioning",
     "aws:scheduler/schedule:Schedule",
+    "aws:sns/topicSubscription:TopicSubscription",
 }
 
 

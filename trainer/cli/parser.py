@@ -9,6 +9,7 @@ import argparse
 
 from trainer import __version__
 from trainer.arguments import Parser
+from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
 Settings: defaults, then the job file, then these flags, then --set; later ones win. examples/crypto-lstm.toml explains
@@ -38,7 +39,8 @@ def build_parser(prog: str = "mayfly") -> Parser:
     logs = verbs.add_parser("logs", help="print a run's log, from S3")
     logs.add_argument("run", metavar="RUN", help="run id")
     logs.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
-    logs.add_argument("--tail", type=int, default=0, metavar="N", help="print the last N lines only")
+    logs.add_argument("--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)")
+    logs.add_argument("--metrics", action="store_true", help="print the losses of each model's last epochs instead of the log")
     _where_flags(logs)
 
     stop = verbs.add_parser("stop", help="end a run: upload finished models, then terminate its machine")
@@ -60,6 +62,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
     _models_verb(verbs)
+    add_retrains_verb(verbs, _where_flags)
 
     predict = verbs.add_parser("predict", help="predict a file or folder of candles with one or many models, as one CSV")
     predict.add_argument(

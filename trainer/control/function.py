@@ -27,6 +27,7 @@ from trainer.retrains.entries import ScheduledRun
 from trainer.runs.record import from_iso, iso
 from trainer.runs.store import UnreadableRecord
 from trainer.stack import read_stack
+from trainer.stack_outputs import metrics_namespace
 
 LEFT_AT_END = 60.0  # seconds of the invocation for what comes after the last look
 
@@ -43,6 +44,10 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
     print(json.dumps(told))
     if told["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
         raise RuntimeError(f"control could not do everything: {json.dumps(told['problems'])}")
+    if not event:  # the standing call: the alarm of a silent control goes by these
+        namespace = metrics_namespace(own.project, own.stack)
+        done = [{"MetricName": "SettlesDone", "Value": 1.0}]
+        access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)
     return told
 
 

@@ -1,8 +1,8 @@
 """The sweeper Lambda: ends whatever has this stack's tags and is past its deadline or silent past its lease.
 
-It goes by EC2 tags and the clock; by S3 only for leases, which it skips while S3 fails. It can describe, terminate by tag and
-delete schedules, and imports almost nothing of ours, so that a broken launcher can't stop it. Called every two minutes with
-{}, and once with {"run_id": ...} at each attempt's deadline. Deployed as `trainer.control.sweep.handler`.
+It goes by EC2 tags and the clock; by S3 only for leases, which it skips while S3 fails. It can describe, terminate by tag,
+delete schedules and count its sweeps, and imports almost nothing of ours, so that a broken launcher can't stop it. Called every
+two minutes with {}, and once with {"run_id": ...} at each attempt's deadline. Deployed as `trainer.control.sweep.handler`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class SweepSettings:
 class Clients:
     """AWS clients of one sweep."""
 
+    cloudwatch: Any
     ec2: Any
     s3: Any
     scheduler: Any
@@ -65,6 +66,7 @@ class Summary:
     """Result of one sweep: the Lambda's answer and its log line."""
 
     seen: int = 0
+    overdue_minutes: float = 0.0  # of the instance that is furthest past its deadline
     terminated: dict[str, str] = field(default_factory=dict)  # instance id -> why
     failed: dict[str, str] = field(default_factory=dict)  # what could not be done -> the error
     spoiled: dict[str, str] = field(default_factory=dict)  # instance id -> what is wrong with its lease
@@ -78,7 +80,7 @@ class Summary:
 
 def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
     """Sweep one run, or everything of this stack. Raises RuntimeError after the sweep where an instance could not be ended."""
-    clients = Clients(ec2=boto3.client("ec2"), s3=boto3.client("s3"), scheduler=boto3.client("scheduler"))
+    clients = Clients(**{service: boto3.client(service) for service in ("cloudwatch", "ec2", "s3", "scheduler")})
     summary = sweep(
         SweepSettings.from_environment(), clients, run_id=str((event or {}).get("run_id") or ""), now=datetime.now(timezone.utc)
     )
@@ -101,6 +103,7 @@ def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: s
     if not run_id:
         runs = {tag["Value"] for instance in instances for tag in instance.get("Tags", ()) if tag["Key"] == "run_id"}
         _delete_stale_schedules(settings, clients.scheduler, runs, now, summary)
+        _count(settings, clients.cloudwatch, summary)
     return summary
 
 
@@ -110,6 +113,9 @@ def _judge(
     """Terminate one instance where it is past its deadline, or silent."""
     tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
     why = overdue(tags, instance["LaunchTime"], now)
+    if why:
+        late = now - (deadline_of(tags) or instance["LaunchTime"])
+        summary.overdue_minutes = max(summary.overdue_minutes, round(late.total_seconds() / 60, 1))
     if not why and leases and summary.lease_check == "done":
         why = _silent(settings, clients.s3, tags, instance, now, summary)
     if why:
@@ -118,13 +124,19 @@ def _judge(
 
 def overdue(tags: Mapping[str, str], launched_at: datetime, now: datetime) -> str:
     """Return why an instance is to end by its tags and the clock, or '' while it may live."""
+    deadline = deadline_of(tags)
+    if deadline is None:
+        return "no deadline that can be read" if now > launched_at + UNTAGGED_ALLOWANCE else ""
+    return f"past its deadline {tags['deadline']}" if now + EARLY >= deadline else ""
+
+
+def deadline_of(tags: Mapping[str, str]) -> datetime | None:
+    """Return the deadline that stands in an instance's tags, or None where none can be read."""
     try:
         deadline = datetime.fromisoformat(tags["deadline"].replace("Z", "+00:00"))
     except (KeyError, ValueError):
-        return "no deadline that can be read" if now > launched_at + UNTAGGED_ALLOWANCE else ""
-    if deadline.tzinfo is None:
-        deadline = deadline.replace(tzinfo=timezone.utc)
-    return f"past its deadline {tags['deadline']}" if now + EARLY >= deadline else ""
+        return None
+    return deadline if deadline.tzinfo else deadline.replace(tzinfo=timezone.utc)
 
 
 def _instances(settings: SweepSettings, ec2: Any, run_id: str) -> Iterable[Mapping[str, Any]]:
@@ -207,6 +219,17 @@ def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[s
                 print(f"cannot delete the schedule {item['Name']}: {error}")
                 continue
         summary.deleted_schedules.append(item["Name"])
+
+
+def _count(settings: SweepSettings, cloudwatch: Any, summary: Summary) -> None:
+    """Publish what the alarms watch. A failure ends no sweep: the alarm of a silent sweeper is what follows from it."""
+    values = {"SweepsDone": float(not summary.failed), "OverdueMinutes": summary.overdue_minutes}
+    data = [{"MetricName": name, "Value": value} for name, value in values.items()]
+    try:
+        # As trainer.stack_outputs.metrics_namespace, which the sweeper may not import.
+        cloudwatch.put_metric_data(Namespace=f"Mayfly/{settings.project}/{settings.stack}", MetricData=data)
+    except (BotoCoreError, ClientError) as error:
+        print(f"cannot publish metrics: {error}")
 
 
 def _code(error: Exception) -> str:

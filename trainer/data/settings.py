@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.data.feature_names import FEATURES, WARMUP
+from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
 from trainer.errors import DataError, UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
 from trainer.symbols import RULE, brief, flaw
@@ -22,7 +22,7 @@ EXCHANGES = (
     *("XNYS", "XNZE", "XOSL", "XPAR", "XPHS", "XPRA", "XRIS", "XSAU", "XSES", "XSGO", "XSHG", "XSTO", "XSTU", "XSWX", "XTAE"),
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
-OURS = ("all", "none")
+AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -50,7 +50,10 @@ class DataSettings:
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
     pooled: bool = setting(False, "Train one model on all symbols together instead of one per symbol.")
     columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads.")
-    features: str = setting("all", "Features computed from the bars, besides the columns: all, none.", choices=OURS)
+    features: tuple[str, ...] = setting(
+        AUTO,
+        "Features computed from the bars, besides the columns: auto (those that look back 64 days at most), all, none, names.",
+    )
     calendar: str = setting("auto", "Calendar that defines holes: " + ", ".join(CALENDARS) + ", or an exchange such as XNYS.")
     validation_fraction: float = setting(
         0.15, "Share of the bars, right after those of training, for early stopping.", above=0, below=1
@@ -81,7 +84,8 @@ class DataSettings:
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
         if len(set(self.columns)) < len(self.columns) or set(self.columns) & set(FEATURES):
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
-        if not self.inputs:
+        self._check_features()
+        if self.features == NONE and not self.columns:
             do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
             raise UsageError("data.features = none leaves the model nothing to read", why="data.columns is empty", do=do)
         if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
@@ -95,9 +99,25 @@ class DataSettings:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the names of what a model reads of each bar, in order: features, then columns."""
-        return (*(FEATURES if self.features == "all" else ()), *self.columns)
+        return (*self.computed, *self.columns)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Return the names of the features, in order. By default they follow from the timeframe, once that is known."""
+        if self.features in (AUTO, ALL, NONE):
+            return {AUTO: usual_features(self.timeframe), ALL: FEATURES, NONE: ()}[self.features]
+        return tuple(name for name in FEATURES if name in self.features)
 
     @property
     def warmup(self) -> int:
         """Return how many bars the features look back: no window holds so many rows at the head of a series."""
-        return WARMUP if self.features == "all" else 0
+        return warmup_of_features(self.computed)
+
+    def _check_features(self) -> None:
+        for name in self.features:
+            if name not in FEATURES and self.features not in (AUTO, ALL, NONE):
+                do = nearest(name, FEATURES) or "Set data.features = auto."
+                why = "features are auto, all, none, or names that docs/data.md lists"
+                raise UsageError(f"job key 'data.features' has {brief(name)}", why=why, do=do)
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise bad_value("data.features", list(self.features), "auto, all, none, or names that differ")

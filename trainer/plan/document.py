@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainer.data.feature_names import FEATURES, warmup_of_features
 from trainer.data.settings import CALENDARS, EXCHANGES
 from trainer.data.splits import Span, Spans
 from trainer.errors import DataError
@@ -175,6 +176,7 @@ class DataPlan:
             "symbols": {entry.symbol: entry.summary() for entry in planned},
             "refused": [str(entry.error) for entry in self.refused.values()],
             "notes": list(self.notes),
+            "warmup": warmup_of_features(name for name in self.inputs if name in FEATURES),
         }
 
     def check_fits(self, job: Job) -> None:

@@ -17,7 +17,7 @@ from trainer.data.candles import Candles, time_text
 from trainer.data.reading import CandleFolder, FileRead
 from trainer.data.tables import FIELDS
 from trainer.errors import DataError
-from trainer.job import Job
+from trainer.job import Job, with_settings
 from trainer.pieces import kind_of
 from trainer.plan.document import (
     MOST_NOTES,
@@ -50,6 +50,7 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
     """Plan every symbol of the job. Raises DataError if no symbol can be trained on."""
+    job = with_settings(job, timeframe=folder.timeframe)
     planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
     symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
     refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}

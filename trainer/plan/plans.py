@@ -20,6 +20,7 @@ import numpy as np
 
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.candles import Candles
+from trainer.data.feature_names import LOOKBACK
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.errors import DataError
 from trainer.job import Job
@@ -255,13 +256,18 @@ def _refuse_empty_columns(candles: Candles) -> None:
 
 
 def _too_short(candles: Candles, job: Job, target: TargetSettings, *, warmup: int, needed: int) -> DataError:
-    before = "before the columns' first values" if warmup > job.data.warmup else "for the features"
+    before = "before the columns' first values" if warmup > job.data.warmup else f"that {_farthest(job)} looks back"
     return DataError(
         f"{candles.symbol} has {len(candles)} bars",
         why=f"one label needs {needed}: {warmup} {before}, {job.model.bars_seen} that the model sees, "
         f"{target.bars_ahead} or more ahead",
         do=f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols.",
     )
+
+
+def _farthest(job: Job) -> str:
+    """Return the feature that looks back farthest, for messages."""
+    return max(job.data.computed, key=LOOKBACK.__getitem__, default="the features")
 
 
 def _no_bar(
@@ -277,6 +283,11 @@ def _no_bar(
     if tied:
         why = f"none of {tied} has a label: close does not move over {horizon_bars} bars"
         do = f"Raise {target.farther}, or drop the symbol."
+        return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
+    warmup = job.data.warmup
+    if warmup and warmup * 2 > len(candles) and not time.holes.any():
+        why = f"of {len(candles)} bars the first {warmup} are the warm-up of {_farthest(job)}"
+        do = "Give more bars, or name features that look back less, such as --set data.features=log_return_1,bar_range."
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
     why = (
         f"calendar {time.calendar} sees {int(time.holes.sum())} holes, "
@@ -310,5 +321,5 @@ def refuse_large_batch(where: str, job: Job, available: int) -> None:
     if job.train.batch > available:
         raise DataError(
             f"batch {job.train.batch} is larger than the {available} training {kind} of {where}",
-            do=f"Set batch to fewer{', lower chunk' if kind == CHUNKS else ''}, or give more bars.",
+            do=f"Take less, --set train.batch={'1, lower chunk' if kind == CHUNKS else 'auto'}, or give more bars.",
         )

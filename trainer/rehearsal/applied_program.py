@@ -25,6 +25,7 @@ from trainer.errors import ConfigError
 from trainer.rehearsal.world import AwsError
 
 FORMAT = 1
+PROGRAM_DIGITS = 32  # of a key: the program's hash; that of a rehearsal's own settings follows
 # Sources that determine the calls of an application, besides the program and the package that packs its functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
 _PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py")
@@ -105,9 +106,10 @@ class ProgramStore:
             return None
 
     def write(self, key: str, applied: AppliedProgram) -> None:
-        """Store an application and remove all others: an old program is not applied again."""
+        """Store an application and remove those of other programs: an old one is not applied again."""
         for older in self.folder.glob("*.json"):
-            older.unlink(missing_ok=True)
+            if not older.name.startswith(key[:PROGRAM_DIGITS]):
+                older.unlink(missing_ok=True)
         new = self.folder / f"{key}.{os.getpid()}.new"
         new.write_text(to_json(applied), encoding="utf-8")
         new.replace(self.folder / f"{key}.json")
@@ -123,8 +125,11 @@ def open_folder(folder: Path) -> None:
         raise ConfigError(f"applied programs can't be kept in {folder}", why=why, do=do)
 
 
-def program_hash(program: Path, package: Path, *, stack: str) -> str:
-    """Return the hash of everything that determines how the program in `program` is applied to an account."""
+def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[str, str] | None = None) -> str:
+    """Return the hash of everything that determines how the program in `program` is applied to an account.
+
+    The hash of a rehearsal's own settings follows that of the program without them.
+    """
     digest = hashlib.sha256(f"{FORMAT} {stack} {sys.version}".encode())
     for name in LIBRARIES:
         digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
@@ -133,7 +138,8 @@ def program_hash(program: Path, package: Path, *, stack: str) -> str:
             content = path.read_bytes()
             digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
             digest.update(content)
-    return digest.hexdigest()[:32]
+    own = "-" + hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16] if config else ""
+    return digest.hexdigest()[:PROGRAM_DIGITS] + own
 
 
 def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, Any]:

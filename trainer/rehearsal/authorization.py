@@ -34,7 +34,7 @@ def authorize(cloud: EmbeddedAccount, call: Call, access_key: str) -> None:
     for asked in questions_of(cloud, call):
         _demand(cloud, call.service, principal, identity, asked)
     if call.service == "s3" and call.operation in _OBJECT_READS:
-        _hide_absence(cloud, call, identity)
+        _hide_absence(cloud, call, principal, identity)
 
 
 def demand(cloud: EmbeddedAccount, principal: Principal, service: str, asked: Authorization) -> None:
@@ -49,7 +49,7 @@ def _demand(cloud: EmbeddedAccount, service: str, principal: Principal, identity
         raise _refusal(service, identity, asked, decision)
 
 
-def _hide_absence(cloud: EmbeddedAccount, call: Call, identity: CallerIdentity) -> None:
+def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
     """Raise AwsError for a missing object if the caller may not list the bucket: S3 then answers AccessDenied.
 
     A read has no s3:prefix, so that a permission to list by prefix does not count here.
@@ -57,6 +57,7 @@ def _hide_absence(cloud: EmbeddedAccount, call: Call, identity: CallerIdentity) 
     asked = listing(call)
     decision = decide(identity.policies, asked, identity.context)
     if decision.allowed:
+        cloud.decisions.append((principal, asked, decision))
         return
     version = {"VersionId": call.params["VersionId"]} if call.params.get("VersionId") else {}
     try:

@@ -46,7 +46,6 @@ TOOLS = (
         "chmod",
         "cp",
         "cut",
-        "date",
         "df",
         "dirname",
         "find",

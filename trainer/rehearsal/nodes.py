@@ -102,6 +102,7 @@ class Nodes:
             "AWS_DEFAULT_REGION": REGION,
             "MAYFLY_REHEARSAL_GPUS": str(gpu_count(instance_type)),
             "MAYFLY_DESK_PYTHON": sys.executable,
+            "MAYFLY_CLOCK_AHEAD": str(round((cloud.clock.now() - utc_now()).total_seconds())),
         }
         try:
             self._running[instance.id] = start_node(

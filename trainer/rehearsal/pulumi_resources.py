@@ -115,7 +115,7 @@ def _tag_specifications(kind: str, properties: Properties) -> list[dict[str, Any
     return [{"ResourceType": kind, "Tags": tag_list(tags)}] if tags else []
 
 
-def _name(properties: Properties, logical_name: str) -> str:
+def physical_name(properties: Properties, logical_name: str) -> str:
     """Take the physical name, or make one as Pulumi does: the logical name and seven hexadecimal digits."""
     return str(properties.pop("name", None) or f"{logical_name}-{hashlib.sha256(logical_name.encode()).hexdigest()[:7]}")
 
@@ -235,7 +235,7 @@ def _subnet(cloud: Resources, name: str, properties: Properties) -> Made:
 def _security_group(cloud: Resources, name: str, properties: Properties) -> Made:
     ec2, tags = cloud.client("ec2"), _tag_specifications("security-group", properties)
     rules = properties.take("ingress", "egress")
-    group_name = _name(properties, name)
+    group_name = physical_name(properties, name)
     group = cloud.send("ec2", "CreateSecurityGroup", {**properties.rest(), "groupName": group_name}, TagSpecifications=tags)[
         "GroupId"
     ]
@@ -262,7 +262,7 @@ def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
 
 @makes("aws:iam/role:Role")
 def _role(cloud: Resources, name: str, properties: Properties) -> Made:
-    role_name, document = _name(properties, name), properties.pop("assumeRolePolicy")
+    role_name, document = physical_name(properties, name), properties.pop("assumeRolePolicy")
     given = {**properties.rest(), "roleName": role_name, "assumeRolePolicyDocument": document}
     role = cloud.send("iam", "CreateRole", given)["Role"]
     return role_name, {"arn": role["Arn"], "name": role_name, "uniqueId": role["RoleId"]}
@@ -270,14 +270,14 @@ def _role(cloud: Resources, name: str, properties: Properties) -> Made:
 
 @makes("aws:iam/rolePolicy:RolePolicy")
 def _role_policy(cloud: Resources, name: str, properties: Properties) -> Made:
-    policy_name, role = _name(properties, name), properties.pop("role")
+    policy_name, role = physical_name(properties, name), properties.pop("role")
     cloud.client("iam").put_role_policy(RoleName=role, PolicyName=policy_name, PolicyDocument=properties.pop("policy"))
     return f"{role}:{policy_name}", {"name": policy_name}
 
 
 @makes("aws:iam/instanceProfile:InstanceProfile")
 def _instance_profile(cloud: Resources, name: str, properties: Properties) -> Made:
-    profile_name, role = _name(properties, name), properties.pop("role")
+    profile_name, role = physical_name(properties, name), properties.pop("role")
     given = {**properties.rest(), "instanceProfileName": profile_name}
     profile = cloud.send("iam", "CreateInstanceProfile", given)["InstanceProfile"]
     cloud.client("iam").add_role_to_instance_profile(InstanceProfileName=profile_name, RoleName=role)
@@ -286,7 +286,7 @@ def _instance_profile(cloud: Resources, name: str, properties: Properties) -> Ma
 
 @makes("aws:iam/policy:Policy")
 def _policy(cloud: Resources, name: str, properties: Properties) -> Made:
-    policy_name, document = _name(properties, name), properties.pop("policy")
+    policy_name, document = physical_name(properties, name), properties.pop("policy")
     given = {**properties.rest(), "policyName": policy_name, "policyDocument": document}
     policy = cloud.send("iam", "CreatePolicy", given)["Policy"]
     return policy["Arn"], {"arn": policy["Arn"], "name": policy_name}
@@ -297,7 +297,7 @@ def _policy(cloud: Resources, name: str, properties: Properties) -> Made:
 
 @makes("aws:ec2/launchTemplate:LaunchTemplate")
 def _launch_template(cloud: Resources, name: str, properties: Properties) -> Made:
-    template_name, tags = _name(properties, name), _tag_specifications("launch-template", properties)
+    template_name, tags = physical_name(properties, name), _tag_specifications("launch-template", properties)
     properties.pop("updateDefaultVersion", None)  # a new template's first version is its default
     description = properties.pop("description", "")
     made = cloud.client("ec2").create_launch_template(
@@ -316,7 +316,7 @@ def _launch_template(cloud: Resources, name: str, properties: Properties) -> Mad
 
 @makes("aws:cloudwatch/logGroup:LogGroup")
 def _log_group(cloud: Resources, name: str, properties: Properties) -> Made:
-    logs, group = cloud.client("logs"), _name(properties, name)
+    logs, group = cloud.client("logs"), physical_name(properties, name)
     days = properties.pop("retentionInDays", None)
     cloud.send("logs", "CreateLogGroup", {**properties.rest(), "logGroupName": group})
     if days:
@@ -326,7 +326,7 @@ def _log_group(cloud: Resources, name: str, properties: Properties) -> Made:
 
 @makes("aws:lambda/function:Function")
 def _function(cloud: Resources, name: str, properties: Properties) -> Made:
-    function, code = _name(properties, name), zip_archive(properties.pop("code"))
+    function, code = physical_name(properties, name), zip_archive(properties.pop("code"))
     made = cloud.send("lambda", "CreateFunction", {**properties.rest(), "functionName": function}, Code={"ZipFile": code})
     return function, {"arn": made["FunctionArn"], "name": function}
 
@@ -339,14 +339,14 @@ def _function_event_invoke_config(cloud: Resources, name: str, properties: Prope
 
 @makes("aws:scheduler/scheduleGroup:ScheduleGroup")
 def _schedule_group(cloud: Resources, name: str, properties: Properties) -> Made:
-    group = _name(properties, name)
+    group = physical_name(properties, name)
     made = cloud.send("scheduler", "CreateScheduleGroup", {**properties.rest(), "name": group})
     return group, {"arn": made["ScheduleGroupArn"], "name": group}
 
 
 @makes("aws:scheduler/schedule:Schedule")
 def _schedule(cloud: Resources, name: str, properties: Properties) -> Made:
-    schedule = _name(properties, name)
+    schedule = physical_name(properties, name)
     made = cloud.send("scheduler", "CreateSchedule", {**properties.rest(), "name": schedule})
     return schedule, {"arn": made["ScheduleArn"], "name": schedule}
 
@@ -360,7 +360,7 @@ def _permission_to_call(cloud: Resources, name: str, properties: Properties) -> 
 
 @makes("aws:cloudwatch/eventRule:EventRule")
 def _event_rule(cloud: Resources, name: str, properties: Properties) -> Made:
-    rule = _name(properties, name)
+    rule = physical_name(properties, name)
     made = cloud.send("events", "PutRule", {**properties.rest(), "name": rule})
     return rule, {"arn": made["RuleArn"], "name": rule}
 
@@ -374,7 +374,7 @@ def _event_target(cloud: Resources, name: str, properties: Properties) -> Made:
 
 @makes("aws:ssm/parameter:Parameter")
 def _parameter(cloud: Resources, name: str, properties: Properties) -> Made:
-    parameter = _name(properties, name)
+    parameter = physical_name(properties, name)
     value = {"value": properties.pop("insecureValue")}  # `value` itself would be a secret, and this program has none
     cloud.send("ssm", "PutParameter", {**properties.rest(), **value, "name": parameter})
     return parameter, {"arn": cloud.arn("ssm", f"parameter{parameter}"), "name": parameter}

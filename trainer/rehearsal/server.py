@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,8 @@ class EmbeddedAws:
         """Return the world behind an access, for its faults: full pools, lost answers."""
         return self.cloud(access).world
 
-    def apply_program(self, access: Access) -> dict[str, Any]:
-        """Apply the Pulumi program to an account, unless it is already, and return its outputs.
+    def apply_program(self, access: Access, config: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Apply the Pulumi program to an account, unless it is already, and return its outputs. `config`: settings of its own.
 
         Takes some seconds the first time, and milliseconds once the same program's calls are stored. Raises ConfigError with
         the program's error; the account is then as before, except for its buckets.
@@ -160,7 +160,7 @@ class EmbeddedAws:
         with self._stack_locks.setdefault(account, threading.Lock()):
             if account not in self._stacks:
                 try:
-                    self._stacks[account] = self._apply_or_replay(access, account)
+                    self._stacks[account] = self._apply_or_replay(access, account, config or {})
                 except (TrainerError, subprocess.SubprocessError) as error:
                     forget_account(account, keep=("s3",))  # a half-applied program would block the next try
                     if isinstance(error, TrainerError):
@@ -168,13 +168,13 @@ class EmbeddedAws:
                     raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=str(error)) from error
             return self._stacks[account]
 
-    def _apply_or_replay(self, access: Access, account: str) -> dict[str, Any]:
+    def _apply_or_replay(self, access: Access, account: str, config: Mapping[str, str]) -> dict[str, Any]:
         package = Path(next(iter(trainer.__path__)))
-        key = program_hash(pulumi_apply.program_folder(), package, stack=pulumi_apply.STACK)
+        key = program_hash(pulumi_apply.program_folder(), package, stack=pulumi_apply.STACK, config=config)
         with self._programs.locked(key):
             applied = self._programs.read(key)
             if applied is None:
-                applied = pulumi_apply.apply(access)
+                applied = pulumi_apply.apply(access, config=config)
                 self._programs.write(key, applied)
                 return applied.outputs
         try:
@@ -182,7 +182,7 @@ class EmbeddedAws:
         except (AwsError, ValueError) as error:  # the stored application does not fit this server
             log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
             forget_account(account, keep=("s3",))
-            return pulumi_apply.apply(access).outputs
+            return pulumi_apply.apply(access, config=config).outputs
 
     def restore(self) -> None:
         """Restore every account of an earlier server. Raises ConfigError for a file that can't be read."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.arguments import Parser
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
 
@@ -111,6 +111,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     worker_context(kind)  # it loads torch for the workers while the data is read
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
+    job = with_settings(job, timeframe=data.plan.timeframe)  # on which its features may depend
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
     num_workers = min(options.workers or default_workers(kind), len(surveyed.pieces))

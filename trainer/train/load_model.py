@@ -34,7 +34,7 @@ class CheckedModel:
     path: Path
     card: Card
     target: TargetSettings
-    with_features: bool  # it reads our features, besides columns
+    features: tuple[str, ...]  # those of ours that it reads, besides columns
     place: Mapping[str, str]  # what building its network needs besides the card
 
     @property
@@ -56,11 +56,11 @@ def check_model(path: Path, model_file: Path | None = None) -> CheckedModel:
     Raises DataError for a card that can't be used here, UsageError for a model file that is missing, not wanted, or another.
     """
     card = read_card(path)
-    with_features = _has_features(card, path)
+    features = _features_of(card, path)
     target = target_of(card, path)
     check_card(card, target, path)
     place = _own_place(card, path, model_file)
-    return CheckedModel(path=path, card=card, target=target, with_features=with_features, place=place)
+    return CheckedModel(path=path, card=card, target=target, features=features, place=place)
 
 
 class Networks:
@@ -120,16 +120,17 @@ def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, st
     return {"file": str(given)}
 
 
-def _has_features(card: Card, model_path: Path) -> bool:
-    """Return whether the model reads our features, besides columns. Raises DataError for those of another version."""
+def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
+    """Return the features that the model reads, besides columns. Raises DataError for those of another version."""
     features = tuple(card.features[: len(card.features) - len(card.columns)])
-    if features and (card.features_version, features) != (FEATURES_VERSION, FEATURES):
+    known = tuple(name for name in FEATURES if name in features)
+    if features and (card.features_version, features) != (FEATURES_VERSION, known):
         raise DataError(
             f"{model_path} was trained on features of version {card.features_version}",
             why=f"this Mayfly computes version {FEATURES_VERSION}",
             do=f"Predict with Mayfly {card.mayfly}, or train again.",
         )
-    return bool(features)
+    return features
 
 
 def check_card(card: Card, target: TargetSettings, path: Path) -> None:

@@ -23,7 +23,8 @@ from torch import nn
 from trainer.artifacts.card import CardSeries
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles
-from trainer.data.features import WARMUP, compute_inputs
+from trainer.data.feature_names import warmup_of_features
+from trainer.data.features import compute_inputs
 from trainer.data.reading import CandleFolder, OtherTimeframe
 from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
@@ -114,9 +115,9 @@ def predict_models(
             yield NotPredicted(model=path.stem, symbol="", error=error)
     _refuse_several_targets(checked)
     wanted = _wanted(checked, symbols)
-    groups = defaultdict[tuple[str, tuple[str, ...], bool], list[CheckedModel]](list)
+    groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
     for model in checked:
-        groups[model.card.timeframe, tuple(model.card.columns), model.with_features].append(model)
+        groups[model.card.timeframe, tuple(model.card.columns), model.features].append(model)
     running = _Running()
     for models in groups.values():
         yield from _predict_group(models, data, wanted=wanted, last=last, running=running)
@@ -220,7 +221,7 @@ def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH
 def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
     """Return what to predict of a symbol. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
-    warmup = max(WARMUP if model.with_features else 0, candles.columns_begin)
+    warmup = max(warmup_of_features(model.features), candles.columns_begin)
     bars = _whole_bars(candles, model, series, warmup=warmup)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
@@ -250,7 +251,7 @@ def _inputs(tasks: Sequence[_Task]) -> Iterator[torch.Tensor]:
     if not tasks:
         return
     parts = [task.candles.rows(task.first_row) for task in tasks]
-    rows_TF = compute_inputs(_end_to_end(parts), features=tasks[0].model.with_features)
+    rows_TF = compute_inputs(_end_to_end(parts), features=tasks[0].model.features)
     yield from torch.split(rows_TF, [len(part) for part in parts])
 
 

@@ -151,7 +151,7 @@ def prepare(
 
 
 def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
-    return compute_inputs(candles, features=job.data.features == "all", device=device)
+    return compute_inputs(candles, features=job.data.computed, device=device)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -13,6 +14,7 @@ from trainer.control.cloud import schedule_request
 from trainer.control.sweep import Clients, SweepSettings, handler, overdue, sweep
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, boot_allowance
+from trainer.stack_outputs import metrics_namespace
 
 RUN = "20261120-120000-crypto-k3v9"
 GROUP = "mayfly-runs"
@@ -23,7 +25,8 @@ class Account:
 
     def __init__(self, access) -> None:
         self.access = access
-        self.ec2, self.s3, self.scheduler = (access.client(name) for name in ("ec2", "s3", "scheduler"))
+        services = ("cloudwatch", "ec2", "s3", "scheduler")
+        self.cloudwatch, self.ec2, self.s3, self.scheduler = (access.client(name) for name in services)
         self.settings = SweepSettings(
             project="mayfly", stack="dev", bucket=f"sweep-{access.access_key[4:16]}", schedule_group=GROUP
         )
@@ -34,7 +37,7 @@ class Account:
 
     @property
     def clients(self) -> Clients:
-        return Clients(ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
+        return Clients(cloudwatch=self.cloudwatch, ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
 
     def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str) -> str:
         values = {"project": "mayfly", "stack": "dev", "run_id": RUN, "attempt": "1", "node": "0", "role_id": "AROA1"} | tags
@@ -175,7 +178,7 @@ def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):
     silent, late = account.launch(deadline=timedelta(days=1)), account.launch(deadline=-timedelta(minutes=1))
     account.beat(silent, account.now - timedelta(hours=1))
     down = Broken(account.s3, "get_object", lambda arguments: EndpointConnectionError(endpoint_url="https://s3"))
-    summary = account.sweep(clients=Clients(ec2=account.ec2, s3=down, scheduler=account.scheduler))
+    summary = account.sweep(clients=replace(account.clients, s3=down))
     assert (account.state(silent), account.state(late)) == ("alive", "ended")
     assert summary.lease_check.startswith("skipped")
 
@@ -210,7 +213,7 @@ def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep
     def fails(arguments):  # as for an archived object, or one under a key of its writer's own
         return ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject") if arguments["Key"] == key else None
 
-    clients = Clients(ec2=account.ec2, s3=Broken(account.s3, "get_object", fails), scheduler=account.scheduler)
+    clients = replace(account.clients, s3=Broken(account.s3, "get_object", fails))
     summary = account.sweep(clients=clients, later=timedelta(minutes=16))
     assert list(summary.spoiled) == [ids[0]] and summary.lease_check == "done"
     assert sorted(summary.terminated) == sorted(ids if dies else ids[1:])  # where we may not read, the deadline stands
@@ -238,7 +241,7 @@ def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(accoun
             return ClientError({"Error": {"Code": "OperationNotPermitted", "Message": "no"}}, "TerminateInstances")
         return None
 
-    clients = Clients(ec2=Broken(account.ec2, "terminate_instances", fails), s3=account.s3, scheduler=account.scheduler)
+    clients = replace(account.clients, ec2=Broken(account.ec2, "terminate_instances", fails))
     summary = account.sweep(clients=clients)
     assert [account.state(instance_id) for instance_id in ids] == ["alive", "ended", "ended"]
     assert list(summary.failed) == [ids[0]]
@@ -247,9 +250,7 @@ def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(accoun
 def test_an_instance_that_is_not_found_any_more_counts_as_ended(account):
     gone = account.launch(deadline=-timedelta(minutes=1))
     missing = ClientError({"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "gone"}}, "TerminateInstances")
-    clients = Clients(
-        ec2=Broken(account.ec2, "terminate_instances", lambda arguments: missing), s3=account.s3, scheduler=account.scheduler
-    )
+    clients = replace(account.clients, ec2=Broken(account.ec2, "terminate_instances", lambda arguments: missing))
     summary = account.sweep(clients=clients)
     assert list(summary.terminated) == [gone]
     assert summary.failed == {}
@@ -288,7 +289,7 @@ def test_the_handler_reads_its_environment_answers_a_summary_and_fails_when_it_c
         monkeypatch.setenv(name, value)
     denied = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "TerminateInstances")
     broken = Broken(account.ec2, "terminate_instances", lambda arguments: denied)
-    clients = {"ec2": broken, "s3": account.s3, "scheduler": account.scheduler}
+    clients = {"cloudwatch": account.cloudwatch, "ec2": broken, "s3": account.s3, "scheduler": account.scheduler}
     monkeypatch.setattr(sweep_module.boto3, "client", clients.__getitem__)
     with pytest.raises(RuntimeError, match=late):
         handler({}, None)
@@ -301,3 +302,26 @@ def test_a_deadline_counts_in_utc_however_it_is_written(text):
     noon = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
     assert overdue({"deadline": text}, noon - timedelta(hours=1), noon)
     assert not overdue({"deadline": text}, noon - timedelta(hours=1), noon - timedelta(seconds=6))
+
+
+def test_a_sweep_publishes_that_it_was_done_and_how_late_the_latest_instance_is(account):
+    published = []
+
+    class CloudWatch:
+        def put_metric_data(self, **given):
+            published.append(given)
+
+    clients = replace(account.clients, cloudwatch=CloudWatch())
+    account.launch(deadline=-timedelta(minutes=7))
+    account.sweep(clients=clients)
+    assert published[0]["Namespace"] == metrics_namespace("mayfly", "dev")
+    assert {one["MetricName"]: one["Value"] for one in published[0]["MetricData"]} == {"SweepsDone": 1.0, "OverdueMinutes": 7.0}
+    account.sweep(clients=clients, run_id=RUN)
+    assert len(published) == 1  # of the stack's sweeps alone
+
+
+def test_a_sweep_whose_metrics_are_refused_ends_what_is_due_all_the_same(account):
+    refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "PutMetricData")
+    late = account.launch(deadline=-timedelta(minutes=1))
+    clients = replace(account.clients, cloudwatch=Broken(account.cloudwatch, "put_metric_data", lambda arguments: refused))
+    assert list(account.sweep(clients=clients).terminated) == [late]

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from trainer.cli.drawing import drawn
 from trainer.cli.plan_view import plan_view
-from trainer.cli.terminal import drawn
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError

@@ -122,7 +122,8 @@ def _started_line(event: dict[str, Any]) -> str:
     models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
-    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}{notes}"
+    warmup = f", warm-up {data['warmup']} bars" if data.get("warmup") else ""
+    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{warmup}{label}{notes}"
 
 
 def _tuning_line(event: dict[str, Any]) -> str:

@@ -1,0 +1,64 @@
+"""Topic, subscribers, dead letters and alarms, as the program registers them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from infra.notify import silent
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recorded
+
+TOPIC, LETTERS = "arn:aws:mock:::mayfly-dev-messages", "arn:aws:mock:::mayfly-dev-dead-letters"
+
+
+def test_the_topic_has_no_key_and_lets_alarms_alone_publish(program: Recorded) -> None:
+    topic = program.inputs("aws:sns/topic:Topic")
+    assert "kmsMasterKeyId" not in topic  # alarms can't use the service's own
+    (statement,) = json.loads(topic["policy"])["Statement"]
+    assert statement["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert statement["Resource"] == "arn:aws:sns:eu-west-1:123456789012:mayfly-dev-messages"
+
+
+def test_the_notifier_is_subscribed_and_nobody_by_e_mail_unless_the_setting_says_so(program: Recorded) -> None:
+    subscription = program.inputs("aws:sns/topicSubscription:TopicSubscription")
+    assert (subscription["protocol"], subscription["endpoint"]) == ("lambda", "arn:aws:mock:::mayfly-dev-notifier")
+    permission = program.inputs("aws:lambda/permission:Permission", "notifier")
+    assert (permission["principal"], permission["sourceArn"]) == ("sns.amazonaws.com", TOPIC)
+
+
+def test_no_address_of_a_webhook_is_in_the_program(program: Recorded) -> None:
+    variables = program.inputs("aws:lambda/function:Function", "notifier")["environment"]["variables"]
+    assert variables == {"PROJECT": "mayfly", "STACK": "dev"}
+    assert [one["type"] for one in program.all("aws:ssm/parameter:Parameter")] == ["String"]
+
+
+def test_every_function_and_every_schedule_leaves_what_fails_in_the_queue(program: Recorded) -> None:
+    functions = program.all("aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig")
+    assert len(functions) == len(program.all("aws:lambda/function:Function")) == 3
+    assert {one["destinationConfig"]["onFailure"]["destination"] for one in functions} == {LETTERS}
+    schedules = program.all("aws:scheduler/schedule:Schedule")
+    assert {one["target"]["deadLetterConfig"]["arn"] for one in schedules} == {LETTERS}
+    assert program.inputs("aws:sqs/queue:Queue")["messageRetentionSeconds"] == 14 * 24 * 3600
+
+
+def test_alarms_tell_the_topic_and_those_of_silence_tell_when_they_end(program: Recorded) -> None:
+    alarms = {one["name"]: one for one in program.all("aws:cloudwatch/metricAlarm:MetricAlarm")}
+    assert set(alarms) == {
+        f"mayfly-dev-{name}" for name in ("sweeper-silent", "control-silent", "instance-overdue", "dead-letters")
+    }
+    assert {tuple(alarm["alarmActions"]) for alarm in alarms.values()} == {(TOPIC,)}
+    assert [name for name, alarm in alarms.items() if alarm["okActions"]] == [
+        "mayfly-dev-control-silent",
+        "mayfly-dev-sweeper-silent",
+    ]
+    assert alarms["mayfly-dev-sweeper-silent"]["treatMissingData"] == "breaching"
+    assert alarms["mayfly-dev-sweeper-silent"]["namespace"] == "Mayfly/mayfly/dev"
+
+
+@pytest.mark.parametrize(("minutes", "looked_back"), [(1, 15), (5, 15), (7, 25), (15, 45)])
+def test_silence_is_three_missed_calls_and_a_quarter_of_an_hour(minutes: int, looked_back: int) -> None:
+    assert silent("sweeper", "n", "m", minutes, "").periods * 5 == looked_back

@@ -1,0 +1,239 @@
+"""The stack's functions and schedules at work on the embedded AWS, under their roles: what goes wrong is told at a webhook.
+
+One account goes through a day on a clock of the test's own: instances that nothing else ends, a sweeper that fails, one that is
+gone. The tests look at what was told, and compare what the policies allow with what was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from trainer.access import Access
+from trainer.control.cloud import schedule_request
+from trainer.rehearsal import alarms, lambdas, scheduling
+from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.clock import StoppedClock
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.record import iso, utc_now
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs, webhook_parameter
+
+pytestmark = pytest.mark.slow
+SWEEPER = "mayfly-dev-sweeper"
+OLD = "20261119-120000-old-aaaa"
+
+
+@dataclass(kw_only=True)
+class Day:
+    """The account, and what was seen in it."""
+
+    access: Access
+    cloud: EmbeddedAccount
+    outputs: StackOutputs
+    posted: list[str]  # at the webhook
+    secret: str
+    ended: dict[str, str] = field(default_factory=dict)  # what an instance was -> its state at the end of its part
+    letters: list[dict[str, Any]] = field(default_factory=list)
+
+    def passes(self, minutes: float) -> None:
+        """Move the clock on, and let everything that is due happen to its end."""
+        self.cloud.clock.advance(minutes * 60)
+        scheduling.fire_due(self.cloud)
+        scheduling.wait_for_deliveries(self.cloud)
+        lambdas.retry_due(self.cloud)
+        lambdas.wait_for_invocations(self.cloud)
+        alarms.evaluate_due(self.cloud)
+        lambdas.wait_for_invocations(self.cloud)
+
+    def launch(self, deadline: timedelta, **tags: str) -> str:
+        values = {"project": "mayfly", "stack": "dev", "run_id": "20261120-120000-x-k3v9", "role_id": "AROA1", **tags}
+        values["deadline"] = iso(self.cloud.clock.now().replace(microsecond=0) + deadline)
+        specification = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}]
+        ec2 = self.access.client("ec2")
+        image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        made = ec2.run_instances(
+            ImageId=image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1, TagSpecifications=specification
+        )
+        return str(made["Instances"][0]["InstanceId"])
+
+    def schedule(self, name: str, at: datetime, instance_id: str) -> None:
+        request = schedule_request(
+            name=name,
+            group=self.outputs.schedule_group,
+            at=at,
+            target_arn="arn:aws:scheduler:::aws-sdk:ec2:terminateInstances",
+            role_arn=self.outputs.scheduler_role_arn,
+            target_input={"InstanceIds": [instance_id]},
+        )
+        self.access.client("scheduler").create_schedule(**request)
+
+    def state(self, instance_id: str) -> str:
+        found = self.access.client("ec2").describe_instances(InstanceIds=[instance_id])
+        return str(found["Reservations"][0]["Instances"][0]["State"]["Name"])
+
+    def take_letters(self) -> None:
+        sqs = self.access.client("sqs")
+        url = sqs.get_queue_url(QueueName="mayfly-dev-dead-letters")["QueueUrl"]
+        for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
+            self.letters.append(json.loads(message["Body"]))
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+
+@pytest.fixture(scope="module")
+def day(aws_server: EmbeddedAws) -> Iterator[Day]:
+    posted: list[str] = []
+    secret = "T000-B000-XXXX"
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200 if self.path == f"/{secret}" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    access = aws_server.account()
+    cloud = aws_server.cloud(access)
+    cloud.clock = StoppedClock(utc_now())
+    aws_server.apply_program(access)
+    url = f"http://127.0.0.1:{server.server_port}/{secret}"
+    day = Day(access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), posted=posted, secret=secret)
+    access.client("scheduler").update_schedule(  # its own tests are elsewhere; here it would only take time
+        **{**_schedule(day, "standing-control"), "State": "DISABLED"}
+    )
+    access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString")
+    _morning(day)
+    _noon(day)
+    _evening(day)
+    yield day
+    server.shutdown()
+    server.server_close()
+
+
+def _schedule(day: Day, name: str) -> dict[str, Any]:
+    found = day.access.client("scheduler").get_schedule(GroupName=day.outputs.schedule_group, Name=name)
+    kept = ("Name", "GroupName", "ScheduleExpression", "FlexibleTimeWindow", "Target")
+    return {key: found[key] for key in kept}
+
+
+def _morning(day: Day) -> None:
+    """Instances that nothing else ends: late, silent, and one for its own schedule; and a schedule that nothing needs."""
+    late, silent = day.launch(timedelta(minutes=1)), day.launch(timedelta(hours=9))
+    beating, killed = day.launch(timedelta(hours=9)), day.launch(timedelta(hours=9), stack="other")
+    foreign = day.launch(timedelta(hours=-1), stack="other")
+    with day.cloud.lock:
+        day.cloud.world.tag([killed], [{"Key": "stack", "Value": "dev"}])
+    now = day.cloud.clock.now()
+    day.schedule(f"mayfly-{OLD}-kill-1", now + timedelta(days=9), "i-0123456789abcdef0")
+    day.schedule("mayfly-20261120-120000-x-k3v9-kill-1", now + timedelta(minutes=30), killed)
+    for instance_id in (beating, killed):
+        until = iso((now + timedelta(hours=9)).replace(microsecond=0))
+        body = json.dumps({"at": iso(now.replace(microsecond=0)), "lease_until": until})
+        key = f"live/AROA1:{instance_id}/20261120-120000-x-k3v9/1/0.json"
+        day.access.client("s3").put_object(Bucket=day.outputs.bucket, Key=key, Body=body.encode())
+    day.passes(31)
+    named = {"late": late, "silent": silent, "killed": killed, "foreign": foreign}
+    day.ended = {name: day.state(instance_id) for name, instance_id in named.items()}
+
+
+def _noon(day: Day) -> None:
+    """The sweeper fails on an event three times; then it works again, after it was silent for too long."""
+    for _ in range(3):
+        day.cloud.world.fail_next("DescribeInstances", "UnauthorizedOperation", status=403)
+    lambdas.invoke_event(day.cloud, SWEEPER, b'{"run_id": "20261120-120000-x-k3v9"}')
+    lambdas.wait_for_invocations(day.cloud)
+    for minutes in (1, 2):
+        day.cloud.clock.advance(minutes * 60)
+        lambdas.retry_due(day.cloud)
+        lambdas.wait_for_invocations(day.cloud)
+    alarms.evaluate_due(day.cloud)
+    lambdas.wait_for_invocations(day.cloud)
+    day.take_letters()
+
+
+def _evening(day: Day) -> None:
+    """The sweeper is gone: its schedule can't call it, and no sweep is counted any more."""
+    with day.cloud.lock:
+        gone = day.cloud.functions.pop(SWEEPER)
+    for minutes in (10, 1, 1, 14):
+        day.passes(minutes)
+    day.take_letters()
+    with day.cloud.lock:
+        day.cloud.functions[SWEEPER] = gone
+    day.passes(2)
+    told = len(day.posted)
+    nowhere = f"http://127.0.0.1:1/{day.secret}"
+    day.access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=nowhere, Overwrite=True)
+    day.access.client("sns").publish(TopicArn=f"arn:aws:sns:us-east-1:{day.cloud.account}:mayfly-dev-messages", Message="lost")
+    lambdas.wait_for_invocations(day.cloud)
+    for minutes in (1, 2):
+        day.cloud.clock.advance(minutes * 60)
+        lambdas.retry_due(day.cloud)
+        lambdas.wait_for_invocations(day.cloud)
+    day.take_letters()
+    assert len(day.posted) == told
+
+
+def test_what_is_late_or_silent_or_scheduled_ends_and_nothing_of_another_stack(day: Day) -> None:
+    assert {day.ended[name] for name in ("late", "silent", "killed")} <= {"shutting-down", "terminated"}
+    assert day.ended["foreign"] == "running"
+    names = [one["Name"] for one in day.access.client("scheduler").list_schedules()["Schedules"]]
+    assert f"mayfly-{OLD}-kill-1" not in names
+
+
+def test_a_sweeper_that_is_broken_is_told_at_the_webhook_and_so_is_its_return(day: Day) -> None:
+    heads = [text.splitlines()[0] for text in day.posted]
+    broken = heads.index("ALARM: mayfly-dev-sweeper-silent")
+    assert "OK: mayfly-dev-sweeper-silent" in heads[broken:]
+    assert "Nothing ends what is past its deadline." in day.posted[broken]
+    assert "ALARM: mayfly-dev-dead-letters" in heads and "ALARM: mayfly-dev-instance-overdue" in heads
+
+
+def test_what_failed_for_good_is_in_the_queue_of_dead_letters(day: Day) -> None:
+    by_function = [one for one in day.letters if "requestContext" in one]
+    assert [one["requestContext"]["condition"] for one in by_function] == ["RetriesExhausted"] * 2
+    assert by_function[0]["requestPayload"] == {"run_id": "20261120-120000-x-k3v9"}
+    assert by_function[1]["requestPayload"]["Records"][0]["Sns"]["Message"] == "lost"
+    by_schedule = [one for one in day.letters if "schedule" in one]
+    assert {one["schedule"] for one in by_schedule} == {"mayfly-dev/standing-sweep"}
+    assert by_schedule[0]["error"].startswith("ResourceNotFoundException: ")
+
+
+def test_the_webhooks_address_is_in_no_log_and_no_setting(day: Day) -> None:
+    logs = "".join(path.read_text() for path in (day.cloud.root / "lambda" / day.cloud.account).glob("*.log"))
+    functions = day.access.client("lambda").list_functions()["Functions"]
+    assert day.posted and day.secret not in logs + json.dumps([functions, day.letters], default=str)
+
+
+@pytest.mark.parametrize("name", ["sweeper", "notifier", "scheduler"])
+def test_a_role_is_allowed_what_its_calls_need_and_no_more(day: Day, name: str) -> None:
+    role = f"mayfly-dev-us-east-1-{name}"
+    document = day.access.client("iam").get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
+    decided = [(asked, decision) for principal, asked, decision in day.cloud.decisions if principal.role == role]
+    assert [asked for asked, decision in decided if not decision.allowed] == []
+    used = {(decision.by[1], asked.action) for asked, decision in decided if decision.by}
+    granted = {(one["Sid"], action) for one in document["Statement"] for action in _listed(one["Action"])}
+    assert used == granted
+    for statement in document["Statement"]:
+        resources = [asked.resource for asked, decision in decided if decision.by and decision.by[1] == statement["Sid"]]
+        for pattern in _listed(statement["Resource"]):
+            fits = re.compile(re.escape(pattern).replace(r"\*", ".*"))
+            exception = ("scheduler", f"arn:aws:lambda:us-east-1:{day.cloud.account}:function:mayfly-dev-control")
+            assert (name, pattern) == exception or any(fits.fullmatch(one) for one in resources), (statement["Sid"], pattern)
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value

@@ -1,0 +1,74 @@
+"""The notifier Lambda: posts what the stack's topic brings to a webhook in Slack's shape, {"text": ...}.
+
+The webhook's URL is a secret: an SSM SecureString that a person puts under the stack's path (docs/notifications.md). It is read
+at each call and stands neither in the function's settings nor in its log. Without it, nothing is posted. This imports almost
+nothing, so that a message arrives with control and sweeper broken. Deployed as `trainer.control.notifier.handler`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+from botocore.exceptions import ClientError
+
+from trainer.environment import function_environment
+from trainer.stack_outputs import webhook_parameter
+
+TIMEOUT_SECONDS = 10.0
+MOST_CHARACTERS = 3_000  # Slack cuts longer texts off
+ALLOWED = ("https://", "http://127.0.0.1:")  # the second: a rehearsal's
+
+
+class _StayThere(urllib.request.HTTPRedirectHandler):
+    """The message goes where its owner said, and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
+    """Post each message of an event. Raises RuntimeError where the webhook fails: Lambda tries again, then keeps the event."""
+    own = function_environment()
+    try:
+        answer = boto3.client("ssm").get_parameter(Name=webhook_parameter(own.project, own.stack), WithDecryption=True)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ParameterNotFound":
+            raise
+        print("no webhook is set")
+        return {"posted": 0}
+    for record in event["Records"]:
+        post(answer["Parameter"]["Value"].strip(), text_of(record["Sns"]))
+    return {"posted": len(event["Records"])}
+
+
+def text_of(notification: Mapping[str, Any]) -> str:
+    """Return what a person reads of a message: an alarm's name, meaning and reason, or subject and text as they were sent."""
+    message = str(notification["Message"])
+    try:
+        alarm = json.loads(message)
+        lines = [f"{alarm['NewStateValue']}: {alarm['AlarmName']}", alarm["AlarmDescription"] or "", alarm["NewStateReason"]]
+    except (ValueError, KeyError, TypeError):  # no alarm: plain words
+        lines = [str(notification.get("Subject") or ""), message]
+    return "\n".join(filter(None, lines))[:MOST_CHARACTERS]
+
+
+def post(url: str, text: str) -> None:
+    """Post a text. Raises RuntimeError, whose message never quotes the URL."""
+    if not url.startswith(ALLOWED):
+        raise RuntimeError("the webhook's URL does not begin with https://")
+    body = json.dumps({"text": text}).encode()
+    try:
+        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+        with urllib.request.build_opener(_StayThere).open(request, timeout=TIMEOUT_SECONDS):
+            return
+    except urllib.error.HTTPError as error:
+        failure = f"the webhook answered {error.code}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        failure = f"the webhook can't be reached ({type(error).__name__})"
+    raise RuntimeError(failure)

@@ -1,0 +1,41 @@
+"""Create the resource types of infra/notify.py on the embedded AWS: queue, topic, subscription, alarm."""
+
+from __future__ import annotations
+
+from trainer.rehearsal.pulumi_resources import Made, Properties, Resources, makes, physical_name
+from trainer.rehearsal.pulumi_shapes import tag_list
+
+
+@makes("aws:sqs/queue:Queue")
+def _queue(cloud: Resources, name: str, properties: Properties) -> Made:
+    queue, tags = physical_name(properties, name), properties.pop("tags", {})
+    attributes = {
+        "MessageRetentionPeriod": str(int(properties.pop("messageRetentionSeconds"))),
+        "SqsManagedSseEnabled": str(properties.pop("sqsManagedSseEnabled")).lower(),
+    }
+    cloud.client("sqs").create_queue(QueueName=queue, Attributes=attributes, tags=tags)
+    return queue, {"arn": cloud.arn("sqs", queue), "name": queue}
+
+
+@makes("aws:sns/topic:Topic")
+def _topic(cloud: Resources, name: str, properties: Properties) -> Made:
+    topic, attributes = physical_name(properties, name), {"Policy": properties.pop("policy")}
+    tags = tag_list(properties.pop("tags", {}))
+    made = cloud.client("sns").create_topic(Name=topic, Attributes=attributes, Tags=tags)
+    return made["TopicArn"], {"arn": made["TopicArn"], "name": topic}
+
+
+@makes("aws:sns/topicSubscription:TopicSubscription")
+def _topic_subscription(cloud: Resources, name: str, properties: Properties) -> Made:
+    topic = properties.pop("topic")
+    made = cloud.send("sns", "Subscribe", {**properties.rest(), "topicArn": topic})
+    return made["SubscriptionArn"], {"arn": made["SubscriptionArn"]}
+
+
+@makes("aws:cloudwatch/metricAlarm:MetricAlarm")
+def _metric_alarm(cloud: Resources, name: str, properties: Properties) -> Made:
+    alarm = physical_name(properties, name)
+    dimensions = [{"name": key, "value": value} for key, value in properties.pop("dimensions", {}).items()]
+    given = properties.rest()
+    cloud.send("cloudwatch", "PutMetricAlarm", {**given, "dimensions": dimensions, "alarmName": alarm})
+    return alarm, {"arn": cloud.arn("cloudwatch", f"alarm:{alarm}"), "name": alarm}
