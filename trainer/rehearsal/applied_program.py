@@ -25,7 +25,7 @@ from trainer.errors import ConfigError
 from trainer.rehearsal.world import AwsError
 
 FORMAT = 1
-PROGRAM_DIGITS = 32  # of a key: the program's hash; that of a rehearsal's own settings follows
+PROGRAM_DIGITS = 32  # of a key: the program; what follows are settings of a rehearsal's own
 # Sources that determine the calls of an application, besides the program and the package that packs its functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
 _PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py")
@@ -106,7 +106,7 @@ class ProgramStore:
             return None
 
     def write(self, key: str, applied: AppliedProgram) -> None:
-        """Store an application and remove those of other programs: an old one is not applied again."""
+        """Store an application and remove those of other programs: an old program is not applied again."""
         for older in self.folder.glob("*.json"):
             if not older.name.startswith(key[:PROGRAM_DIGITS]):
                 older.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.arguments import Parser
+from trainer.artifacts.folder import check_folder
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
@@ -90,6 +91,7 @@ def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.t
 
 def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     job = _job(options)
+    check_folder(options.out)
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
     import torch
@@ -119,6 +121,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
 
+    earlier = {path.name for path in options.out.glob("*.safetensors")}
+
     def emit(event: dict[str, Any]) -> None:
         log.emit(event)
         observed(event)
@@ -144,7 +148,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     ):
         outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
-    emit({"event": "ended", **counts})
+    kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
+    replaced = sorted(done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept"))
+    emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     for done in outcome.done.values():
         print(json.dumps({"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
     return 100 if outcome.failed else 0

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
 
+MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
 
 
@@ -155,6 +156,20 @@ def _done_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
 
 
+def _ended_line(event: dict[str, Any]) -> str:
+    kept, replaced, out = event.get("kept", ()), event.get("replaced", ()), event.get("out", "")
+    lines = []
+    if kept:
+        lines.append(f"kept of an earlier run in {out}, of the same bars, settings and code: {_some(kept)}")
+    if replaced:
+        lines.append(f"replaced in {out}, for an earlier run had other bars, settings or code: {_some(replaced)}")
+    return "\n".join(lines)
+
+
+def _some(pieces: Sequence[str]) -> str:
+    return ", ".join(pieces[:MOST_NAMED]) + (f" and {len(pieces) - MOST_NAMED} more" if len(pieces) > MOST_NAMED else "")
+
+
 def _retry_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  tried again: {event['reason']}"
 
@@ -190,6 +205,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "epoch": _epoch_line,
     "model_done": _done_line,
     "retry": _retry_line,
+    "ended": _ended_line,
     "trace": _trace_line,
     "resumed": _resumed_line,
     "checkpoint": _checkpoint_line,
