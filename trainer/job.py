@@ -40,7 +40,7 @@ Tables = dict[str, Any]  # a job as TOML or JSON has it: a table is a dictionary
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What to train, on which data, on which machines, within which time and money."""
+    """A job: its name and its five tables (data, model, target, train, machine)."""
 
     name: str = setting("mayfly", _NAME_HELP)
     data: DataSettings = field(default_factory=DataSettings)

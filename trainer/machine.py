@@ -17,13 +17,13 @@ _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSettings:
-    """Which machines a run takes, and what it may take of time and money."""
+    """The `[machine]` table: instance types in order of preference, market, and limits of time and money."""
 
     instance: tuple[str, ...] = setting((), "Instance types in order of preference.")
-    gpu_profile: str = setting("", "Profile of the GPU, as `mayfly profiles` lists them; empty: by the GPU that is there.")
+    gpu_profile: str = setting("", "GPU profile, from `mayfly profiles`; empty: the profile of the GPU found.")
     market: str = setting("on_demand", "Market: " + " or ".join(MARKETS) + ".", choices=MARKETS)
     budget: float = setting(0.0, "Dollars the run may cost at most; 0: no budget.", least=0, most=10_000_000)
-    max_duration: str = setting("", "Longest run, such as 90m or 6h; empty: three times the plan, 30m to 12h.")
+    max_duration: str = setting("", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h.")
     nodes: int = setting(1, "Instances of the run.", least=1, most=1_000)
 
     def __post_init__(self) -> None:
@@ -50,5 +50,5 @@ def parse_duration(text: str) -> timedelta:
     if total > LONGEST:
         raise UsageError(f"'{text[:40]}' is longer than any run", do=f"Give a duration of at most {LONGEST.days} days.")
     if total <= timedelta(0):
-        raise UsageError(f"'{text}' is no time at all", do="Give a duration above zero.")
+        raise UsageError(f"'{text}' is not above zero", do="Give a duration above zero.")
     return total

@@ -40,10 +40,10 @@ _NOT_ARGUMENTS = ("name", "sha256", "shown", "measured")  # keys that no user wr
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFile:
-    """The keys of a home that a user's class fills: file and class, and under `arguments` what goes to its constructor."""
+    """Keys of a table whose class is the user's: file and class, and under `arguments` the constructor's arguments."""
 
-    file: str = setting("", "Python file of your own.")
-    class_name: str = setting("", "Its class.", key="class")
+    file: str = setting("", "Your Python file.")
+    class_name: str = setting("", "Class in it.", key="class")
     sha256: str = ""  # of the file; empty until somebody has read it
     shown: str = ""  # the file's name for people, where it lies under its hash
     arguments: str = "{}"  # the other keys, as JSON: settings are compared and hashed

@@ -55,12 +55,12 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 def horizon_setting() -> Any:
     """Declare `horizon`, which several targets have in common."""
-    return setting(5, "Bars from a bar to the end of its label.", least=1, most=100_000)
+    return setting(5, "Bars ahead: from a bar to the end of its label.", least=1, most=100_000)
 
 
 def volatility_bars_setting() -> Any:
     """Declare `volatility_bars`, which several targets have in common."""
-    return setting(60, "Bars of the trailing volatility, which is the unit of the label.", least=2, most=1_000_000)
+    return setting(60, "Bars of the trailing volatility, the unit of the label.", least=2, most=1_000_000)
 
 
 def bad_value(key: str, value: Any, expected: str) -> UsageError:
@@ -107,7 +107,7 @@ def typed(key: str, value: Any, hint: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a slice of a batch is trained, as far as its memory depends on it."""
+    """Settings of a training on which the memory of a slice depends."""
 
     half: bool  # matrix products in bf16 or fp16
     fused: bool  # the stacked form, else plain modules

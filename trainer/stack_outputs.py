@@ -58,6 +58,7 @@ class StackOutputs:
     scheduler_role_arn: str
     sweeper_arn: str
     control_arn: str
+    control_types: list[str]  # patterns of the instance types that control may start
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it

@@ -14,9 +14,9 @@ from rich.console import RenderableType
 
 from tests.pieces import named
 from trainer.cli import launch as launch_verb
+from trainer.cli.drawing import drawn
 from trainer.cli.plan_view import plan_view
 from trainer.cli.receipt_view import receipt_view
-from trainer.cli.terminal import drawn
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.job import job_of

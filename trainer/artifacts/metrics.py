@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MOST_COLUMNS = 20  # of a table of scores
+BEYOND_CHANCE, BETTER = "beyond chance", "better"  # than every baseline
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
@@ -62,15 +63,29 @@ def headline_column(metrics: Mapping[str, Any]) -> int:
     return places[0] if places else 0
 
 
-def beats_baselines(metrics: Mapping[str, Any], span: str = "test") -> bool | None:
-    """Return whether the headline's gain over every baseline is beyond chance: its interval lies above zero. None: unknown."""
+def gain_over_baselines(metrics: Mapping[str, Any], span: str = "test") -> str:
+    """Return how the headline stands against every baseline: BEYOND_CHANCE, BETTER, or '' for neither, or nothing to compare.
+
+    Beyond chance: the interval of the gain lies above zero. Where blocks are too few for intervals, it is BETTER at most.
+    """
     about, scores = metrics.get("about") or {}, metrics.get(span) or {}
+    name = about.get("headline") or ""
+    ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
+    theirs = [_at(other, (name,)) for other in others.values()] if isinstance(others, Mapping) else []
+    known = [value for value in theirs if isinstance(value, (int, float))]
+    if not known or not isinstance(ours, (int, float)):
+        return ""
+    lower = about["metrics"][name].get("better") == "lower"
+    if not (ours < min(known) if lower else ours > max(known)):
+        return ""
     gains = _at(scores, ("better",))
-    if not about or not isinstance(gains, Mapping):
-        return None
-    lows = [_at(gain, (about["headline"],)) for gain in gains.values()]
-    known = [low[0] for low in lows if isinstance(low, (list, tuple)) and low and isinstance(low[0], (int, float))]
-    return all(low > 0 for low in known) if known and len(known) == len(lows) else None
+    lows = [_low(_at(gain, (name,))) for gain in gains.values()] if isinstance(gains, Mapping) else []
+    return BEYOND_CHANCE if lows and all(low is not None and low > 0 for low in lows) else BETTER
+
+
+def _low(interval: Any) -> float | None:
+    low = interval[0] if isinstance(interval, (list, tuple)) and interval else None
+    return low if isinstance(low, (int, float)) else None
 
 
 def _table(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -79,7 +94,8 @@ def _table(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _cell(scores: Mapping[str, Any], column: Mapping[str, Any]) -> str:
     value = _number(_at(scores, column["value"]))
-    return f"{value} ({_number(_at(scores, column['beside']))})" if column["beside"] else value
+    beside = _number(_at(scores, column["beside"])) if column["beside"] else "-"
+    return f"{value} ({beside})" if column["beside"] and (value, beside) != ("-", "-") else value
 
 
 def _at(scores: Any, path: Sequence[str]) -> Any:

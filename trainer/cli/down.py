@@ -25,12 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("this shell rehearses: there is no stack to take down", do="mayfly rehearse --stop ends its AWS.")
     pulumi = shutil.which("pulumi")
     if pulumi is None:
-        raise ConfigError("there is no `pulumi` on PATH, which takes the stack down", do=f"Install the Pulumi CLI: {CLI}")
+        raise ConfigError("`pulumi`, which removes the stack, is not on PATH", do=f"Install the Pulumi CLI: {CLI}")
     outputs = read_stack(access, stack=arguments.stack)
     settling = settle_unwatched(access, outputs)
     for run_id, problem in settling.problems.items():
         raise ConfigError(
-            f"whether run {run_id} has ended is unknown", why=str(problem), do="Look at the EC2 console before the stack goes."
+            f"cannot tell whether run {run_id} has ended", why=str(problem), do="Look at the EC2 console before the stack goes."
         )
     objects = open_objects(access, outputs.bucket)
     for run_id in run_ids(objects):
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if done.returncode:
         raise ConfigError(
             f"pulumi destroy ended with exit code {done.returncode}",
-            why="its own words are above",
+            why="see its output above",
             do=f"Correct that, then: {' '.join(command)}",
         )
     if arguments.json:

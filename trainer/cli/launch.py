@@ -14,19 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from trainer.access import Access
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
 from trainer.cli.output import ask, mayfly, say, say_json
-from trainer.cli.plan_view import plan_view
 from trainer.cli.question import question
-from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console, show
-from trainer.cli.watch import Watch
 from trainer.control.check_account import check_account
 from trainer.control.drive import drive, start
 from trainer.control.settle import Settling, settle_unwatched
@@ -52,6 +47,9 @@ from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 from trainer.train.own_check import checked, contents, portable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
@@ -93,6 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         ready = _preflight(arguments, settings, machines, check, access, console)
+        # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
+        from trainer.cli.plan_view import plan_view
+        from trainer.cli.watch import Watch
+
         view = plan_view(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
             return _dry_run(arguments, ready, view, access)
@@ -108,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             upload_bundle(ready.bundle, ready.objects)
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
+            console.line()
             console.line(f"run {record.run_id}")
             watch = Watch(console, stop)
             if arguments.detach:
@@ -212,7 +215,7 @@ def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
         return
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "--json was given" if arguments.json else "there is no terminal to ask on"
-        raise UsageError("this would spend money, and nobody said yes", why=why, do="Add -y to launch, or --dry-run to look.")
+        raise UsageError("this would spend money and was not confirmed", why=why, do="Add -y to launch, or --dry-run to look.")
 
 
 def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
@@ -222,7 +225,7 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
     unknown = [one.machine.name for one in plan.candidates if not one.refused and not is_supported(one.machine)]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
     if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
-        raise Stopped("not launched", do="Nothing was uploaded and nothing costs anything.")
+        raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 
 def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
@@ -265,10 +268,13 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
 
 def _end(arguments: argparse.Namespace, receipt: Receipt, console: Console) -> int:
     """Print the receipt and return the run's exit code."""
+    from trainer.cli.receipt_view import receipt_view
+
     console.close()
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
+    console.line()
     console.line("look at it:")
     for look_at in looks:
         console.line(f"  {mayfly()} {look_at}{where}")

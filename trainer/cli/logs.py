@@ -1,23 +1,25 @@
-"""`mayfly logs RUN`: a run's log, from the parts that its node puts into S3 every few seconds."""
+"""`mayfly logs RUN`: a run's log, from the parts that its node puts into S3; `--metrics`: its learning curves."""
 
 from __future__ import annotations
 
 import argparse
-import functools
 import time
 
 from trainer.cli.connect import connected
-from trainer.cli.output import say_json, say_text
+from trainer.cli.curves import SHOWN_EPOCHS, curves_view, read_events
+from trainer.cli.output import counted, say, say_json, say_text, warn
+from trainer.cli.parts import PartReader
+from trainer.cli.terminal import show
 from trainer.control.boot_log import bootstrap_log
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
 from trainer.control.settle import settle_run
 from trainer.errors import PermissionDenied, UsageError
 from trainer.runs.keys import NodeKeys
-from trainer.runs.store import PART_BYTES, given, read_record
+from trainer.runs.store import read_record
 from trainer.stack import read_stack
 
-MOST_LOG_BYTES = 256 * 1024 * 1024  # of a log, in all its parts; what is beyond is not shown
+LOSSES = ("train_loss", "validation_loss")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,8 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--tail {arguments.tail}", do="Give 1 or more; without it the whole log is printed.")
     if arguments.follow and arguments.json:
         raise UsageError("--follow and --json don't go together", why="--json prints one document", do="Leave one out.")
+    if arguments.follow and arguments.metrics:
+        raise UsageError("--follow and --metrics don't go together", do="Leave one out; an attached launch draws its losses.")
     with connected(rehearse=arguments.rehearse, program=False) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        if arguments.metrics:
+            return _metrics(cloud, arguments)
         reader = LogReader(cloud, arguments.run)
         text = _tail(reader.read_new(), arguments.tail)
         if arguments.json:
@@ -43,25 +49,45 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
+    """Print the last epochs of each model; with --json all of them."""
+    events = read_events(cloud, arguments.run)
+    epochs = events.epochs
+    if events.unsound:
+        warn(f"warning: left out {counted(events.unsound, 'line')} of the metrics that can't be read")
+    if arguments.json:
+        curves = {
+            piece: [{"epoch": number, **{key: values[key] for key in LOSSES}} for number, values in sorted(of.items())]
+            for piece, of in epochs.items()
+        }
+        say_json({"run_id": arguments.run, "models": curves})
+    elif epochs:
+        show(curves_view(epochs, last=arguments.tail or SHOWN_EPOCHS))
+    else:
+        say("no epoch has ended yet")
+    return 0
+
+
 class LogReader:
-    """Reads the log parts of one run, each once, in order; of each, and of all together, no more than a node of ours sends.
+    """Reads the log of one run, each part once, in order.
 
     Of a node that has sent no part (its agent never spoke) it reads what the boot left: bootstrap.log, else the console.
     """
 
     def __init__(self, cloud: Cloud, run_id: str) -> None:
         self._cloud, self._objects, self._run_id = cloud, cloud.objects, run_id
-        self._last: dict[str, str] = {}  # prefix -> its last part that was read
+        self._parts = PartReader(cloud.objects)
         self._booted: dict[str, str] = {}  # bootstrap.log's key, or the console's instance -> the text that was read
-        self._bytes = 0
 
     def read_new(self) -> str:
         """Return the text of the parts that came since the last call. Raises UsageError where there is no such run."""
         record, _ = read_record(self._objects, self._run_id)
-        return "".join(self._read(keys.log) or self._read_boot(keys) for keys in record.nodes)
+        return "".join(
+            self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys) for keys in record.nodes
+        )
 
     def _read_boot(self, keys: NodeKeys) -> str:
-        if keys.log in self._last:
+        if self._parts.has_read(keys.log):
             return ""
         text, source = bootstrap_log(self._objects, keys), keys.bootstrap_log
         if not text:
@@ -75,16 +101,6 @@ class LogReader:
             return ""
         self._booted[source] = text
         return text[len(before) :]
-
-    def _read(self, prefix: str) -> str:
-        text = ""
-        for listed in self._objects.list(prefix=prefix):
-            if listed.key > self._last.get(prefix, "") and self._bytes < MOST_LOG_BYTES:
-                stored = given(functools.partial(self._objects.get, key=listed.key, first_bytes=PART_BYTES))
-                text += stored.body.decode(errors="replace") if stored else ""
-                self._bytes += len(stored.body) if stored else 0
-                self._last[prefix] = listed.key
-        return text
 
 
 def _tail(text: str, lines: int) -> str:

@@ -58,6 +58,8 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     last = f" (the last {job.data.bars:,} of each)" if job.data.bars else ""
     yield ", ".join(candles.bars) if len(candles.bars) <= MOST_NAMES else counted(len(candles.bars), "symbol")
     yield f"{bars:,}{' SYNTHETIC' if candles.synthetic else ''} bars of {candles.timeframe}{last}"
+    if job.data.warmup:
+        yield f"warm-up {counted(job.data.warmup, 'bar')}"
     yield counted(job.train.epochs, "epoch")
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.cli.output import counted, duration, money, one_line
-from trainer.cli.table import DIM, STRONG, Inline, lines, styled
+from trainer.cli.table import DIM, GOOD, STRONG, Inline, lines, styled
 from trainer.control.progress import RunProgress
 
 PHASE_WIDTH, TIME_WIDTH = 9, 6  # of the longest, `preflight` and `terminate`; of `12m05s`
@@ -42,10 +42,21 @@ def piece_share(piece: Mapping[str, Any]) -> float:
     return min(1.0, max(0.0, (max(1, piece.get("epoch") or 1) - 1 + (piece.get("step") or 0) / steps) / epochs))
 
 
-def phase_line(mark: str, style: str, phase: str, seconds: float, details: str = "") -> Text:
-    """Return a phase that has ended: `✓ boot  7s`, and what is worth knowing of it."""
-    text = Text.assemble(("  " + mark, style), f" {phase:{PHASE_WIDTH}} {duration(seconds):>{TIME_WIDTH}}")
-    return text.append(f"   {one_line(details)}", DIM) if details else text
+class PhaseEnded:
+    """A phase that has ended: `✓ boot  7s`, and as much of what is worth knowing of it as its line has room for."""
+
+    def __init__(self, phase: str, seconds: float, details: Sequence[str] = ()) -> None:
+        """The first of the details count most."""
+        self._phase, self._seconds, self._details = phase, seconds, details
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw one line."""
+        text = Text.assemble(("  ✓", GOOD), f" {self._phase:{PHASE_WIDTH}} {duration(self._seconds):>{TIME_WIDTH}}")
+        for detail in map(one_line, self._details):
+            if text.cell_len + 3 + cell_len(detail) > options.max_width:
+                break
+            text.append(f"   {detail}", DIM)
+        yield text
 
 
 class PhaseBar:
@@ -158,7 +169,12 @@ def _with_bar(begin: Text, share: float, end: str, width: int, *, widest: int = 
     if room < 8:
         return begin.append(f"  {end}")
     grid = Table.grid(padding=0)
-    grid.add_row(begin, "   ", ProgressBar(total=1.0, completed=share, width=min(room, widest)), Text(f" {end}"))
+    grid.add_row(
+        begin,
+        "   ",
+        ProgressBar(total=1.0, completed=share, width=min(room, widest), complete_style="cyan", finished_style=GOOD),
+        Text(f" {end}"),
+    )
     return grid
 
 

@@ -1,4 +1,4 @@
-"""`mayfly pull RUN`: everything that a run made, into one folder: models with their cards, receipt, log."""
+"""`mayfly pull RUN`: everything that a run made, into one folder: models with their cards, receipt, log, learning curves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from trainer.artifacts.folder import check_folder
 from trainer.cli.connect import connected
+from trainer.cli.curves import OBSERVED, read_events, write_curves
 from trainer.cli.logs import LogReader
 from trainer.cli.output import say, say_json, warn
 from trainer.control.cloud import AwsCloud
@@ -16,8 +18,9 @@ from trainer.stack import read_stack
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Download a run's models (sha256 checked), its receipt if it has ended, and its log."""
+    """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and TensorBoard files."""
     folder = Path(arguments.out or arguments.run)
+    check_folder(folder)
     with connected(rehearse=arguments.rehearse, program=False) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         settled = settle_run(cloud, arguments.run)
@@ -30,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         if log:
             files.append(folder / "log.txt")
             write_whole(files[-1], log.encode())
+        files += write_curves(read_events(cloud, arguments.run), folder)
     if arguments.json:
         document = {
             "run_id": arguments.run,
@@ -42,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for path in files:
         say(str(path))
+    if folder / OBSERVED in files:
+        warn(f"learning curves: tensorboard --logdir {folder / OBSERVED / 'tensorboard'}")
     if settled.receipt is None:
         warn(f"{arguments.run} has not ended: this is what there is so far")
     return 0

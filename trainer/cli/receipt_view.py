@@ -8,15 +8,17 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from trainer.artifacts.metrics import beats_baselines, cells, headline_column, titles
+from trainer.artifacts.metrics import BETTER, BEYOND_CHANCE, cells, gain_over_baselines, headline_column, titles
 from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, TableColumn, lines, styled
 from trainer.runs.deadline import CAUSES
 
 MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
 FAILED_MARK = ("✗", BAD)
-BETTER = "✓"
-WHAT_BETTER_MEANS = f"{BETTER} better than every baseline on the test span, beyond chance (95 % interval of its gain)"
+GAINS = {  # mark and meaning
+    BEYOND_CHANCE: ("✓", "better than every baseline on the test span, beyond chance"),
+    BETTER: ("+", "better than every baseline on the test span, chance not excluded"),
+}
 MACHINE = (
     TableColumn(title="instance"),
     TableColumn(title="type", leaves=1),
@@ -114,8 +116,9 @@ def _machine(instance: dict[str, Any]) -> list[Cell]:
 def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     models = sorted(receipt["models"], key=_piece)
     yield "models", _model_table(models) if models else "none"
-    if any(beats_baselines(model.get("metrics") or {}) is not None for model in models):
-        yield "", styled(WHAT_BETTER_MEANS, "dim")
+    gains = {gain_over_baselines(model.get("metrics") or {}) for model in models}
+    for mark, meaning in (GAINS[gain] for gain in GAINS if gain in gains):
+        yield "", styled(f"{mark} {meaning}", "dim")
     for failure in sorted(receipt["failed"], key=_piece):
         yield "", Text.assemble((f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", ""))
     if receipt.get("retries"):
@@ -126,7 +129,8 @@ def _model_table(models: list[dict[str, Any]]) -> FittedTable:
     metrics = models[0].get("metrics") or {}  # a run trains one target
     names, first = titles(metrics), headline_column(metrics)
     # The headline stays longest, hashes leave first.
-    scores = [TableColumn(title=title, leaves=0 if place == first else place + 1) for place, title in enumerate(names)]
+    stays = [0 if place == first else place + 1 for place in range(len(names))]
+    scores = [TableColumn(title=title, right=True, leaves=leaves) for title, leaves in zip(names, stays, strict=True)]
     ids = [TableColumn(title=title, leaves=len(names) + place) for place, title in enumerate(("model", "version", "sha256"), 1)]
     columns = [TableColumn(title=""), TableColumn(title="symbol" if _of_symbols(models) else "piece"), *scores, *ids]
     return FittedTable(columns, [_model_row(model, scores=len(names)) for model in models])
@@ -134,10 +138,10 @@ def _model_table(models: list[dict[str, Any]]) -> FittedTable:
 
 def _model_row(model: dict[str, Any], *, scores: int) -> list[Cell]:
     metrics = model.get("metrics") or {}
-    mark = styled(BETTER, GOOD) if beats_baselines(metrics) else ""
+    mark, _ = GAINS.get(gain_over_baselines(metrics), ("", ""))
     kind = "-".join(filter(None, (str(model["family"]), str(model.get("target") or ""))))
     values = cells(metrics) if len(titles(metrics)) == scores else ["-"] * scores
-    return [mark, str(model["piece"]), *values, kind, str(model["version_id"])[:8], str(model["sha256"])[:12]]
+    return [styled(mark, GOOD), str(model["piece"]), *values, kind, str(model["version_id"])[:8], str(model["sha256"])[:12]]
 
 
 def _of_symbols(models: list[dict[str, Any]]) -> bool:

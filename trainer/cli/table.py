@@ -86,18 +86,19 @@ class FittedTable:
 class Inline:
     """Short texts in a row, separated by dots. A line ends between two of them and never inside one, unless it is too long."""
 
-    def __init__(self, parts: Iterable[Cell], *, separator: str = SEPARATOR) -> None:
+    def __init__(self, parts: Iterable[Cell]) -> None:
         self._parts = [text for part in parts if (text := _text(part)).plain]
-        self._separator = separator
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the parts, as many to a line as it has room for."""
         line = Text()
         for part in self._parts:
-            if line.plain and line.cell_len + len(self._separator) + part.cell_len > options.max_width:
-                yield line.append(self._separator.rstrip(), DIM)
+            if line.plain and line.cell_len + cell_len(SEPARATOR) + part.cell_len > options.max_width:
+                yield line
                 line = Text()
-            line = line.append(self._separator, DIM).append_text(part) if line.plain else part.copy()
+            if line.plain:
+                line.append(SEPARATOR, DIM)
+            line.append_text(part)
         yield line
 
 

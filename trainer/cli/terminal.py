@@ -1,39 +1,24 @@
-"""The streams of a command: `show` prints data to stdout, `Console` messages to stderr. Only this module makes rich's consoles.
+"""The streams of a command: `show` prints data to stdout, `Console` messages to stderr.
 
-On a terminal the story has a live region below its lines. Piped, with NO_COLOR, TERM=dumb or `--json`, it is plain lines, one
-for each event.
+On a terminal the messages have a live region below them. Piped, with NO_COLOR, TERM=dumb or `--json`, they are plain lines, one
+for each event. rich is imported where something is drawn: it takes a while to load, and a wrong word should not wait for it.
 """
 
 from __future__ import annotations
 
-import io
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import TextIO
-
-from rich import console as rich_console
-from rich.console import ConsoleOptions, RenderableType
-from rich.live import Live
-from rich.segment import Segment
-from rich.text import Text
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
 
 from trainer import environment
-from trainer.cli.output import printable
-from trainer.cli.table import styled
+from trainer.cli.output import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 QUIET_SECONDS = 10.0  # without a live region, updates are printed this often
-REFRESHES_PER_SECOND = 4.0
-UNLIMITED = 10_000  # columns where no terminal limits them: a row is a line
-
-
-class SafeConsole(rich_console.Console):
-    """rich's console, with every text made harmless: only rich itself gives a terminal commands."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, escaped."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -41,20 +26,15 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and not environment.terminal_is_dumb() and not environment.colours_refused()
 
 
-def drawn(renderable: RenderableType, *, width: int = UNLIMITED) -> str:
-    """Return what a terminal of that width shows, as plain text without spaces at the ends of lines."""
-    text = io.StringIO()
-    SafeConsole(file=text, width=width, color_system=None, highlight=False, markup=False, emoji=False).print(renderable)
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
-
-
 def show(renderable: RenderableType, stream: TextIO | None = None) -> None:
     """Print to stdout, or to another stream: drawn on a terminal, plain and as wide as it is elsewhere."""
+    from trainer.cli.drawing import console_on, drawn
+
     stream = stream or sys.stdout
     if is_terminal(stream):
-        _console(stream).print(renderable)
+        console_on(stream).print(renderable)
     elif stream.isatty():
-        stream.write(drawn(renderable, width=_console(stream).width))
+        stream.write(drawn(renderable, width=console_on(stream, plain=True).width))
     else:
         stream.write(drawn(renderable))
     stream.flush()
@@ -71,13 +51,19 @@ class Console:
         self.live = is_terminal(self.stream) and not plain
         self._clock = clock
         self._region: Live | None = None
+        self._picture: Callable[[], RenderableType] = str
         self._paused = False
-        self._picture: Callable[[], RenderableType] = Text
         self._printed_at = float("-inf")
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print a line that stays."""
-        self.show(styled(text, style))
+        if self.live:
+            from trainer.cli.table import styled
+
+            self.show(styled(text, style))
+        else:
+            self.prompt(f"{one_line(text)}\n")
+            self._printed_at = self._clock()
 
     def show(self, renderable: RenderableType) -> None:
         """Print something that stays, above the live region."""
@@ -90,7 +76,9 @@ class Console:
     def update(self, text: str) -> None:
         """Show progress: in the live region; without one as a line, at most every QUIET_SECONDS."""
         if self.live:
-            self.draw(lambda: styled(f"  {text}", "dim"))
+            from trainer.cli.table import DIM, styled
+
+            self.draw(lambda: styled(f"  {text}", DIM))
         elif not self._paused and self._clock() - self._printed_at >= QUIET_SECONDS:
             self.line(text)
 
@@ -100,19 +88,13 @@ class Console:
             return
         self._picture = picture
         if self._region is None:
-            self._region = Live(
-                console=_console(self.stream),
-                get_renderable=lambda: self._picture(),
-                refresh_per_second=REFRESHES_PER_SECOND,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._region.start()
+            from trainer.cli.drawing import live_region
+
+            self._region = live_region(self.stream, lambda: self._picture())
         self._region.refresh()
 
     def prompt(self, text: str) -> None:
-        """Print a question, and leave the cursor behind it."""
+        """Print a text as it is, and leave the cursor behind it."""
         self.stream.write(printable(text))
         self.stream.flush()
 
@@ -131,7 +113,3 @@ class Console:
             self._region.stop()
             self._region = None
         self.stream.flush()
-
-
-def _console(stream: TextIO) -> SafeConsole:
-    return SafeConsole(file=stream, force_terminal=is_terminal(stream), highlight=False, markup=False, emoji=False)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from trainer.cli.output import duration, money
-from trainer.cli.progress_view import models_line, phase_line, picture
-from trainer.cli.table import BAD, GOOD, STRONG
+from trainer.cli.progress_view import PhaseEnded, models_line, picture
+from trainer.cli.table import BAD, STRONG
 from trainer.cli.terminal import Console
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
@@ -64,9 +64,12 @@ class Watch:
         before = ORDER[: ORDER.index(progress.phase)] if progress.phase in ORDER else ()
         over = [*before, *(["terminate"] if progress.state == "closed" else [])]
         for phase in over:
+            if phase == "capacity" and progress.phase == "boot" and not progress.instances:
+                continue  # EC2 does not describe it yet
             if phase not in self._settled and progress.seconds.get(phase):
-                details = [_machine(seen) for seen in self._new_instances(progress)] if phase == "capacity" else []
-                self._console.show(phase_line("✓", GOOD, phase, progress.seconds[phase], ", ".join(details)))
+                machines = self._new_instances(progress) if phase == "capacity" else []
+                details = [part for seen in machines for part in _machine(seen)]
+                self._console.show(PhaseEnded(phase, progress.seconds[phase], details))
                 self._settled.add(phase)
         for name, piece in progress.pieces.items():
             if piece.get("state") == "failed" and name not in self._ended:
@@ -83,7 +86,7 @@ class Watch:
     def _report(self, progress: RunProgress) -> None:
         """Print a line for each event since the last look."""
         for seen in self._new_instances(progress):
-            self._line(progress, _machine(seen))
+            self._line(progress, "  ".join(_machine(seen)))
         for name, piece in progress.pieces.items():
             if piece.get("state") in ("done", "failed") and name not in self._ended:
                 self._ended.add(name)
@@ -117,8 +120,8 @@ class Watch:
         self._console.line(f"{_clock(progress)}  {text}")
 
 
-def _machine(seen: InstanceSeen) -> str:
-    return f"{seen.instance_id}  {seen.instance_type}  {seen.market.replace('_', '-')}  {seen.availability_zone}"
+def _machine(seen: InstanceSeen) -> list[str]:
+    return [seen.instance_id, seen.availability_zone, seen.instance_type, seen.market.replace("_", "-")]
 
 
 def _clock(progress: RunProgress) -> str:

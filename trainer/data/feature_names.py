@@ -6,13 +6,14 @@ Every feature is a return, a ratio, a rank or a clock: free of price and volume 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from trainer.data.timeframes import DAY, step_of
+from trainer.errors import DataError
+
 FEATURES_VERSION = (
     "1.0"  # raise it with any change that alters a value; cards hold it, and a model is never fed another version
 )
-
-# Row t depends on bars t-WARMUP to t and on nothing else, to the last bit, wherever the series begins and ends. The first
-# WARMUP rows of a series are finite but not meaningful, and no window holds them.
-WARMUP = 256
 
 FEATURES = (
     *(f"log_return_{span}" for span in (1, 5, 15, 60, 240)),
@@ -40,3 +41,43 @@ FEATURES = (
     "time_of_week_cos",
     "log_seconds_since_last_bar",
 )
+
+_SPANS = ("log_return_", "momentum_", "log_volatility_")  # of returns: the oldest begins a bar before the span
+_LEVELS = ("price_zscore_", "volume_zscore_", "stochastic_")
+_OTHERS = {
+    **dict.fromkeys(("log_atr_14", "rsi_14", "macd_12_26"), 256),  # exponential means, cut at 256 bars
+    **dict.fromkeys(("ema_ratio_12", "ema_ratio_26"), 255),
+    **dict.fromkeys(("up_share_60", "volume_imbalance_60"), 60),
+    **dict.fromkeys(("bar_gap", "log_seconds_since_last_bar"), 1),
+}
+
+
+def _lookback(name: str) -> int:
+    stem, _, span = name.rpartition("_")
+    if f"{stem}_" in _SPANS:
+        return int(span)
+    return int(span) - 1 if f"{stem}_" in _LEVELS else _OTHERS.get(name, 0)
+
+
+# Row t of a feature depends on bars t - LOOKBACK to t and on nothing else, to the last bit, wherever the series begins and
+# ends. Its first LOOKBACK rows are finite but not meaningful.
+LOOKBACK = {name: _lookback(name) for name in FEATURES}
+WARMUP = max(LOOKBACK.values())  # of all features together
+LONGEST_WARMUP = 64 * DAY  # of the features that are taken where a job names none
+
+
+def warmup_of_features(names: Iterable[str]) -> int:
+    """Return how many bars these features look back: no window holds so many rows at the head of a series."""
+    return max((LOOKBACK[name] for name in names), default=0)
+
+
+def usual_features(timeframe: str) -> tuple[str, ...]:
+    """Return the features that a job takes unless it names others: those that look back no more than 64 days.
+
+    All of them for bars of six hours and less, for event bars, and where the timeframe is not known yet.
+    """
+    try:
+        step = step_of(timeframe)
+    except DataError:  # none, or one that reading the candles refuses
+        return FEATURES
+    return tuple(name for name in FEATURES if LOOKBACK[name] * step <= LONGEST_WARMUP)

@@ -1,9 +1,9 @@
 """Inputs of a model: features of a symbol's bars, computed with torch on the device that trains, and columns of its files.
 Owns the formulas; the names of features stand in `feature_names`, those of a job's inputs in `settings`.
 
-The promise: row t uses bars t-WARMUP to t only, bit by bit. It does not change when later bars are added, taken away or
-altered, nor when the series begins earlier or later (from WARMUP bars before t on), so that a prediction reproduces the
-card's metrics exactly.
+The promise: row t of a feature uses bars t - LOOKBACK to t only, bit by bit. It does not change when later bars are added,
+taken away or altered, nor when the series begins earlier or later (from LOOKBACK bars before t on), so that a prediction
+reproduces the card's metrics exactly.
 
 Holes are not known here: a return over a hole is a return, and `log_seconds_since_last_bar` says how long it took.
 
@@ -13,6 +13,7 @@ Shapes: N bars, F features or inputs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -30,16 +31,26 @@ _WEEK = 7 * DAY
 _CPU_PIECE = 1 << 16  # rows: half the time and memory of the whole series at once (measured 2026-11-21, a million rows)
 
 
-def compute_inputs(candles: Candles, *, features: bool = True, device: str | torch.device = "cpu") -> Tensor:
-    """Return (N, F) float32 on `device`, row-major: our features unless left out, then the candles' columns.
+def compute_inputs(candles: Candles, *, features: Sequence[str] = FEATURES, device: str | torch.device = "cpu") -> Tensor:
+    """Return (N, F) float32 on `device`, row-major: features, in the order of FEATURES, then the candles' columns.
 
     Row t of a column is its value at bar t. It is meaningful from `candles.columns_begin` on, and zero before its first value.
     """
+    rows_NF = _chosen(candles, features, device)
     if not candles.columns:
-        return compute_features(candles, device)
+        return rows_NF
     columns_NF = torch.from_numpy(np.stack(list(candles.columns.values()), axis=1)).to(torch.float32).nan_to_num_(nan=0.0)
     columns_NF = columns_NF.to(device)
-    return torch.cat((compute_features(candles, device), columns_NF), dim=1) if features else columns_NF
+    return torch.cat((rows_NF, columns_NF), dim=1) if features else columns_NF
+
+
+def _chosen(candles: Candles, features: Sequence[str], device: str | torch.device) -> Tensor:
+    if not features:
+        return torch.empty(len(candles), 0, device=device)
+    rows_NF = compute_features(candles, device)
+    if len(features) == len(FEATURES):
+        return rows_NF
+    return rows_NF[:, [FEATURES.index(name) for name in features]].contiguous()
 
 
 def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:

@@ -49,7 +49,7 @@ def candle_files(path: Path) -> FolderFiles:
     if path.is_file():
         if not path.name.lower().endswith(SUFFIXES):
             raise DataError(
-                f"{path} is no candle file",
+                f"{path} is not a candle file",
                 why=f"it does not end in {', '.join(SUFFIXES)}",
                 do=_ADVICE.get(path.suffix.lower(), "Convert it to parquet or CSV."),
             )

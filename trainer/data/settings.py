@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.data.feature_names import FEATURES, WARMUP
+from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
 from trainer.errors import DataError, UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
-from trainer.symbols import RULE, brief, flaw
+from trainer.symbols import RULE, brief, flaw, tidy
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
 # Exchanges that exchange_calendars 4.13 knows, by market identifier code. Left out are CME's futures, whose daily hour without
@@ -22,7 +22,7 @@ EXCHANGES = (
     *("XNYS", "XNZE", "XOSL", "XPAR", "XPHS", "XPRA", "XRIS", "XSAU", "XSES", "XSGO", "XSHG", "XSTO", "XSTU", "XSWX", "XTAE"),
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
-OURS = ("all", "none")
+AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -42,34 +42,41 @@ def check_path(path: str) -> None:
 class DataSettings:
     """The candles to train on, and the spans of training, validation and test."""
 
-    path: str = setting("", "Folder or file of candles, uploaded to the set; empty: what the set holds.")
-    symbols: tuple[str, ...] = setting((), "Symbols to train; empty: every symbol found.")
-    set: str = setting("main", "Data set: the folder of the bucket's raw/ that the candles are in.")
+    path: str = setting("", "Folder or file of candles, uploaded to the data set; empty: what the data set holds.")
+    symbols: tuple[str, ...] = setting((), "Symbols to train; empty: all.")
+    set: str = setting("main", "Data set: a folder of raw/ in the bucket.")
     exclude: tuple[str, ...] = setting((), "Symbols to leave out.")
-    timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: the only one there is.")
+    timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: that of the data, if there is only one.")
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
-    pooled: bool = setting(False, "Train one model on all symbols together, instead of one for each.")
-    columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads, by name.")
-    features: str = setting("all", "Features computed from the bars, beside the columns: all, none.", choices=OURS)
-    calendar: str = setting("auto", "What counts as a hole: " + ", ".join(CALENDARS) + ", or by an exchange such as XNYS.")
-    validation_fraction: float = setting(0.15, "Share of the bars, after training, for early stopping.", above=0, below=1)
-    test_fraction: float = setting(0.15, "Share of the bars, at the end, for the final score.", above=0, below=1)
-    embargo: int = setting(0, "Bars left out between spans; never below the horizon.", least=0, most=10_000_000)
+    pooled: bool = setting(False, "Train one model on all symbols together instead of one per symbol.")
+    columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads.")
+    features: tuple[str, ...] = setting(
+        AUTO,
+        "Features computed from the bars, besides the columns: auto (those that look back 64 days at most), all, none, names.",
+    )
+    calendar: str = setting("auto", "Calendar that defines holes: " + ", ".join(CALENDARS) + ", or an exchange such as XNYS.")
+    validation_fraction: float = setting(
+        0.15, "Share of the bars, right after those of training, for early stopping.", above=0, below=1
+    )
+    test_fraction: float = setting(0.15, "Share of the bars, the last ones, for the final score.", above=0, below=1)
+    embargo: int = setting(0, "Bars left out between spans; at least the horizon.", least=0, most=10_000_000)
     folds: int = setting(
         1,
-        "Models in time: each is tested on the bars after those of the one before, and trains on all older.",
+        "Walk-forward folds: each model is tested on the bars after the previous test span and trains on all older bars.",
         least=1,
         most=1_000,
     )
 
     def __post_init__(self) -> None:
         check_values("data", self)
+        for key in ("symbols", "exclude"):
+            object.__setattr__(self, key, tuple(map(tidy, getattr(self, key))))
         if not _SET.fullmatch(self.set):
             raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
         for key in ("symbols", "exclude"):
             for symbol in getattr(self, key):
                 if why := flaw(symbol):
-                    raise UsageError(f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"Mind the rule: {RULE}.")
+                    raise UsageError(f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"The rule: {RULE}.")
         if self.symbols and not self.chosen(()):
             why = "data.exclude names every symbol of data.symbols"
             raise UsageError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
@@ -79,7 +86,8 @@ class DataSettings:
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
         if len(set(self.columns)) < len(self.columns) or set(self.columns) & set(FEATURES):
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
-        if not self.inputs:
+        self._check_features()
+        if self.features == NONE and not self.columns:
             do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
             raise UsageError("data.features = none leaves the model nothing to read", why="data.columns is empty", do=do)
         if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
@@ -93,9 +101,25 @@ class DataSettings:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the names of what a model reads of each bar, in order: features, then columns."""
-        return (*(FEATURES if self.features == "all" else ()), *self.columns)
+        return (*self.computed, *self.columns)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Return the names of the features, in order. By default they follow from the timeframe, once that is known."""
+        if self.features in (AUTO, ALL, NONE):
+            return {AUTO: usual_features(self.timeframe), ALL: FEATURES, NONE: ()}[self.features]
+        return tuple(name for name in FEATURES if name in self.features)
 
     @property
     def warmup(self) -> int:
         """Return how many bars the features look back: no window holds so many rows at the head of a series."""
-        return WARMUP if self.features == "all" else 0
+        return warmup_of_features(self.computed)
+
+    def _check_features(self) -> None:
+        for name in self.features:
+            if name not in FEATURES and self.features not in (AUTO, ALL, NONE):
+                do = nearest(name, FEATURES) or "Set data.features = auto."
+                why = "features are auto, all, none, or names that docs/data.md lists"
+                raise UsageError(f"job key 'data.features' has {brief(name)}", why=why, do=do)
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise bad_value("data.features", list(self.features), "auto, all, none, or names that differ")

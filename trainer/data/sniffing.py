@@ -49,6 +49,7 @@ def sniff(path: Path) -> CsvShape:
         known = {plain_name(name) for name in names}
         if not all(known & set(NAMES[field]) for field in _PRICES):
             continue
+        _refuse_bars_above(path, [_cells(above, delimiter) for above in lines[:number]], len(names))
         if plain_name(names[0]) in TWO_LEVELS and len(lines) > number + 2:
             return _two_levels(path, names, lines, number, delimiter, encoding)
         rows = [_cells(row, delimiter) for row in lines[number + 1 :] if row.strip()]
@@ -140,6 +141,17 @@ def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str
         why="a price is read with one decimal sign and nothing between thousands",
         do="Write it as 1234.5.",
     )
+
+
+def _refuse_bars_above(path: Path, rows: list[list[str]], width: int) -> None:
+    """Raise DataError where bars stand above the header, as in files that were put together."""
+    for row in rows:
+        if len(row) >= width - 1 and sum(bool(_NUMBER.fullmatch(cell.strip().replace(",", "."))) for cell in row) > 3:
+            raise DataError(
+                f"{path} has bars above its header",
+                why=first_line(ValueError(",".join(row))),
+                do="Move the header to the first line.",
+            )
 
 
 def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:

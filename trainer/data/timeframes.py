@@ -22,7 +22,7 @@ _LONGEST = 10_000 * DAY  # sums of a time and a step stay within int64
 
 
 def step_of(timeframe: str) -> int:
-    """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is no timeframe."""
+    """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is not a timeframe."""
     match = _TIME.fullmatch(timeframe.strip())
     if match and match[2] != "M":  # 1M is a month, which has no one length
         step = int(match[1][:_MOST_DIGITS]) * UNITS[match[2][0].lower()]
@@ -30,7 +30,7 @@ def step_of(timeframe: str) -> int:
             return step
     elif _EVENT.fullmatch(timeframe.strip()):
         return 0
-    raise DataError(f"'{timeframe}' is no timeframe", do="Write it as 30s, 1m, 4h, 1d, 1w, or tick2800 for event bars.")
+    raise DataError(f"'{timeframe}' is not a timeframe", do="Write it as 30s, 1m, 4h, 1d, 1w, or tick2800 for event bars.")
 
 
 def canonical(timeframe: str) -> str:
@@ -45,3 +45,9 @@ def name_of(step: int) -> str:
         if step >= length and step % length == 0:
             return f"{step // length}{unit}"
     return EVENTS  # below a second, or uneven: no clock made these bars
+
+
+def can_resample(base: str, timeframe: str) -> bool:
+    """Return whether bars of `base` can be put together to bars of `timeframe`."""
+    short, long = step_of(base), step_of(timeframe)
+    return 0 < short < long and long % short == 0

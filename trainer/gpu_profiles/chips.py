@@ -1,7 +1,7 @@
-"""GPU profiles: facts of each chip from trainer/gpu_profiles.toml, changed by the user's file, with what was measured.
+"""GPU profiles: facts of each chip from trainer/gpu_profiles.toml, overridden by the user's file, with measurements.
 
-The user's file is $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml. It has the form of the package's and may set
-figures too; a node writes the part that its manifest has as JSON. Standard library only.
+The user's file is $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml. It has the format of the package's file and may
+set figures too; a node writes the part of it that its manifest carries as JSON. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_secon
 class GpuProfile:
     """One chip: facts, the user's own figures, and the measurement of the reference model. `bf16` means natively.
 
-    `share` is the part of the chip that there is: below 1 for a slice of a divided one.
+    `share` is the available part of the chip: below 1 for a slice of a divided one.
     """
 
     name: str
@@ -124,7 +124,7 @@ def user_tables() -> dict[str, dict[str, Any]]:
         raise UsageError(f"GPU profiles {path} can't be read", why=str(error), do="Write one [table] a profile.") from error
     for name, values in tables.items():
         if not isinstance(values, dict):
-            raise UsageError(f"GPU profiles {path}: {name} stands outside a profile", do=f"Write it under [{name}] or another.")
+            raise UsageError(f"GPU profiles {path}: {name} is outside a profile", do=f"Write it under [{name}] or another.")
     return tables
 
 

@@ -14,7 +14,7 @@ from trainer.gpu_profiles.chips import GpuProfile, named_profile, packaged, prof
 from trainer.gpu_profiles.memory import GIB, USABLE
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free,compute_cap", "--format=csv,noheader,nounits")
-TOLERANCE = 1.08  # a chip may show so much less than its profile says: a "16 GiB" T4 with ECC shows 15.0
+TOLERANCE = 1.08  # a chip may show this much less than its profile: a "16 GiB" T4 with ECC shows 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The profile that holds, and why. `memory_gib` is what may be used: no more than the profile's, no more than is free."""
+    """The chosen profile and the reason. `memory_gib` is the usable memory: at most the profile's and at most what is free."""
 
     profile: GpuProfile
     why: str
@@ -37,7 +37,7 @@ class Choice:
 
 
 def profile_of(device: Device) -> GpuProfile:
-    """Return the profile for a device by name and memory; a share of a chip, or one that nobody knows, gets one of its own."""
+    """Return the profile for a device by name and memory; a share of a chip, or an unknown chip, gets a derived one."""
     named = [(len(name), profile) for profile in profiles().values() for name in profile.devices if _begins(device.name, name)]
     # The most specific name wins: a user's "RTX 4090 Laptop GPU" over "RTX 4090".
     longest = max((length for length, _ in named), default=0)
@@ -49,7 +49,7 @@ def profile_of(device: Device) -> GpuProfile:
 
 
 def _share(whole: GpuProfile, device: Device) -> GpuProfile:
-    """Return the profile of a slice of a divided chip (MIG, vGPU); what was measured of the whole is not true of it."""
+    """Return the profile of a slice of a divided chip (MIG, vGPU); measurements of the whole chip do not apply to it."""
     share = device.memory_gib / whole.memory_gib
     return replace(
         whole,
@@ -71,14 +71,14 @@ def _plain(device: Device) -> GpuProfile:
         memory_gib=device.memory_gib,
         compute_capability=capability,
         bf16=capability[:1].isdigit() and float(capability) >= 8.0,
-        multiprocessors=packaged()["t4"].multiprocessors,  # nothing is known: as the smallest
+        multiprocessors=packaged()["t4"].multiprocessors,  # unknown: assume the smallest
     )
 
 
 def choose(name: str, device: Device | None) -> Choice:
-    """Decide which profile holds on a device, None being the CPU: the named one, else $GPU_PROFILE's, else the device's own.
+    """Choose the profile of a device (None: the CPU). Precedence: the named one, $GPU_PROFILE, the device's own.
 
-    Raises UsageError for a profile that nobody knows, that is larger than the device, or that is for a GPU where there is none.
+    Raises UsageError for a profile that is unknown, larger than the device, or for a GPU where there is none.
     """
     wish, whose = wished(name)
     if wish:
@@ -102,12 +102,12 @@ def choose(name: str, device: Device | None) -> Choice:
 
 
 def wished(name: str) -> tuple[str, str]:
-    """Return the profile that somebody asked for, '' if nobody did, and how: the job's or flag's name, else $GPU_PROFILE."""
+    """Return the requested profile ('' if none) and its source: the job or flag, else $GPU_PROFILE."""
     return (name, "--gpu-profile") if name else (environment.gpu_profile(), "$GPU_PROFILE")
 
 
 def check_fits(profile: GpuProfile, *, chip: str, memory_gib: float) -> None:
-    """Raise UsageError where a profile asks for more memory than a chip has."""
+    """Raise UsageError if a profile has more memory than the chip."""
     if profile.memory_gib > memory_gib * TOLERANCE:
         other = profile_of(Device(name=chip, memory_gib=memory_gib, free_gib=memory_gib)).name
         known = other in profiles() and other != profile.name  # a share of a chip has no profile to name
@@ -119,7 +119,7 @@ def check_fits(profile: GpuProfile, *, chip: str, memory_gib: float) -> None:
 
 
 def gpus_here() -> tuple[Device, ...]:
-    """Return the GPUs that nvidia-smi shows, of those that CUDA_VISIBLE_DEVICES leaves; none where there is no driver."""
+    """Return the GPUs of nvidia-smi that CUDA_VISIBLE_DEVICES leaves visible; none without a driver."""
     try:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -131,7 +131,7 @@ def gpus_here() -> tuple[Device, ...]:
     if wish.strip() in ("", "-1"):  # how GPUs are hidden
         return ()
     visible = wish.split(",")
-    # Names (GPU-..., MIG-...) instead of numbers say nothing about which line is whose: then all count.
+    # Names (GPU-..., MIG-...) instead of numbers can't be matched with lines: then all count.
     if all(number.strip().isdigit() for number in visible):
         return tuple(gpus[int(number)] for number in visible if int(number) < len(gpus))
     return gpus
@@ -150,14 +150,14 @@ def read_gpus(listing: str) -> tuple[Device, ...]:
 
 
 def _begins(device: str, name: str) -> bool:
-    """Say whether a device's name begins with a profile's, whole words only: an L40S is no L4."""
+    """Return whether a device's name begins with a profile's, in whole words: an L40S is not an L4."""
     return re.match(re.escape(name) + r"(?![A-Za-z0-9])", device) is not None
 
 
 def _on_cpu(why: str) -> Choice:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB / cores
-    cpuinfo = Path("/proc/cpuinfo")  # on Linux; elsewhere no machine that we know multiplies bf16
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux; no other machine that we know multiplies bf16
     bf16 = cpuinfo.exists() and re.search(r"^flags\b.* amx_bf16\b", cpuinfo.read_text(), re.MULTILINE) is not None
     profile = replace(named_profile("cpu"), memory_gib=round(memory_gib, 2), bf16=bf16)
     return Choice(profile=profile, why=f"{why}: {cores} cores, a worker each", memory_gib=profile.memory_gib)

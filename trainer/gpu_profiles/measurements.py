@@ -1,8 +1,8 @@
 """The cache of measurements: the fastest way to train each shape of model on each profile, its rate and its memory.
 
 It has one form, {profile: {shape: entry}}, wherever it is stored: `measurements.json` beside the user's profiles,
-`memory/measurements.json` in the bucket, `tuned` in a manifest and in a node's result. Readers drop what is not well formed,
-for a node may have written it, and a cache is no reason to stop anything. Standard library only.
+`memory/measurements.json` in the bucket, `tuned` in a manifest and in a node's result. Readers drop entries that are not well
+formed: a node may have written them, and a bad cache must not stop anything. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.train.settings import STRATEGIES
 
 FILE = "measurements.json"
 OBJECT = f"memory/{FILE}"  # in the bucket
-OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # what a trial chooses where the job does not
+OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # what a trial chooses unless the job does
 LONGEST_TEXT = 200
 USUAL_INPUTS = len(Job().data.inputs)
 PROFILE = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -32,7 +32,7 @@ Measurements = dict[str, dict[str, Entry]]
 
 
 def shape_of(job: Job) -> str:
-    """Return the key of an entry: the model's shape, and what the job itself decides."""
+    """Return the key of an entry: the model's shape and the settings that the job fixes."""
     named = [name for name in OPEN if getattr(job.train, name) not in ("auto", 0, False)]
     sizes = [f"{name}={getattr(job.model, name)}" for name in job.model.shape]
     how = [f"{name}={getattr(job.train, name)}" for name in ("batch", "precision", *named)]
@@ -41,7 +41,7 @@ def shape_of(job: Job) -> str:
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:
-    """Return the job with the entry's choice wherever the job leaves it open."""
+    """Return the job with the entry's choice for each setting that the job leaves open."""
     return with_settings(
         job,
         strategy=entry["strategy"] if job.train.strategy == "auto" else job.train.strategy,
@@ -95,7 +95,7 @@ def to_bytes(measurements: Mapping[str, Mapping[str, Entry]]) -> bytes:
 
 
 def from_bytes(body: bytes) -> Measurements:
-    """Read the stored form; an unreadable one holds nothing."""
+    """Read the stored form; an unreadable one is empty."""
     try:
         return sound(json.loads(body))
     except (ValueError, RecursionError):
@@ -103,7 +103,7 @@ def from_bytes(body: bytes) -> Measurements:
 
 
 def sound(values: Any) -> Measurements:
-    """Return what is well formed in values from elsewhere: possible profile names, short shapes, checked entries."""
+    """Return the well-formed part of untrusted values: possible profile names, short shapes, checked entries."""
     kept: Measurements = {}
     for key, shapes in values.items() if isinstance(values, Mapping) else ():
         if isinstance(key, str) and PROFILE.fullmatch(key) and isinstance(shapes, Mapping):

@@ -1,9 +1,9 @@
-"""The device memory that training a model takes, and what follows for a chip: models at a time, slices, batch ceilings.
+"""Device memory of training a model, and the figures of a chip that follow: models at a time, slices, batch ceilings.
 
 The formula is counted from what autograd keeps, not fitted; tests hold it within 10 % of a count on a CPU, and
 `benchmarks.memory` compares it with a GPU. A figure is the first of `yours` (the user's profiles file), `measured <date>`
-(the cache of measurements) and `estimate` (the formula). Figures change the speed of training and never the model: a batch is
-the job's, and what does not fit is sliced. Standard library only.
+(the cache of measurements) and `estimate` (the formula). Figures change the speed of training and never the model: the
+batch is the job's, and a batch that does not fit is sliced. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ USABLE = 0.9  # of the free memory: the allocator leaves gaps
 PROCESS_GIB = 0.75  # CUDA's context and its libraries in one process; an estimate of 2026-11-21
 BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = 2, 16  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
 FEWEST_STEPS = 100  # optimizer steps an epoch below which a larger batch starves the training
-MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # what the listed ceilings are for: 24x7 bars of seven years
+MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # data of the listed ceilings: seven years of 24x7 bars
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 TRAINING_SHARE = 0.7
 REFERENCE_FEATURES, REFERENCE_BATCH = 37, 256
-BELIEVED = 100.0  # a rate that is further off the profile's, either way, is an error or a hostile node's
+BELIEVED = 100.0  # a rate further off the profile's, either way, is an error or comes from a hostile node
 LANE_COPIES = 4  # weights, gradients, two moments
-STACKED_COPIES = LANE_COPIES + 1 + 6  # the modules that evaluation fills, and what the update makes of all rows at once
+STACKED_COPIES = LANE_COPIES + 1 + 6  # modules of evaluation, and temporaries of the update over all rows
 STREAM_WORKSPACE = 2 * 8 * 2**20  # cuBLAS's, for each stream: 8 MiB for either pass's thread (train/precision.py)
 
 
@@ -39,7 +39,7 @@ class Footprint:
 
     `rows` are its symbol's bars, `weights` those with gradients, moments and average, `copies` the best weights and a
     checkpoint's, `kept` what the forward pass of a slice leaves for the backward pass, `workspace` what the latter holds at its
-    peak. `assumed` is the part of `kept` that no count on a CPU can show: cuDNN's own.
+    peak. `assumed` is the part of `kept` that can't be counted on a CPU: cuDNN's own.
     """
 
     rows: float
@@ -51,12 +51,12 @@ class Footprint:
 
     @property
     def step(self) -> float:
-        """Return the peak of a step: what a device's allocator shows of a model that is trained and not yet kept."""
+        """Return the peak of a step, as a device's allocator shows it, without the copies."""
         return self.rows + self.weights + self.kept + self.workspace
 
     @property
     def total(self) -> float:
-        """Return all of it."""
+        """Return the whole footprint."""
         return self.step + self.copies
 
 
@@ -115,7 +115,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a job's models go onto one GPU: so many at a time, in slices of so many windows (or chunks)."""
+    """Models of a job that fit on one GPU at a time, and the windows (or chunks) of their slices."""
 
     models: int
     micro_batch: int
@@ -124,12 +124,12 @@ class Fit:
 
 
 def room_gib(memory_gib: float) -> float:
-    """Return how much of the free memory models may take."""
+    """Return the GiB of the free memory that models may use."""
     return max(0.0, memory_gib * USABLE - PROCESS_GIB)
 
 
 def filling_models(profile: GpuProfile) -> int:
-    """Return how many models of the reference size keep the chip busy: more of them only wait for each other.
+    """Return the number of reference models that keep the chip busy; more would wait for each other.
 
     multiprocessors x 2 resident blocks x 16 windows a block / 256 windows a batch; an estimate.
     """
@@ -233,11 +233,11 @@ def fit(
     tuned: Job | None = None,
     measured_gib: float = 0.0,
 ) -> Fit:
-    """Decide how many of a job's models train at a time in so much free memory, and in which slices.
+    """Choose how many of a job's models train at a time in the free memory, and in which slices.
 
-    `bars` is the longest symbol's. `tuned` is the job as a trial on other bars would have it, and `measured_gib` the memory of
-    one model there, which wins over the formula. The job's own settings stand. Raises UsageError if the smallest slice of one
-    model does not fit.
+    `bars` is the longest symbol's. `tuned` is the job with the choice of a trial on other bars, and `measured_gib` the memory
+    of one model there, which overrides the formula. The job's own settings are kept. Raises UsageError if the smallest slice
+    of one model does not fit.
     """
     room, best = room_gib(memory_gib), tuned or job
     for number, (candidate, windows) in enumerate(_slices(job, best)):
@@ -255,7 +255,7 @@ def fit(
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
     filling = 1 if job.model.reads == CHUNKS else filling_models(profile) if known.basis == "estimate" else int(known.value)
-    # Models that train in turn, as a sequential pack does, share the room for what a step keeps.
+    # Models of a sequential pack train in turn and share the memory of a step.
     shared = (part.kept + part.workspace) / GIB if candidate.train.strategy == "sequential" else 0.0
     models = job.train.pack or max(
         1, min(best.train.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB)))

@@ -14,8 +14,8 @@ from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.memory import BELIEVED, figures
 from trainer.job import Job
 
-NOT_ESTIMATED = "not estimated"  # of a user's own model that nobody has tried yet
-TORCH = "2.13"  # that instances train with, up to its minor; a test holds it to the node's
+NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
+TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Rate:
 
     @property
     def is_estimate(self) -> bool:
-        """Return whether nobody measured it."""
+        """Return whether the rate is an estimate."""
         return self.basis in ("estimate", NOT_ESTIMATED)
 
     def with_models(self, models: float) -> float:
@@ -43,8 +43,8 @@ class Rate:
 def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = None, *, torch: str = TORCH) -> Rate:
     """Return the rate of one device: the user's, else the entry's for this shape, else the profile's.
 
-    An entry, checked for form, counts if it is of this `torch` (a version, or its beginning), has a date, and lies within a
-    hundred times of the estimate.
+    A well-formed entry counts if it was measured with this `torch` (a version or its prefix), has a date, and is within a
+    factor of a hundred of the estimate.
     """
     estimate, basis = visits_per_second(profile, job), figures(profile)["windows_per_second"].basis
     if not job.model.is_measured:

@@ -140,7 +140,9 @@ def make_plan(
     offered = [candidate for candidate in weighed if not candidate.refused]
     if not offered:
         reasons = "; ".join(f"{candidate.machine.name}: {candidate.refused}" for candidate in weighed)
-        raise ConfigError(f"nothing to launch on in {region}", why=reasons, do="Choose another --instance, or another region.")
+        raise ConfigError(
+            f"no instance type to launch in {region}", why=reasons, do="Choose another --instance, or another region."
+        )
     candidates = _within_budget(weighed, job.machine.budget)
     usable = [candidate for candidate in candidates if not candidate.refused]
     run_limit = _run_limit(job, max(candidate.default_duration for candidate in usable), cap)
@@ -193,7 +195,7 @@ def machines_of(job: Job) -> list[InstanceType]:
     profile = named_profile(job.machine.gpu_profile)
     if profile.name == "cpu":
         raise UsageError(
-            "GPU profile cpu holds at a desk only",
+            "GPU profile cpu is for desks only",
             why="an instance trains on the GPUs that it is paid for",
             do="Leave --gpu-profile out: an instance finds its own.",
         )

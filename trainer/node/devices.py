@@ -15,7 +15,7 @@ QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,nohe
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What was found, and what the type should have."""
+    """GPUs that the driver shows, and the number that the instance type should have."""
 
     expected: int
     found: int
@@ -35,7 +35,7 @@ def find_devices(*, expected: int, rehearsal: bool) -> Devices:
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise TrainingFailed(
-            "nvidia-smi shows no GPU", why=said[-1] if said else "", do="Launch again: it will be another machine."
+            "nvidia-smi shows no GPU", why=said[-1] if said else "", do="Launch again, on another machine."
         ) from error
     return compare(answer.stdout, expected=expected, rehearsal=rehearsal)
 
@@ -47,7 +47,7 @@ def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
         raise TrainingFailed(
             f"found {len(models)} GPUs, this instance type has {expected}",
             why=", ".join(sorted(set(models))) or "nvidia-smi lists none",
-            do="Nothing was trained. Launch again: it will be another machine.",
+            do="Nothing was trained. Launch again, on another machine.",
         )
     note = "GPUs are CPU processes in a rehearsal" if rehearsal else ", ".join(sorted(set(models)))
     return Devices(expected=expected, found=len(models), kind="cpu" if rehearsal else "cuda", note=note)
@@ -74,12 +74,10 @@ def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> None:
             output, _ = child.communicate(timeout=max(ends - time.monotonic(), 0.01))
             if child.returncode != 0:
                 last_line = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-                raise TrainingFailed(
-                    f"the smoke test failed on {name}", why=last_line, do="Launch again: it will be another machine."
-                )
+                raise TrainingFailed(f"the smoke test failed on {name}", why=last_line, do="Launch again, on another machine.")
     except subprocess.TimeoutExpired as error:
         raise TrainingFailed(
-            f"the smoke test hangs (no answer within {seconds:.0f} s)", do="Launch again: it will be another machine."
+            f"the smoke test hangs (no answer within {seconds:.0f} s)", do="Launch again, on another machine."
         ) from error
     finally:
         for child in children.values():

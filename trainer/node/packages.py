@@ -1,4 +1,4 @@
-"""Whether the image's torch is one that this code was tested with. Reads what is installed; never imports torch."""
+"""Check of the image's torch against the version that this code was tested with. Reads package metadata, imports no torch."""
 
 from __future__ import annotations
 

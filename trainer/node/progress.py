@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far the models are, as the trainer told it."""
+    """Progress of the models, from the trainer's events."""
 
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as the trainer planned it
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state

@@ -25,7 +25,7 @@ State = Literal["done", "failed", "stopped", "expired"]
 
 @dataclass(kw_only=True)
 class Status:
-    """What the node has to tell at this moment. The agent's main thread writes it, the heartbeat's thread reads it."""
+    """Current state of the node: written by the agent's main thread, read by the heartbeat's thread."""
 
     identity: NodeIdentity
     phase: Phase = "boot"

@@ -31,7 +31,7 @@ class Telling:
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
             Parts(node.uplink, path=log_file, prefix=keys.log, suffix=".log"),
-            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=f"{keys.folder}metrics/", suffix=".jsonl"),
+            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=keys.metrics, suffix=".jsonl"),
         )
 
     def __enter__(self) -> None:

@@ -111,7 +111,7 @@ class Uplink:
             answer = self.s3.head_object(Bucket=self.bucket, Key=key)
             if answer["Metadata"].get("sha256") != sha256:
                 raise TrainingFailed(
-                    f"{key} exists with other content", do="Look who wrote it: keys of a run are its own."
+                    f"{key} exists with other content", do="Find out who wrote it: only the run itself should write its keys."
                 ) from error
         return UploadedModel(key=key, version_id=version_of(answer, f"s3://{self.bucket}/{key}"), sha256=sha256)
 

@@ -17,7 +17,7 @@ def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Pie
     for one in series:
         if one.symbol.casefold() == job.name.casefold():
             raise DataError(
-                f"the job and its symbol {one.symbol} have one name",
+                f"the job and its symbol {one.symbol} have the same name",
                 why="a pooled model is called by its job, and would be taken for the symbol's",
                 do="Give the job another name.",
             )

@@ -45,6 +45,11 @@ class NodeKeys:
         return f"{self.folder}log/"
 
     @property
+    def metrics(self) -> str:
+        """Return the prefix of its training's events, in parts."""
+        return f"{self.folder}metrics/"
+
+    @property
     def bootstrap_log(self) -> str:
         return f"{self.folder}bootstrap.log"
 

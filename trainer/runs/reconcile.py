@@ -61,7 +61,7 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
         armed = record.with_launch(replace(launch, kill_armed_at=now), now)
         kill = ArmKill(attempt=attempt.number, instance_ids=launch.instance_ids, at=launch.deadline)
         return kill, Store(record=armed, why="second schedule armed")
-    return (Wait(why="waiting for the node to stop" if record.stop_requested_at else "the node works"),)
+    return (Wait(why="waiting for the node to stop" if record.stop_requested_at else ""),)
 
 
 def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:

@@ -1,4 +1,4 @@
-"""What a node reports: its progress while it works, its result at the end. Each is read here once, strictly and bounded.
+"""Reports of a node: progress while it works, its result at the end. Each is read here once, strictly and bounded.
 
 Owns the limits, which `node.report` keeps to. What passes is typed; what does not is one `Unsound`, and counts as no report.
 """

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.arguments import Parser
+from trainer.artifacts.folder import check_folder
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
 
@@ -34,21 +35,23 @@ if TYPE_CHECKING:
 def parser(prog: str = "python -m trainer.train") -> Parser:
     """Return the command's arguments."""
     parse = Parser(prog=prog, description="Train every model of a job on this machine.")
-    parse.add_argument("--job", type=Path, help="job file, TOML or JSON; what else is given here wins over it")
+    parse.add_argument("--job", type=Path, help="job file, TOML or JSON; other flags override it")
     parse.add_argument("--data", type=Path, required=True, help="folder or file of candles (parquet or CSV)")
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
-    parse.add_argument("--symbols", help="comma-separated; all that are found without it")
-    parse.add_argument("--timeframe", help="such as 1m; needed only where several are found")
+    parse.add_argument("--symbols", help="comma-separated (default: all)")
+    parse.add_argument("--timeframe", help="such as 1m; needed only if the data has several")
     own = "or your own, FILE.py:CLASS"
     parse.add_argument("--model", metavar="NAME", help=f"model: {', '.join(MODELS)}, {own} (default: {DEFAULT})")
-    parse.add_argument("--target", metavar="NAME", help=f"what is forecast: {', '.join(TARGETS)}, {own} (default: by model)")
-    parse.add_argument("--epochs", type=int, help="passes over the training windows, at most")
-    parse.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other job key")
-    parse.add_argument("--plan", type=Path, help="plan.json of this job's data; without it the candles are planned here")
-    parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs that watch")
-    parse.add_argument("--workers", type=int, help="processes; one for each GPU or core without it")
+    parse.add_argument("--target", metavar="NAME", help=f"target: {', '.join(TARGETS)}, {own} (default: by model)")
+    parse.add_argument("--epochs", type=int, help="most passes over the training windows")
+    parse.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other key of the job"
+    )
+    parse.add_argument("--plan", type=Path, help="plan.json of this job's data (default: plan the candles here)")
+    parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
+    parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parse.add_argument("--gpu-profile", metavar="NAME", help="as `mayfly profiles` lists them; else by the GPU that is there")
+    parse.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the GPU found)")
     return parse
 
 
@@ -88,6 +91,7 @@ def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.t
 
 def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     job = _job(options)
+    check_folder(options.out)
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
     import torch
@@ -105,16 +109,19 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
 
     job = checked(job)
     kind, choice = choose_device(job, options.device)
-    matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is said before anything starts
-    worker_context(kind)  # it begins to load torch for the workers while the data is looked at
+    matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
+    worker_context(kind)  # it loads torch for the workers while the data is read
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
+    job = with_settings(job, timeframe=data.plan.timeframe)  # on which its features may depend
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
     num_workers = min(options.workers or default_workers(kind), len(surveyed.pieces))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
+
+    earlier = {path.name for path in options.out.glob("*.safetensors")}
 
     def emit(event: dict[str, Any]) -> None:
         log.emit(event)
@@ -128,7 +135,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": surveyed.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
-    # A runner takes its worker for itself: what waited behind it could be with another.
+    # A runner occupies its worker: a piece that waits behind it could train elsewhere.
     places = 1 if any(piece.runner for piece in surveyed.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
@@ -141,7 +148,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     ):
         outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
-    emit({"event": "ended", **counts})
+    kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
+    replaced = sorted(done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept"))
+    emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     for done in outcome.done.values():
         print(json.dumps({"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
     return 100 if outcome.failed else 0
@@ -149,7 +158,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
 
 @contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """Yield a folder for arrays of bars, on the disk of the models; what a killed training left there goes, too."""
+    """Yield a folder for arrays of bars, on the disk of the models; remove what a killed training left there."""
     folder = out / ".candles"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -190,7 +199,7 @@ def _json_job(path: Path) -> dict[str, Any]:
 
 
 def _stop(number: int, _frame: object) -> None:
-    """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore what comes after it."""
+    """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore later ones."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise Stopped(f"training stopped by {signal.Signals(number).name}", do="Finished models are kept.")

@@ -1,4 +1,4 @@
-"""The cards of models: what a piece was made of, how it was trained, how well it does."""
+"""Make the cards of models: data and settings of a piece, its training, its scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.train.scores import Scores, SeriesScores
 from trainer.train.series import PieceData
 from trainer.train.source import JobData, Origin, code_sha256, origin_of
 
-# Settings of the training that a card says; the last four are how fast and not what: the tuner's choice, 0 the default.
+# Settings of the training in a card; the last four change the speed only: the tuner's choice, 0 the default.
 SETTINGS = (
     *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "ema", "patience"),
     *("strategy", "pack", "micro_batch", "activation_checkpointing"),
@@ -69,7 +69,7 @@ def card_of_training(
 def card_of_runner(
     piece: Piece, job: Job, data: JobData, *, metrics: Mapping[str, Any], device: str, choice: Mapping[str, Any]
 ) -> Card:
-    """Return the card of a piece that something else than the training loop trained: its kind stands for the model's name."""
+    """Return the card of a piece that a runner trained: its kind takes the place of the model's name."""
     origin = origin_of(piece, job, data)
     series = [
         CardSeries(symbol=entry.symbol, calendar=entry.calendar, horizon=entry.horizon_bars, scaler={}, splits={})

@@ -1,9 +1,9 @@
-"""Checkpoints of one model on disk: written beside the training, data before manifest, and only whole ones ever read.
+"""Checkpoints of one model on disk: written during training, data before manifest; only whole ones are read.
 
     <folder>/<model>/<batches>/data.safetensors    weights, buffers, an average if the job has one, Adam's moments, best weights
-    <folder>/<model>/<batches>/manifest.json       where the run stands, the data's hash, and what it all belongs to
+    <folder>/<model>/<batches>/manifest.json       position of the run, hash of data.safetensors, hash of job, bars and code
 
-A checkpoint belongs to a model and knows no pack: any strategy continues it. All random numbers follow from seed and
+A checkpoint belongs to a model, not to a pack: any strategy continues it. All random numbers follow from seed and
 position (`seeds.py`), so the position is the state of every generator. No pickle: reading one runs no code.
 """
 
@@ -30,15 +30,14 @@ from trainer.train.packs.pack import ModelState
 
 FORMAT = 1
 KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
-# The tables that decide about the model, and of their keys those that decide about speed or place: a run may be resumed with
-# others of these.
+# Tables that determine the model, and their keys that change only speed or place: a resumed run may change these.
 _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude"),
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
     *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib"),
 }
-# Of a user's own file, which counts by its hash.
+# Of a user's own file, which is compared by its hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")}
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
@@ -64,21 +63,21 @@ _BEST = ("best_loss", "best_epoch", "history")
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A whole checkpoint, read: where the run stood, and the model's state."""
+    """A whole checkpoint: the position of the run and the model's state."""
 
     fields: Mapping[str, Any]
     state: ModelState
     best_weights: dict[str, torch.Tensor]
 
     def put_into(self, run: Run) -> None:
-        """Make a fresh run stand where this one stood."""
+        """Set a fresh run to this position."""
         for name in (*_POSITION, *_BEST):
             setattr(run, name, self.fields[name])
         run.best_weights, run.resume = self.best_weights, self.state
 
 
 def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str:
-    """Return the hash of what a resumed run must share with the one that wrote: settings, bars, code that training reaches."""
+    """Return the hash of what a resumed run must share with the writer: settings, bars, code that training reaches."""
     tables = job.to_dict()
     keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
     settings = {key: value for key, value in keys.items() if key not in _NOT_THE_MODEL | _PLACES}
@@ -91,7 +90,7 @@ def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str
 def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None = None) -> Path:
     """Write a checkpoint, then drop all but the newest two of the model; return its folder.
 
-    `choice` says how this run trains and where that is from; a resumed one goes on so.
+    `choice` is how this run trains, with its source; a resumed run keeps it.
     """
     place = folder / run.member.name / f"{state.batches:012d}"
     place.mkdir(parents=True, exist_ok=True)
@@ -127,7 +126,7 @@ def forget(folder: Path, model: str) -> None:
 
 
 def _read(place: Path, mark: str) -> Checkpoint | None:
-    """Read one checkpoint; None when it is torn, spoilt, or of something else. An older one may do."""
+    """Read one checkpoint; None if it is incomplete, damaged, or of another job, data or code."""
     try:
         manifest = json.loads((place / "manifest.json").read_bytes())
         content = (place / "data.safetensors").read_bytes()
@@ -156,9 +155,8 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
 def _put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     """Write a safetensors file tensor by tensor; return its sha256.
 
-    The library first makes one copy of everything in memory, holding the interpreter's lock, and the training beside it stands
-    still meanwhile: 2.8 to 4.5 s of the steps beside 288 MB went that way, against 0.2 to 1.1 s here (AMD EPYC, 2 busy cores,
-    2026-11-21). Format: https://github.com/huggingface/safetensors#format.
+    The library copies everything in memory first, holding the interpreter's lock, which stops the training: 2.8 to 4.5 s of
+    steps were lost for 288 MB, against 0.2 to 1.1 s here (AMD EPYC, 2 busy cores, 2026-11-21). Format: https://github.com/huggingface/safetensors#format.
     """
     header: dict[str, Any] = {}
     end = 0
@@ -189,10 +187,10 @@ def _put(path: Path, content: bytes) -> None:
 
 
 class CheckpointWriter:
-    """Write checkpoints on a thread of their own, one at a time. The training pays for the copy of the state, not for the disk.
+    """Write checkpoints on a separate thread, one at a time. The training waits for the copy of the state, not for the disk.
 
-    A pack's models are due together; each may have one state waiting for the disk. Where the disk is slower than the interval,
-    training waits rather than memory growing. What all that cost is told with each checkpoint.
+    A pack's models are due together; each may have one state waiting for the disk. If the disk is slower than the interval,
+    training waits, so that memory does not grow. Each checkpoint's event has its costs.
     """
 
     def __init__(self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None) -> None:
@@ -201,14 +199,14 @@ class CheckpointWriter:
         self._writing: dict[str, Future[None]] = {}  # by model
 
     def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
-        """Write this state soon. `run` is a copy that nobody else changes."""
+        """Queue this state. `run` is a copy that nothing else changes."""
         began = time.perf_counter()
         self._finish(run.member.name)
         training = {"snapshot_seconds": snapshot_seconds, "waited_seconds": time.perf_counter() - began}
         self._writing[run.member.name] = self._thread.submit(self._write, run, state, mark, training)
 
     def flush(self) -> None:
-        """Return when everything submitted is on disk. Raises what went wrong there, if it was not the disk."""
+        """Wait until everything queued is on disk. Raises errors of the writer, other than those of the disk."""
         for model in list(self._writing):
             self._finish(model)
 
@@ -222,7 +220,7 @@ class CheckpointWriter:
         try:
             place = write(self._folder, run, state, mark, choice=self._choice)
         except OSError as error:
-            # A full disk costs the checkpoint and not the model; the event says so.
+            # A full disk loses the checkpoint and not the model; the event has the error.
             self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})
             return
         cost = {**training, "write_seconds": time.perf_counter() - began}

@@ -1,8 +1,7 @@
 """Evaluate a forecast: its scores beside simple baselines on the same bars, with bootstrap intervals.
 
 Owns block-bootstrap intervals, drawn by arch; metrics and baselines are the target's. Everything here is numpy on the CPU,
-float64, deterministic by seed. Baselines learn from the training bars only and are scored on the bars of the span that is
-asked for.
+float64, deterministic by seed. Baselines learn from the training bars only and are scored on the bars of the requested span.
 
 Shapes: N bars, K label columns, B blocks.
 """
@@ -49,7 +48,7 @@ def evaluate(
     Returns the target's metrics, and `intervals` {metric: [low, high]}, `blocks` and a block's length, `baselines`
     {name: metrics}, and `better` {baseline: {metric: [low, high]}}: the model's gain over each, on the same resampled
     blocks; a gain is beyond chance where the interval lies above zero. Intervals are null below five blocks.
-    `forecasts` are what the target's `baselines` returned for these bars, where somebody has asked before.
+    `forecasts` are the target's `baselines` for these bars, if they were computed before.
     """
     blocks, length = scores_of(target).blocks(target, rows)
     if forecasts is None:
@@ -104,10 +103,10 @@ def block_bootstrap(
 ) -> dict[str, Interval | None]:
     """Return the percentile interval of each value that `statistic` gives, over whole blocks drawn with replacement.
 
-    `blocks` (N,) says which block each window is in. A value that is None in a replicate is left out of it; None instead of an
-    interval where fewer than five blocks or half of the replicates speak. Kuensch (1989), with blocks fixed in time.
+    `blocks` (N,) is the block of each window. A value that is None in a replicate is left out; an interval is None with fewer
+    than five blocks, or values in fewer than half of the replicates. Kuensch (1989), with blocks fixed in time.
     """
-    from arch.bootstrap import IIDBootstrap  # late: a second and 120 MB, with what else it loads
+    from arch.bootstrap import IIDBootstrap  # late: a second and 120 MB, with its own imports
 
     _, place = np.unique(blocks, return_inverse=True)
     num_blocks = int(place.max()) + 1

@@ -34,7 +34,7 @@ class CheckedModel:
     path: Path
     card: Card
     target: TargetSettings
-    with_features: bool  # it reads our features, besides columns
+    features: tuple[str, ...]  # those of ours that it reads, besides columns
     place: Mapping[str, str]  # what building its network needs besides the card
 
     @property
@@ -56,11 +56,11 @@ def check_model(path: Path, model_file: Path | None = None) -> CheckedModel:
     Raises DataError for a card that can't be used here, UsageError for a model file that is missing, not wanted, or another.
     """
     card = read_card(path)
-    with_features = _has_features(card, path)
+    features = _features_of(card, path)
     target = target_of(card, path)
     check_card(card, target, path)
     place = _own_place(card, path, model_file)
-    return CheckedModel(path=path, card=card, target=target, with_features=with_features, place=place)
+    return CheckedModel(path=path, card=card, target=target, features=features, place=place)
 
 
 class Networks:
@@ -87,7 +87,7 @@ class Networks:
 def target_of(card: Card, model_path: Path) -> TargetSettings:
     """Return the target of a model as its card has it. Raises DataError for a model or target that is unknown here.
 
-    Cards of before 2026-11-22 name none: it is the model's default, with what the card says elsewhere.
+    Cards from before 2026-11-22 name none: it is the model's default, with settings from elsewhere in the card.
     """
     name = card.target or default_of(card.family)
     if not is_known(card.family) or name not in (*TARGETS, OWN.name):
@@ -111,7 +111,7 @@ def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, st
     own = card.own_files.get("model")
     if own is None:
         if given is not None:
-            raise UsageError(f"{model_path} is no model of a file", do="Leave --model-file out.")
+            raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
         return {}
     if given is None:
         why = f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs no code"
@@ -120,20 +120,21 @@ def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, st
     return {"file": str(given)}
 
 
-def _has_features(card: Card, model_path: Path) -> bool:
-    """Return whether the model reads our features, besides columns. Raises DataError for those of another version."""
+def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
+    """Return the features that the model reads, besides columns. Raises DataError for those of another version."""
     features = tuple(card.features[: len(card.features) - len(card.columns)])
-    if features and (card.features_version, features) != (FEATURES_VERSION, FEATURES):
+    known = tuple(name for name in FEATURES if name in features)
+    if features and (card.features_version, features) != (FEATURES_VERSION, known):
         raise DataError(
             f"{model_path} was trained on features of version {card.features_version}",
             why=f"this Mayfly computes version {FEATURES_VERSION}",
             do=f"Predict with Mayfly {card.mayfly}, or train again.",
         )
-    return bool(features)
+    return features
 
 
 def check_card(card: Card, target: TargetSettings, path: Path) -> None:
-    """Raise DataError for a card whose parts no training of ours puts together. Builds nothing."""
+    """Raise DataError for a card whose parts do not fit together. Builds nothing."""
     outputs = card.architecture.get("outputs", 1)
     if type(outputs) is not int or not 1 <= outputs <= _MOST_OUTPUTS:
         raise unfit(path, f"it has {str(outputs)[:40]} outputs")
@@ -155,7 +156,7 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
 
 
 def fitted_of(series: CardSeries) -> dict[str, float]:
-    """Return the numbers that were fitted for the target on a series: beside its scaler, before there were targets."""
+    """Return the numbers fitted for the target on a series; cards without a target have them beside the scaler."""
     return {name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)}
 
 

@@ -1,7 +1,8 @@
-"""The training loop of a pack: batches in order, epochs, validation, early stopping, best weights; who joins and who leaves.
+"""The training loop of a pack: batches in order, epochs, validation, early stopping, best weights; models join and leave.
 
 Owns the order of events in one worker's training, and the rule for losses that are not finite. It knows neither files nor
-processes: `task` brings data and writes models, `workers/worker` the models to train, `workers/supervisor` runs the processes.
+processes: `piece` brings data and writes models, `workers/worker` brings the models to train, `workers/supervisor` runs the
+processes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass(kw_only=True)
 class Run:
-    """One model's way through its training: where it stands, and the best it has been."""
+    """Progress of one model's training: its position, and its best weights so far."""
 
     member: Member
     title: str  # of its piece
@@ -63,23 +64,23 @@ class Run:
 
     @property
     def epoch_is_over(self) -> bool:
-        """Tell whether every window of the present epoch was visited."""
+        """Return whether every window of the current epoch was visited."""
         return self.position >= self.num_windows
 
     @property
     def is_broken(self) -> bool:
-        """Tell whether too many steps of the present epoch were skipped."""
+        """Return whether too many steps of the current epoch were skipped."""
         return self.skipped > MAX_SKIPPED_STEPS or (self.epoch_is_over and not self.loss_windows)
 
 
 class Roster(Protocol):
-    """Where runs come from, and where they go when they have stopped."""
+    """Source of the runs to train, and the receiver of those that stopped."""
 
     def arrivals(self, free: int, *, wait: bool) -> Sequence[Run]:
-        """Return at most `free` runs that are to join; with `wait`, wait for one, and return none when there will be none."""
+        """Return at most `free` runs to join; with `wait`, wait for one; none if there will be no more."""
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        """Keep where a run stands: a copy of it and of its model's state, which nobody else changes."""
+        """Store a run's position: a copy of it and of its model's state, which nothing else changes."""
 
     def finished(self, run: Run, model: nn.Module) -> None:
         """Take a run that has stopped, and its module with its best weights (or its last, where `run.failure` says why)."""
@@ -94,7 +95,7 @@ def train(
     places: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Train what the roster brings, `places` models at a time, until it brings no more.
+    """Train the runs of the roster, `places` models at a time, until it has no more.
 
     A place that becomes free is offered to the roster at once. Models that go on are moved into a new pack, made by `form`,
     when others join and when at most half of the pack is left; that changes nothing for them.
@@ -104,19 +105,19 @@ def train(
     pack: Pack | None = None
     pace, unread = _Pace(clock), list[_Losses]()
     while True:
-        # Who trains in the next step.
+        # Members of the next step.
         training = sum(run.active for run in runs)
         arrived = roster.arrivals(places - training, wait=not training) if training < places else ()
         if arrived or (training and training <= len(runs) // 2):
             _count_losses(runs, unread)
             stay = [(number, run) for number, run in enumerate(runs) if run.active]
             states = [pack.snapshot(number) for number, _ in stay] if pack is not None else []
-            pack = None  # gone before the next one is formed: a device that is full holds one of them
+            pack = None  # freed before the next one is formed: a full device holds only one
             runs = [run for _, run in stay] + list(arrived)
             pack = _formed(runs, states, form, job)
         if pack is None or not any(run.active for run in runs):
             return
-        # The step. What it gave stays on the device until it is needed.
+        # The step. Its losses stay on the device until they are needed.
         unread.append(_step(pack, runs, job))
         pace.count(sum(unread[-1].windows))
         due = pace.due()
@@ -125,7 +126,7 @@ def train(
         if due:
             for run in (run for run in runs if run.active):
                 report(_progress(run, job, pace.rate))
-        # Whose epoch is over or broken, and who stops with that.
+        # Epochs that ended or broke, and runs that stop with them.
         for number, run in enumerate(runs):
             if not run.active:
                 continue
@@ -169,7 +170,7 @@ def _order(run: Run) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class _Losses:
-    """What one step gave, still on the device: the loss of each model, over so many windows (0: it was not active)."""
+    """Losses of one step, still on the device: one per model, over so many windows (0: it was not active)."""
 
     losses_M: torch.Tensor
     windows: list[int]
@@ -201,12 +202,12 @@ def _rate(run: Run, job: Job) -> float:
 
 
 def _unread_steps(runs: Sequence[Run]) -> int:
-    """Return for how many steps losses may stay unread: reading them makes the host wait for a GPU."""
+    """Return the number of steps whose losses may stay unread: reading them makes the host wait for a GPU."""
     return 1 if runs[0].member.rows_TF.device.type == "cpu" else UNREAD_STEPS
 
 
 def _count_losses(runs: Sequence[Run], unread: list[_Losses]) -> None:
-    """Bring the losses that are still on the device to their runs."""
+    """Add the losses that are still on the device to their runs."""
     if not unread:
         return
     for step, losses in zip(unread, torch.stack([step.losses_M for step in unread]).tolist(), strict=True):

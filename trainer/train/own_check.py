@@ -1,7 +1,7 @@
 """Check a job's own files before anything is planned: read, hashed, and tried in a child process (`train/probe.py`).
 
-The launcher runs this at the desk, and a training where no desk could. Standard library only: where torch is not at hand the
-job stays unmeasured, and the next machine tries.
+The launcher runs this at the desk, and a training runs it if no desk did. Standard library only: without torch the job stays
+unmeasured, and the next machine tries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODULE = "trainer.train.probe"
 
 
 def checked(job: Job, *, limit_seconds: float = LIMIT_SECONDS) -> Job:
-    """Return the job with the hashes of its own files, and with what was measured of them; the same job without any.
+    """Return the job with hashes and measurements of its own files; the same job if it has none.
 
     Raises UsageError, one line, for a file or a class that can't be used; ConfigError where the trial can't be run.
     """
@@ -43,7 +43,7 @@ def checked(job: Job, *, limit_seconds: float = LIMIT_SECONDS) -> Job:
 
 
 def portable(job: Job) -> Job:
-    """Return the job as another machine gets it: its own files without the folders of this one."""
+    """Return the job for another machine: its own files without folders."""
     return job.with_own_files({table: home.with_file(home.base_name) for table, home in job.own_files.items()})
 
 
@@ -75,7 +75,7 @@ def _with_hash(home: OwnFile) -> OwnFile:
 
 
 def _answer(job: Job, limit_seconds: float) -> dict[str, Any]:
-    """Try the job's files in a child that ends with this process; return the job that it found, as tables."""
+    """Try the job's files in a child process that ends with this one; return the measured job, as tables."""
     child = subprocess.Popen(
         [sys.executable, "-m", MODULE],
         stdin=subprocess.PIPE,

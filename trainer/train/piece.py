@@ -1,4 +1,4 @@
-"""The two ends of one piece's training: candles read and prepared before, scores, model file and card after.
+"""Before and after one piece's training: read and prepare its candles; score it and write model file and card.
 
 Runs inside a worker; `loop.py` is the training itself.
 """
@@ -81,7 +81,7 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
     file = out / f"{piece.name}.safetensors"
     try:
         card = read_card(file)
-    except DataError:  # none there, or a spoilt one
+    except DataError:  # missing or damaged
         return None
     if card.data.get("fingerprint") != mark:
         return None
@@ -93,7 +93,7 @@ def close_piece(
 ) -> dict[str, Any]:
     """Score a trained model once and write it to `out`; return its `model_done` event. The card keeps `choice` as it is.
 
-    Raises TrainingFailed when training did not come to a finite loss.
+    Raises TrainingFailed if training never reached a finite loss.
     """
     piece, run = opened.piece, opened.run
     if run.failure:

@@ -1,4 +1,4 @@
-"""In which numbers a model is multiplied: by the job's word, else by the chip. Weights, moments and losses are always float32.
+"""The number format of matrix products: the job's, else by chip. Weights, moments and losses are always float32.
 
 bf16 from compute capability 8.0 on (an LSTM's only where the GPU's library has one), fp16 with a scaled loss below; fp32 on a
 CPU, and for a module of the user's own, unless another is asked for.
@@ -15,7 +15,7 @@ from trainer.errors import UsageError
 from trainer.job import Job
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# torch.amp.GradScaler's own numbers (torch 2.13): where a scaled loss begins, and after how many steps it dares more.
+# torch.amp.GradScaler's defaults (torch 2.13): the first scale of a loss, and the steps after which it grows.
 FIRST_SCALE = 65536.0
 GROWTH_STEPS = 2000
 # From here on cuDNN has an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch takes a bf16 layer
@@ -27,7 +27,7 @@ _CUBLAS_WORKSPACE = ":4096:2"
 
 
 def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
-    """Return the numbers for matrix products. Raises UsageError for what a device lacks: fp16 a CPU, bf16 an older GPU."""
+    """Return the dtype of matrix products. Raises UsageError for fp16 on a CPU and bf16 on an older GPU."""
     if job.train.precision != "auto":
         if job.train.precision == "fp16" and device.type == "cpu":
             raise UsageError(
@@ -52,7 +52,7 @@ def _has_bf16_recurrence() -> bool:
 
 
 def resolve_precision(job: Job, device: torch.device) -> torch.dtype:
-    """Return `matmul_dtype`, and hold this process to it, in sums of one order, before its first product on a GPU.
+    """Return `matmul_dtype` after setting this process to it, with deterministic sums, before its first product on a GPU.
 
     Left alone, cuDNN takes an LSTM's or convolution's fp32 for TF32.
 
@@ -73,5 +73,5 @@ def autocast(dtype: torch.dtype, device: torch.device) -> AbstractContextManager
 
 
 def first_scale(dtype: torch.dtype) -> float:
-    """Return the factor that a loss begins with: small gradients would vanish in fp16, and in no other."""
+    """Return the first scale of a loss: small gradients would vanish in fp16, and only there."""
     return FIRST_SCALE if dtype == torch.float16 else 1.0

@@ -23,7 +23,8 @@ from torch import nn
 from trainer.artifacts.card import CardSeries
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles
-from trainer.data.features import WARMUP, compute_inputs
+from trainer.data.feature_names import warmup_of_features
+from trainer.data.features import compute_inputs
 from trainer.data.reading import CandleFolder, OtherTimeframe
 from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
@@ -43,7 +44,7 @@ MOST_NAMED = 6  # models or symbols, in a message
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What one model forecasts for one symbol, oldest bar first. Shapes: N bars."""
+    """Predictions of one model for one symbol, oldest bar first. Shapes: N bars."""
 
     model: str
     symbol: str
@@ -76,7 +77,7 @@ class _Task:
     def first_row(self) -> int:
         """Return the first row of the candles that inputs are computed from: they look back over the warm-up and no further.
 
-        Chunks lie where they lay in training: the same sums, the same digits.
+        Chunks start where they started in training: the same sums, the same digits.
         """
         first = int(self.bars[0]) - self.model.card.lookback + 1 - self.warmup
         return first if self.reads == WINDOWS else first // EVALUATION_CHUNK * EVALUATION_CHUNK
@@ -94,12 +95,12 @@ def predict_models(
     last: int | None = None,
     model_file: Path | None = None,
 ) -> Iterator[Predictions | NotPredicted]:
-    """Predict every bar (the last `last` of each symbol) that has behind it all that a model sees.
+    """Predict every bar (the last `last` of each symbol) that has enough bars before it.
 
-    `paths` are model files that forecast the same target; `symbols` are those wanted of them (none: all). `model_file` is the
-    Python file of models of the user's own, for a card runs no code. A bar has too little behind it within warm-up + lookback
-    bars of the series' beginning, or where a hole lies in them. Yields by symbol, then in the order of `paths`; what fails for
-    one model or symbol is yielded as NotPredicted. Uses one thread, as training did, so that the sums are the same.
+    `paths` are model files that forecast the same target; `symbols` limits the symbols (none: all). `model_file` is the Python
+    file of models of the user's own, since a card runs no code. A bar needs warm-up + lookback bars before it without a hole.
+    Yields by symbol, then in the order of `paths`; what fails for one model or symbol is yielded as NotPredicted. Uses one
+    thread, as training did, so that the sums are the same.
 
     Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no model knows and for
     models of several targets.
@@ -114,9 +115,9 @@ def predict_models(
             yield NotPredicted(model=path.stem, symbol="", error=error)
     _refuse_several_targets(checked)
     wanted = _wanted(checked, symbols)
-    groups = defaultdict[tuple[str, tuple[str, ...], bool], list[CheckedModel]](list)
+    groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
     for model in checked:
-        groups[model.card.timeframe, tuple(model.card.columns), model.with_features].append(model)
+        groups[model.card.timeframe, tuple(model.card.columns), model.features].append(model)
     running = _Running()
     for models in groups.values():
         yield from _predict_group(models, data, wanted=wanted, last=last, running=running)
@@ -167,7 +168,7 @@ def _predict_group(
 
 @dataclass
 class _Running:
-    """Networks by shape, and the shapes for which a small batch was seen to give the same digits as a whole one."""
+    """Networks by shape, and the shapes for which a small batch gave the same digits as a full one."""
 
     networks: Networks = field(default_factory=Networks)
     exact_in_few: dict[str, bool] = field(default_factory=dict)
@@ -189,7 +190,7 @@ class _Running:
             yield Predictions(model=task.model.name, symbol=symbol, bar=bar, available_at=available_at, columns=columns)
 
     def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
-        """Return the outputs (N, O): of few windows in a small batch, once that was seen to change no digit of this shape."""
+        """Return the outputs (N, O); few windows run in a small batch, if that gave the same digits for this shape before."""
         bars = task.bars - task.first_row
         shape = task.model.shape
         if len(bars) > FEW_WINDOWS or task.reads != WINDOWS or not shape:
@@ -218,16 +219,16 @@ def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH
 
 
 def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
-    """Return what to predict of a symbol. Raises DataError where no bar has behind it all that the model sees."""
+    """Return what to predict of a symbol. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
-    warmup = max(WARMUP if model.with_features else 0, candles.columns_begin)
+    warmup = max(warmup_of_features(model.features), candles.columns_begin)
     bars = _whole_bars(candles, model, series, warmup=warmup)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):
         needed = f"{warmup + card.lookback} bars of {series.symbol}, the last {card.lookback} without a hole"
         raise DataError(
-            f"no bar of {data} has behind it what the model sees",
+            f"no bar of {data} has enough bars before it",
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
@@ -245,12 +246,12 @@ def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, wa
 def _inputs(tasks: Sequence[_Task]) -> Iterator[torch.Tensor]:
     """Yield the inputs (T, F) of each task, from its first row on.
 
-    Series are laid end to end, for a row of inputs needs the warm-up before it and nothing else, to the last bit.
+    Series are concatenated: a row of inputs depends on the warm-up before it and nothing else, to the last bit.
     """
     if not tasks:
         return
     parts = [task.candles.rows(task.first_row) for task in tasks]
-    rows_TF = compute_inputs(_end_to_end(parts), features=tasks[0].model.with_features)
+    rows_TF = compute_inputs(_end_to_end(parts), features=tasks[0].model.features)
     yield from torch.split(rows_TF, [len(part) for part in parts])
 
 

@@ -29,7 +29,7 @@ FEATURE_LIMIT = 10.0  # deviations that a baseline's features are held to: one c
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolData:
-    """What one fold's model trains on. The output at bar t depends on rows t - bars_seen + 1 to t."""
+    """Training data of one fold's model. The output at bar t depends on rows t - bars_seen + 1 to t."""
 
     candles: Candles
     rows_TF: Tensor  # float32, unscaled
@@ -70,7 +70,7 @@ class SymbolData:
         return np.asarray(((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy())
 
     def scored(self, span: str) -> Rows:
-        """Return what the target's scores need to know of a span."""
+        """Return the rows that the target's scores need of a span."""
         return Rows(
             candles=self.candles,
             clock=self.clock,
@@ -97,7 +97,7 @@ class SymbolData:
 
 
 def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[SymbolData, ...]:
-    """Prepare a symbol for each of its plans, one a fold; they share one `rows_TF`. Raises DataError."""
+    """Prepare a symbol for each of its plans, one per fold; they share one `rows_TF`. Raises DataError."""
     rows_TF = _inputs(candles, job, "cpu")
     return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
@@ -151,7 +151,7 @@ def prepare(
 
 
 def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
-    return compute_inputs(candles, features=job.data.features == "all", device=device)
+    return compute_inputs(candles, features=job.data.computed, device=device)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
-"""Try the files of a user's own, in a process that may be ended: what goes wrong is one line, and what goes well is measured.
+"""Try a user's own files in a separate process: a failure is one line, a success is measured.
 
     python -m trainer.train.probe        started by `train/own_check.py`, which writes the job to its stdin
 
 Answers on stdout, a JSON document a line: {"stage"} as it goes, then {"job"} with what was measured, or {"error"}. Ends when
-its stdin does. A user's file may import what a node has, and no more.
+its stdin does. A user's file may import only what a node has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class NotOnANode(UsageError, ImportError):
-    """A user's file imports what a node has not; its own `except ImportError` sees it, too."""
+    """A user's file imports a module that a node lacks; its own `except ImportError` catches it, too."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Build a user's own model, run it forwards and backwards, and measure what planner and packer go by.
+"""Build a user's own model, run it forwards and backwards, and measure what planner and packer need.
 
 Weights are counted, and so are bytes that autograd keeps, at two batch sizes, and multiplications, by torch's counter: with
 oneDNN off, since it hides an LSTM's. Two things decide how a model may train: whether slices of a batch have the gradient of
@@ -78,7 +78,7 @@ DO = "See docs/own-model.md."
 
 
 def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
-    """Return the job's model with what was measured of it. Raises UsageError, one line, for whatever is wrong with it."""
+    """Return the job's model with its measurements. Raises UsageError, one line, for anything wrong with it."""
     model: Any = job.own_files["model"]
     say(f"loading {model.base_name} and building {model.class_name}")
     trial = _trial(job, receptive_field=0)
@@ -102,7 +102,7 @@ def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
 
 
 def _figures(trial: _Trial, network: nn.Module) -> dict[str, float]:
-    """Return what the model takes: weights, bytes of a read and of any batch, the largest tensor of a read, and its cost."""
+    """Return the model's size: weights, bytes of a read and of any batch, the largest tensor of a read, and its cost."""
     with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):  # it warns of other flags
         (few, _), (many, largest) = (_kept(trial, network, count) for count in (FEW, MANY))
         counter = FlopCounterMode(display=False)
@@ -146,12 +146,12 @@ def _check_step(trial: _Trial, network: nn.Module) -> None:
     for name, buffer in (*network.named_buffers(), *network.named_parameters()):
         if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
             what = f"{trial.name}.{name} is of type {str(buffer.dtype).removeprefix('torch.')}, {buffer.layout}"
-            raise UsageError(what, why="a checkpoint can't keep that", do="Let it be of another type.")
+            raise UsageError(what, why="a checkpoint can't keep that", do="Use another type.")
 
 
 @torch.no_grad()
 def _check_evaluation(trial: _Trial, network: nn.Module, field: int) -> None:
-    """See that an output depends on its own bars alone: not on chance, on the rest of the batch, or on later bars."""
+    """Check that an output depends on its own bars alone: not on chance, on the rest of the batch, or on later bars."""
     x = trial.reads(FEW)
     torch.manual_seed(1)
     whole = trial.outputs_of(network, x)
@@ -201,7 +201,7 @@ def _kept(trial: _Trial, network: nn.Module, count: int) -> tuple[float, float]:
 
 
 def _slices_agree(trial: _Trial) -> bool:
-    """Return whether slices of a batch give its gradient, and leave the buffers as it does. Without dropout: chance apart."""
+    """Return whether slices of a batch give its gradient and its buffers, without dropout."""
     names = {name: getattr(nn.functional, name) for name in _DROPOUTS}
     attention = nn.functional.scaled_dot_product_attention
     try:

@@ -28,7 +28,7 @@ DO = "See docs/own-model.md."
 
 
 def measure_target(job: Job, say: Callable[[str], None]) -> OwnFile:
-    """Return the job's target with what was measured of it. Raises UsageError, one line, for whatever is wrong with it."""
+    """Return the job's target with its measurements. Raises UsageError, one line, for anything wrong with it."""
     target: Any = job.own_files["target"]
     say(f"loading {target.base_name} and building {target.class_name}")
     own = instance_of(target)
@@ -73,13 +73,15 @@ def _labels(target: Any, candles: Candles) -> Labels:
 
 
 def _check_reach(target: OwnFile, candles: Candles, labels: Labels, known: np.ndarray, reach: int) -> None:
-    """Change the bars after the end of a label, and those before what it may read: it must stay."""
+    """Check that a label stays the same when the bars after its end, and those before what it may read, change."""
     for number, bar in enumerate(known[np.linspace(0, len(known) - 1, TRIED).astype(int)]):
         end, value = int(labels.ends_T[bar]), labels.values_TK[bar]
         later = _labels(target, _moved(candles, slice(end + 1, None), seed=number))
         if not np.array_equal(later.values_TK[bar], value) or later.ends_T[bar] != end:
             why = f"the label of bar {bar} moves with bars after {end}, where it says that it ends"
-            raise UsageError(f"{target.class_name}.label looks past its end", why=why, do="Return the last bar that it reads.")
+            raise UsageError(
+                f"{target.class_name}.label reads bars after its end", why=why, do="Return the last bar that it reads."
+            )
         earlier = _labels(target, _moved(candles, slice(0, max(0, bar - reach)), seed=number))
         if not np.allclose(earlier.values_TK[bar], value, rtol=1e-5, atol=1e-8, equal_nan=True):
             why = f"the label of bar {bar} moves with bars before {bar - reach}; reach is {reach}"
@@ -96,7 +98,7 @@ def _moved(candles: Candles, part: slice, *, seed: int) -> Candles:
 
 
 def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
-    """See that the loss is one number a label and knows no other label of the batch."""
+    """Check that the loss is one number per label and independent of the batch's other labels."""
     name, labels = f"{target.class_name}.loss", torch.from_numpy(labels_NK)
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(len(labels), target.outputs, generator=generator).requires_grad_()

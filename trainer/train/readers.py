@@ -1,4 +1,4 @@
-"""Run a model over bars without gradients and without dropout, and cut what it reads out of the rows.
+"""Run a model over bars without gradients and dropout, gathering its windows or chunks from the rows.
 
 Scores and `mayfly predict` both come from here, so that they agree to the last digit: windows go through the model in batches
 of one fixed size, on which a window's result does not depend, and chunks lie on a grid.
@@ -18,8 +18,7 @@ from trainer.settings import CHUNKS
 
 EVALUATION_BATCH = 256
 EVALUATION_CHUNK = 1024  # bars; on a grid, so that the same bars of the same file give the same digits
-# Deviations that a scaled feature is held to. Real bars reach a hundred of them in a crash, and one bar must decide neither a
-# step nor a score.
+# Limit of scaled features, in deviations. Real bars reach a hundred in a crash, and one bar must not dominate a step or score.
 INPUT_LIMIT = 10.0
 
 
@@ -140,12 +139,12 @@ def gather_chunks(
     std_F: torch.Tensor,
     limit: float = INPUT_LIMIT,
 ) -> torch.Tensor:
-    """Cut chunks (B, F, X) out of unscaled rows and scale them. Beyond the last row it stands still: no output looks ahead."""
+    """Cut chunks (B, F, X) out of unscaled rows and scale them. The last row is repeated: no output looks ahead."""
     index = (starts_B[:, None] + read_X).clamp_(max=len(rows_TF) - 1).view(-1)
     x_BXF = scale_(rows_TF.index_select(0, index), mean_F, std_F, limit).view(len(starts_B), len(read_X), -1)
     return x_BXF.transpose(1, 2).contiguous()
 
 
 def scale_(x: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor, limit: float = INPUT_LIMIT) -> torch.Tensor:
-    """Scale features in place, and hold them to `limit` deviations; NaN stays NaN."""
+    """Scale features in place and clamp them to `limit` deviations; NaN stays NaN."""
     return x.sub_(mean_F).div_(std_F).clamp_(-limit, limit)

@@ -1,9 +1,9 @@
-"""Pieces that something else than the training loop trains: a function that is named by its place, `package.module:function`.
+"""Pieces trained by a function of their own instead of the training loop, named `package.module:function`.
 
     run(piece, job, data) -> Made
 
-A worker calls it, which may be killed and started again, and writes what it returns as a model with a card. From there on the
-piece goes the way of any other: upload, result, receipt. An error of ours is the piece's failure; any other ends the worker.
+A worker, which may be killed and restarted, calls it and writes the result as a model with a card. Upload, result and receipt
+are those of any piece. An error of ours fails the piece; any other ends the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.train.source import JobData
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What a runner made: tensors by name, and scores by span, as JSON values, for the card."""
+    """Result of a runner: tensors by name, and scores by span, as JSON values, for the card."""
 
     weights: Mapping[str, torch.Tensor]
     metrics: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The learning rate of each step: a rise at the beginning, then level or along a cosine. A pure function of the position."""
+"""Learning rate of each step: warm-up, then constant or cosine. A pure function of the step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.job import Job
 
 
 def rate_factor(job: Job, *, step: int, steps: int) -> float:
-    """Return what the learning rate of step `step` (from 0) of `steps` is multiplied with.
+    """Return the factor on the learning rate at step `step` (from 0) of `steps`.
 
     It rises in even steps to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the last epoch's end
     (Loshchilov and Hutter 2017, equation 5, without restarts: https://arxiv.org/abs/1608.03983).

@@ -1,7 +1,7 @@
-"""The scores of a trained model, as its card has them: by series, and of all series together.
+"""Scores of a trained model for its card: by series, and over all series.
 
-Forecasts of all series are joined in the labels' own unit. Their intervals resample blocks of time, each with the bars that
-every series has in it: what moves one market often moves the others.
+Forecasts of all series are joined in the labels' own unit. Intervals resample blocks of time with the bars of
+all series in them, since markets move together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesScores:
-    """A model on one series: what is fitted now, its scores, and its forecasts by span, in the order of the span's bars."""
+    """A model on one series: fitted values, scores, and forecasts by span, in the order of the span's bars."""
 
     fitted: dict[str, Any]
     scores: Scores
@@ -34,7 +34,7 @@ class SeriesScores:
 
 
 def reader_for(data: SymbolData, job: Job) -> Reader:
-    """Return what runs a model over the bars of a symbol's data."""
+    """Return the reader that runs a model over the bars of a symbol's data."""
     return reader_of(
         job.model.reads,
         rows_TF=data.rows_TF,
@@ -48,8 +48,8 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
 def score_series(model: torch.nn.Module, data: SymbolData, job: Job, baselines: Baselines | None = None) -> SeriesScores:
     """Calibrate a trained model on a series' validation and score it there.
 
-    Validation is scored plainly, and the test span, this once, beside its baselines and with intervals. `about` describes
-    the metrics. `baselines` are those of the test span, where somebody has asked before.
+    Validation gets plain scores; the test span is scored once, beside its baselines and with intervals. `about` describes
+    the metrics. `baselines` are those of the test span, if they were computed before.
     """
     target, reader, scores = data.target, reader_for(data, job), scores_of(data.target)
     outputs = {span: reader.outputs(model, data.bars(span)) for span in ("validation", "test")}
@@ -69,7 +69,7 @@ def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Sc
     """Return the scores of a model on all of its series: of one, its own."""
     if len(series) == 1:
         return scored[0].scores
-    target = series[0].target  # what was left open was chosen for all of them
+    target = series[0].target  # settings that were left open were chosen for all of them
     labels = {span: np.concatenate([data.labels(span) for data in series]) for span in ("validation", "test")}
     said = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
     names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
@@ -90,7 +90,7 @@ def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Sc
 
 
 def _days_of_a_block(data: SymbolData) -> int:
-    """Return how many days the target's blocks of a series' bars take, from one's beginning to the next one's."""
+    """Return the length of the target's blocks of a series in days, from one start to the next."""
     rows = data.scored("test")
     blocks, _ = scores_of(data.target).blocks(data.target, rows)
     _, first = np.unique(blocks, return_index=True)

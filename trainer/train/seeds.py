@@ -1,7 +1,7 @@
-"""Every random number of training follows from (seed, what it is for): weights, batch order and dropout of one model.
+"""Random numbers of training, all derived from (seed, purpose): weights, batch order and dropout of one model.
 
 No generator is shared between models, so a model's result does not depend on its neighbours or on its worker. A user's own
-module draws from torch's generators, or from some that it holds: each slice of a batch seeds them anew.
+module draws from torch's generators, or from its own: each slice of a batch seeds them again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """Return 64 bits that belong to this seed and purpose, the same on every machine."""
+    """Return 64 bits derived from this seed and purpose, the same on every machine."""
     text = "\x1f".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -35,7 +35,7 @@ def dropout_keys(*, seed: int, model: str, step: int, layers: int) -> torch.Tens
 
 @contextmanager
 def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators, and those that the module holds, and give torch's back as they were at the end."""
+    """Seed torch's generators and the module's own; restore torch's at the end."""
     gpus = [torch.cuda.current_device() if device.index is None else device.index] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
         seed_generators(seed, gpus=gpus)

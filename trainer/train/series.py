@@ -1,10 +1,10 @@
-"""What one piece's model trains on: its series, one as it is, or several laid end to end.
+"""Training data of a piece: one series, or several laid end to end.
 
     rows   |-- first series --|- padding -|-- second series --|- padding -|
 
-Of several, each is scaled by its own scaler as it is laid down, and the scaler that the pack is given changes nothing. No
-window begins in one series and ends in another, for each begins and ends where its own series has it. A chunk may go on beyond
-the last bar: the padding, as long as a chunk, stands still and has no labels, as the end of a series by itself does.
+Several series are each scaled by their own scaler as they are laid down, and the pack gets a neutral scaler. No window crosses
+from one series into another. A chunk may extend beyond the last bar: into the padding, which is as long as a chunk, repeats the
+last bar and has no labels, like the end of a single series.
 
 Shapes: T bars of a series, R rows of all, F features, K label columns.
 """
@@ -66,7 +66,7 @@ def alone(data: SymbolData) -> PieceData:
 def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> PieceData:
     """Lay series end to end, each with `padding` rows after it. `bars` are theirs, in the same order.
 
-    One part is taken at a time and none of its rows is kept beside the new ones, so `parts` may read as it goes.
+    Parts are taken one at a time and their rows are not kept, so `parts` may be a generator that reads.
     """
     rows_TF = labels_TK = torch.empty(0)
     series: list[SymbolData] = []
@@ -77,7 +77,7 @@ def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> Pi
             rows_TF = torch.empty(num_rows, data.rows_TF.shape[1])
             labels_TK = torch.full((num_rows, data.train_labels_TK.shape[1]), torch.nan)
         end = total + len(data.rows_TF)
-        # As a pack scales, before it holds features to their limit: to subtract nothing and divide by one changes no digit.
+        # Scaled as a pack scales, before clamping: subtracting zero and dividing by one changes no digit.
         torch.div(data.rows_TF - data.mean_F, data.std_F, out=rows_TF[total:end])
         rows_TF[end : end + padding] = rows_TF[end - 1]
         labels_TK[total:end] = data.train_labels_TK

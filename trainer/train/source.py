@@ -1,7 +1,7 @@
-"""What pieces are made from, read once for all that share it: rows and labels, and each fold's scaler and windows.
+"""Sources: the data that pieces share, read once: rows and labels, and each fold's scaler and windows.
 
 A worker that trains folds and seeds of one symbol together keeps its rows once. A source is always prepared on the CPU and
-moved to the device when its model joins: what is in it depends neither on the device nor on whether it was staged.
+moved to the device when its model joins: its content depends neither on the device nor on staging.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainer.train.prepare import SymbolData, prepare, prepare_folds
 from trainer.train.series import PieceData, alone, lay
 
 _CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
-_PIECE_BYTES = 48 << 20  # what computing features takes besides, a piece of the series at a time
+_PIECE_BYTES = 48 << 20  # temporaries of computing features, a piece of the series at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +48,14 @@ class JobData:
         return self.plan.symbols[symbol]
 
     def read(self, symbol: str, job: Job) -> Candles:
-        """Return the candles of a symbol, as the job takes them."""
+        """Return the candles of a symbol that the job uses."""
         return read_parts(symbol, self.plan.timeframe, self.parts[symbol], bars=job.data.bars, columns=job.data.columns)
 
 
 def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None) -> JobData:
     """Return the job's data, planned here unless `plan` is a plan.json; files of many symbols are split into `scratch`.
 
-    Raises DataError where the files, or the plan, are no use to the job.
+    Raises DataError if the files or the plan do not fit the job.
     """
     if plan is None:
         folder = folder_of(job, path, scratch=scratch)
@@ -72,21 +72,21 @@ def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None)
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The bars that a model is made from, as its plan has them."""
+    """The bars of a model's series, by its plan."""
 
     entries: tuple[SymbolPlan, ...]  # of the series, in their order
     files: tuple[Mapping[str, str], ...]
     timeframe: str
     synthetic: bool
-    mark: str  # what the model, and a checkpoint of its training, belong to
+    mark: str  # hash that a finished model and its checkpoints must match
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What all pieces of one source are made from: what each fold's model trains on, and what their cards say of it.
+    """Data of all pieces of one source: each fold's training data, and its description for their cards.
 
-    Folds of one series share one `rows_TF`. Of several series only the fold of the piece that asked is there: their rows are
-    scaled, each fold's otherwise.
+    Folds of one series share one `rows_TF`. A source of several series holds one fold only: its rows are scaled, differently in
+    each fold.
     """
 
     name: str  # `Piece.source`
@@ -95,7 +95,7 @@ class Source:
     _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
 
     def baselines(self, fold: int) -> list[Baselines]:
-        """Return what simple forecasts say in the test span of a fold, by series; computed once for all its seeds."""
+        """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its seeds."""
         if fold not in self._baselines:
             self._baselines[fold] = [
                 scores_of(data.target).baselines(data.target, data.scored("test")) for data in self.folds[fold].series
@@ -134,7 +134,7 @@ def read_source(piece: Piece, job: Job, data: JobData) -> Source:
 
 
 def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
-    """Return what a piece is made from. Raises the DataError with which planning refused one of its series."""
+    """Return the bars of a piece. Raises the DataError with which planning refused one of its series."""
     entries = tuple(data.of(symbol) for symbol in piece.series)
     read = {name for entry in entries for name in entry.files}
     return Origin(
@@ -151,7 +151,7 @@ def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int) -> Symbol
 
 
 def mark_of(piece: Piece, job: Job, data: JobData) -> str:
-    """Return what a piece's model, and its checkpoints, belong to. It takes no bars: the plan has their hash.
+    """Return the hash that a piece's model and checkpoints must match. Reads no bars: the plan has their hash.
 
     Raises the DataError with which planning refused one of its series.
     """
@@ -167,7 +167,7 @@ def code_sha256(job: Job) -> str:
 
 
 def _code_of(runner: str) -> bytes:
-    """Return the file of a runner's module; nothing of one that is not there, which is said when it is to run."""
+    """Return the file of a runner's module; nothing for a missing one, which is an error when it runs."""
     try:
         spec = importlib.util.find_spec(runner.partition(":")[0])
     except ImportError:
@@ -176,7 +176,7 @@ def _code_of(runner: str) -> bytes:
 
 
 def on_device(source: Source, device: str) -> Source:
-    """Return the source with its tensors on a device, those that folds share once; the same one where they lie there."""
+    """Return the source with its tensors on a device, shared ones once; the same source if they are there already."""
     if device == "cpu":
         return source
     moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with the tensor, whose id is its own while it lives
@@ -194,13 +194,13 @@ def on_device(source: Source, device: str) -> Source:
 
 
 class Sources:
-    """The sources that a worker holds: those in use, and the last one, which the next model often needs, too."""
+    """Sources of a worker: those in use, and the last one, which the next model often needs."""
 
     def __init__(self) -> None:
         self._last: Source | None = None
 
     def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
-        """Return the source of that name: one that is there, else what `read` returns."""
+        """Return the source of that name: a held one, else the result of `read`."""
         there = [*in_use, self._last] if self._last else [*in_use]
         chosen = next((source for source in there if source.name == name), None)
         if chosen is None:

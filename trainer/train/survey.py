@@ -1,7 +1,7 @@
-"""The pieces of a job and what each costs, from the plan of its data.
+"""Pieces of a job and the cost of each, from the plan of its data.
 
-Where some symbols can be trained on, those that planning refused stay among the series, and the worker that gets a piece of one
-says what is wrong.
+If some symbols can be trained on, those that planning refused stay among the series, and the worker that gets a piece of one
+reports the error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def survey(job: Job, plan: DataPlan) -> Survey:
 
 
 def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
-    """Return what pieces are planned by; nothing of a symbol that planning refused."""
+    """Return the input of piece planning; nothing for a symbol that planning refused."""
     entry = plan.symbols.get(symbol)
     if entry is None:
         nothing = (0,) * job.data.folds
@@ -47,6 +47,6 @@ def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
 
 
 def _visits(fold: FoldPlan, job: Job) -> int:
-    """Return how many windows an epoch visits, as an estimate of its time."""
+    """Return the windows of an epoch, as a measure of its time."""
     # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
     return fold.bars["train"] + (fold.bars["validation"] + fold.bars["test"] // job.train.epochs) // 4

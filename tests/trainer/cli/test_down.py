@@ -59,7 +59,7 @@ def test_an_open_run_keeps_the_stack(
 def test_a_run_that_cannot_be_read_keeps_the_stack(account: Objects, pulumi: Path, capsys: pytest.CaptureFixture[str]):
     account.put(key=f"runs/{NEW_RUN}/run.json", body=b"{}")
     assert main(["down", "-y"]) == 103
-    assert f"whether run {NEW_RUN} has ended is unknown" in capsys.readouterr().err
+    assert f"cannot tell whether run {NEW_RUN} has ended" in capsys.readouterr().err
     assert not pulumi.exists()
 
 
@@ -81,4 +81,4 @@ def test_a_rehearsing_shell_is_refused(account: Objects, monkeypatch: pytest.Mon
 def test_without_pulumi_one_line_says_so(account: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["down"]) == 103
-    assert "there is no `pulumi` on PATH" in capsys.readouterr().err
+    assert "`pulumi`, which removes the stack, is not on PATH" in capsys.readouterr().err

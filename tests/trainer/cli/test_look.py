@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from trainer.cli.main import main
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
@@ -64,6 +65,35 @@ def test_logs_come_in_order_and_tail_cuts(mayfly):
     assert mayfly("logs", CLOSED_RUN, "--json")[1]["lines"] == ["booted", "staged", "trained"]
     assert mayfly("logs", CLOSED_RUN, "-f")[1] == "booted\nstaged\ntrained\n"
     assert mayfly("logs", CLOSED_RUN, "--tail", "-1")[0] == 2
+
+
+def put_events(account, *events):
+    lines = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/metrics/000001.jsonl", body=lines)
+
+
+def test_logs_with_metrics_are_the_last_epochs_of_each_model(mayfly, account):
+    assert mayfly("logs", CLOSED_RUN, "--metrics")[1] == "no epoch has ended yet\n"
+    put_events(
+        account, *({**EPOCH, "epoch": number, "validation_loss": 0.7 - number / 10} for number in range(1, 6)), {"event": 5}
+    )
+    code, out, err = mayfly("logs", CLOSED_RUN, "--metrics")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()[1:4]] == ["BTC-USD", "4", "5"]
+    assert err == "warning: left out 1 line of the metrics that can't be read\n"
+    assert len(mayfly("logs", CLOSED_RUN, "--metrics", "--tail", "5")[1].splitlines()) == 7
+    told = mayfly("logs", CLOSED_RUN, "--metrics", "--json")[1]
+    assert told["models"]["BTC-USD"][0] == {"epoch": 1, "train_loss": 0.7, "validation_loss": pytest.approx(0.6)}
+    assert mayfly("logs", CLOSED_RUN, "--metrics", "-f")[0] == 2
+
+
+def test_pull_brings_events_and_tensorboard_files_and_nothing_outside_its_folder(mayfly, account, tmp_path):
+    put_events(account, EPOCH, {**EPOCH, "model": "../../../evil"}, PROGRESS)
+    code, out, err = mayfly("pull", CLOSED_RUN, "--out", str(tmp_path / "out"))
+    assert code == 0 and str(tmp_path / "out" / "observed") in out.splitlines()
+    assert f"tensorboard --logdir {tmp_path / 'out' / 'observed' / 'tensorboard'}" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "out/observed/tensorboard").iterdir()] == [EPOCH["model"]]
+    assert (tmp_path / "out/events.jsonl").read_bytes().count(b"\n") == 3
 
 
 def test_pull_writes_models_receipt_and_log(mayfly, tmp_path):

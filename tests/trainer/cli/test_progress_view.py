@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.trainer.cli.test_watch import START
+from trainer.cli.drawing import drawn
 from trainer.cli.progress_view import counts, models_line, picture, piece_share, share_done, time_left
-from trainer.cli.terminal import drawn
 
 
 def training(epoch: int, step: int, loss: float | None = 0.691) -> dict:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from trainer.cli.receipt_view import WHAT_BETTER_MEANS, receipt_view
-from trainer.cli.terminal import drawn
+from trainer.cli.drawing import drawn
+from trainer.cli.receipt_view import receipt_view
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 
@@ -93,16 +93,21 @@ def test_a_model_of_volatility_stands_beside_har():
 def scored(piece, low):
     """Return a model whose gain in AUC over the logistic baseline begins at `low`; None where there is no interval."""
     gains = {"logistic": {"auc": None if low is None else [low, low + 0.1]}}
-    metrics = {"about": Direction().about(), "test": {"auc": 0.55, "better": gains}}
+    baselines = {"logistic": {"auc": 0.56 if piece == "D" else 0.52}, "base_rate": {"auc": None}}
+    metrics = {"about": Direction().about(), "test": {"auc": 0.55, "baselines": baselines, "better": gains}}
     return {**RECEIPT["models"][0], "piece": piece, "metrics": metrics}
 
 
 def test_models_are_sorted_and_the_mark_of_those_beyond_chance_is_explained_once():
-    models = [scored("C", 0.01), scored("A", -0.01), scored("B", None)]
+    models = [scored("C", 0.01), scored("A", -0.01), scored("D", None), scored("B", None)]
     lines = text_of({**RECEIPT, "models": models, "failed": []}).splitlines()
-    assert [line.split("-")[0].split() for line in lines if " 0.5500" in line] == [["A"], ["B"], ["✓", "C"]]
-    assert [line.strip() for line in lines].count(WHAT_BETTER_MEANS) == 1
-    assert WHAT_BETTER_MEANS not in text_of({**RECEIPT, "models": [scored("B", None)]})
+    marks = [line.split(" 0.5500")[0].split() for line in lines if " 0.5500" in line]
+    assert marks == [["+", "A"], ["+", "B"], ["✓", "C"], ["D"]]
+    assert [line.strip() for line in lines if "every baseline" in line] == [
+        "✓ better than every baseline on the test span, beyond chance",
+        "+ better than every baseline on the test span, chance not excluded",
+    ]
+    assert "chance" not in text_of({**RECEIPT, "models": [scored("D", None)]})
 
 
 def test_columns_leave_as_it_gets_narrow_hashes_first_and_the_headline_never():

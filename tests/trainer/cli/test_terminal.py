@@ -7,8 +7,9 @@ import re
 
 import pytest
 
+from trainer.cli.drawing import drawn
 from trainer.cli.table import Blocks, FittedTable, Inline, TableColumn, lines
-from trainer.cli.terminal import Console, drawn, show
+from trainer.cli.terminal import Console, show
 
 EVIL = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
 
@@ -88,7 +89,7 @@ def test_what_does_not_fit_wraps_and_is_never_lost():
 
 def test_parts_stay_whole_and_labels_stand_beside_their_blocks():
     view = Blocks([("time", Inline(["one two", "three", "", "four five"])), ("", "more")])
-    assert drawn(view, width=26) == "  time  one two · three ·\n        four five\n        more\n"
+    assert drawn(view, width=26) == "  time  one two · three\n        four five\n        more\n"
 
 
 def test_names_are_never_markup_and_what_a_terminal_obeys_is_escaped(colours):

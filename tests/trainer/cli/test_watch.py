@@ -4,7 +4,8 @@ import io
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from trainer.cli.terminal import Console, drawn
+from trainer.cli.drawing import drawn
+from trainer.cli.terminal import Console
 from trainer.cli.watch import Watch
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
@@ -76,7 +77,7 @@ def test_each_phase_and_each_instance_is_said_once_with_time_and_dollars():
     booting = replace(START, phase="boot", elapsed_seconds=65, spent_usd=0.25, instances=(SEEN,))
     assert told(START, START, booting, booting) == [
         "[    3s   $0.00]  looking for capacity",
-        "[ 1m05s   $0.25]  i-1  g6.xlarge  on-demand  us-east-1a",
+        "[ 1m05s   $0.25]  i-1  us-east-1a  g6.xlarge  on-demand",
         "[ 1m05s   $0.25]  the machine boots",
     ]
 
@@ -122,7 +123,7 @@ def test_on_a_terminal_a_phase_that_ended_stays_with_its_seconds_and_the_capacit
     screen = seen(START, booting, booting)
     assert screen.stays == [
         "  ✓ preflight     7s",
-        "  ✓ capacity      1s   i-1  g6.xlarge  on-demand  us-east-1a",
+        "  ✓ capacity      1s   i-1   us-east-1a   g6.xlarge   on-demand",
     ]
     assert screen.picture.startswith("  ● boot          3s")
     ended = replace(booting, state="closed", phase="terminate", seconds={**booting.seconds, "terminate": 2})

@@ -118,7 +118,7 @@ def test_a_folder_without_candles_is_named(tmp_path: Path) -> None:
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("x")
-    with pytest.raises(DataError, match="is no candle file"):
+    with pytest.raises(DataError, match="is not a candle file"):
         read_candles(tmp_path / "notes.md")
 
 

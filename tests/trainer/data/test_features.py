@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.data.feature_names import LOOKBACK
 from trainer.data.features import FEATURES, WARMUP, compute_features, compute_inputs
 
 CUT = 700
@@ -67,6 +68,25 @@ def test_a_row_is_the_same_bits_wherever_the_series_begins_and_ends(candles, sta
     whole = compute_features(candles)
     part = compute_features(candles.rows(start, stop))
     assert torch.equal(whole[start + WARMUP : stop], part[WARMUP:])
+
+
+@pytest.mark.parametrize("start", [1, 333])
+def test_a_feature_depends_on_its_own_lookback_and_no_bar_before(candles, start: int) -> None:
+    whole, part = compute_features(candles)[start:], compute_features(candles.rows(start))
+    for place, name in enumerate(FEATURES):
+        back = LOOKBACK[name]
+        assert torch.equal(whole[back:, place], part[back:, place]), name
+        if (
+            0 < back < 255 and "stochastic" not in name
+        ):  # an exponential mean leaves out less than a digit, extremes may be younger
+            assert whole[back - 1, place] != part[back - 1, place], f"{name} looks back less than {back} bars"
+
+
+def test_chosen_features_are_those_of_all(candles) -> None:
+    names = ("log_return_15", "bar_range", "rsi_14")
+    rows = compute_inputs(candles, features=names)
+    assert rows.is_contiguous()
+    assert torch.equal(rows, compute_features(candles)[:, [FEATURES.index(name) for name in names]])
 
 
 def test_a_row_is_the_same_bits_whatever_the_number_of_threads(candles) -> None:
@@ -153,7 +173,7 @@ def test_columns_stand_behind_the_features_or_alone(make_candles) -> None:
     rows = compute_inputs(candles)
     assert rows.shape == (600, len(FEATURES) + 2) and rows.is_contiguous()
     assert torch.equal(rows[:, :-2], compute_features(candles))
-    alone = compute_inputs(candles, features=False)
+    alone = compute_inputs(candles, features=())
     assert torch.equal(alone, rows[:, -2:]) and alone.dtype == torch.float32
     np.testing.assert_array_equal(alone[:, 0], np.where(np.arange(600) < 5, 0, funding).astype(np.float32))
     assert torch.equal(compute_inputs(make_candles(600)), compute_features(candles))

@@ -178,5 +178,5 @@ def test_a_number_that_is_no_time_is_one_error(times: list[Any], tmp_path: Path)
 
 def test_a_timeframe_of_ages_is_none() -> None:
     for name in ("99999999999999d", "9" * 30 + "m", "tick" + "9" * 16):
-        with pytest.raises(DataError, match="is no timeframe"):
+        with pytest.raises(DataError, match="is not a timeframe"):
             step_of(name)

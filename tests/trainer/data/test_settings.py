@@ -21,8 +21,11 @@ def test_inputs_are_the_features_then_the_columns() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"features": "none"}, "data.features = none leaves the model nothing to read .data.columns is empty"),
-        ({"features": "ours"}, "one of all, none"),
+        ({"features": ("none",)}, "data.features = none leaves the model nothing to read .data.columns is empty"),
+        ({"features": ("rsi_41",)}, "job key 'data.features' has 'rsi_41' .*Did you mean rsi_14"),
+        ({"features": ("auto", "rsi_14")}, "has 'auto'"),
+        ({"features": ("rsi_14", "rsi_14")}, "names that differ"),
+        ({"features": ()}, "auto, all, none, or names that differ"),
         ({"columns": ("a", "a")}, "names that differ"),
         ({"columns": ("rsi_14",)}, "none of them a feature's"),
     ],
@@ -30,3 +33,22 @@ def test_inputs_are_the_features_then_the_columns() -> None:
 def test_inputs_that_make_no_sense_are_refused(settings, said) -> None:
     with pytest.raises(UsageError, match=said):
         DataSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("timeframe", "warmup", "features"),
+    [("", 256, 37), ("1m", 256, 37), ("6h", 256, 37), ("12h", 60, 26), ("1d", 60, 26), ("1w", 5, 13), ("tick100", 256, 37)],
+)
+def test_the_warmup_follows_from_features_and_timeframe(timeframe: str, warmup: int, features: int) -> None:
+    data = DataSettings(timeframe=timeframe)
+    assert (data.warmup, len(data.computed)) == (warmup, features)
+    assert DataSettings(timeframe=timeframe, features=("all",)).warmup == 256
+    named = job_of(timeframe=timeframe or "1m", features="bar_gap,log_return_15").data
+    assert (named.warmup, named.inputs) == (15, ("log_return_15", "bar_gap"))  # in the order of all
+
+
+def test_a_pair_with_a_slash_is_asked_for_by_the_name_that_it_trains_under() -> None:
+    data = job_of(symbols="BTC/USD,^GSPC", exclude="ETH/USDT:USDT").data
+    assert (data.symbols, data.exclude) == (("BTC-USD", "^GSPC"), ("ETH-USDT:USDT",))
+    with pytest.raises(UsageError, match="it has a slash or a comma"):
+        DataSettings(symbols=("../x",))

@@ -39,7 +39,7 @@ def test_a_timeframe_has_one_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "1M", "0m", "fast", "m"])
 def test_what_is_no_timeframe_is_refused(name: str) -> None:
-    with pytest.raises(DataError, match="is no timeframe"):
+    with pytest.raises(DataError, match="is not a timeframe"):
         step_of(name)
 
 

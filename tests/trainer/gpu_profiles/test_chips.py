@@ -55,7 +55,7 @@ def test_the_users_file_changes_a_profile_and_adds_another(user_file):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("models = 3", "stands outside a profile"),
+        ("models = 3", "is outside a profile"),
         ("[h100]\nmodels = 3", r"\[h100\] has a key 'models'\. Did you mean models_per_gpu"),
         ("[h100]\nmodels_per_gpu = 2.5", "models_per_gpu is 2.5"),
         ("[h100]\nmemory_gib = -1", "memory_gib is -1"),

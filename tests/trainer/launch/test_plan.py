@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from trainer.cli.drawing import drawn
 from trainer.cli.plan_view import plan_view
-from trainer.cli.terminal import drawn
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import BudgetError, ConfigError, UsageError
@@ -66,7 +66,7 @@ def test_a_type_that_no_zone_offers_is_shown_and_not_asked():
 
 
 def test_nothing_offered_is_an_error_of_settings():
-    with pytest.raises(ConfigError, match=r"nothing to launch on in us-east-1 \(g6.xlarge: not offered"):
+    with pytest.raises(ConfigError, match=r"no instance type to launch in us-east-1 \(g6.xlarge: not offered"):
         plan(job_of(instance=("g6.xlarge",)), zones={})
 
 
@@ -160,7 +160,7 @@ def test_a_profile_leaves_the_default_types_that_are_large_enough():
         (job_of(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")), r"h200 is larger than the chip .*Take l4"),
         (job_of(gpu_profile="b300"), "b300 is larger than the chip"),
         (job_of(gpu_profile="h20"), r"unknown GPU profile 'h20'\. Did you mean h200"),
-        (job_of(gpu_profile="cpu"), "cpu holds at a desk only"),
+        (job_of(gpu_profile="cpu"), "cpu is for desks only"),
     ],
 )
 def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):

@@ -43,5 +43,5 @@ def test_a_pooled_job_has_a_piece_of_all_symbols_for_each_fold_and_seed_and_a_so
 
 
 def test_a_pooled_job_may_not_be_called_as_one_of_its_symbols_whatever_the_case():
-    with pytest.raises(DataError, match="the job and its symbol MIX have one name"):
+    with pytest.raises(DataError, match="the job and its symbol MIX have the same name"):
         pieces_of(job_of(name="mix", pooled=True), [work("A"), work("MIX")], timeframe="1m")

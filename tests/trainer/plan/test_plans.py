@@ -74,7 +74,7 @@ def test_the_calendar_of_the_job_wins_over_the_guess(make_candles) -> None:
 
 
 def test_fewer_bars_than_one_window_is_said_with_the_arithmetic(make_candles) -> None:
-    words = "AAA has 320 bars .one label needs 321: 256 for the features, 60 that the model sees, 5 or more ahead"
+    words = "AAA has 320 bars .one label needs 321: 256 that log_atr_14 looks back, 60 that the model sees, 5 or more ahead"
     with pytest.raises(DataError, match=words):
         plan_symbol(make_candles(320), Job())
 
@@ -97,6 +97,14 @@ def test_one_class_only_is_refused(make_candles) -> None:
 
 def test_the_longest_stretch_counts_bars_without_a_hole_between() -> None:
     assert longest_stretch(np.array([False, False, True, False, False, False, True])) == 4
+
+
+def test_a_year_of_daily_bars_is_enough_for_the_features_of_its_timeframe(make_candles) -> None:
+    candles = make_candles(328, timeframe="1d")
+    plan = plan_symbol(candles, job_of(timeframe="1d"))
+    assert plan.warmup == 60 and min(len(bars) for bars in plan.bars.values()) > 20
+    with pytest.raises(DataError, match=r"no bar left in validation .of 328 bars the first 256 are the warm-up of log_atr_14"):
+        plan_symbol(candles, job_of(timeframe="1d", features="all", lookback=20, horizon=12))
 
 
 # --- further columns ---------------------------------------------------------------------------------------------------

@@ -91,11 +91,11 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
         (["def label(self, c): return c.close * np.nan, np.full(len(c.close), -1)", LOSS], "T.label labels none of 6,000 bars"),
         (
             ["def label(self, c):", ENDS, "    return np.roll(c.close, -4) / c.close, ends", LOSS],
-            "T.label looks past its end",
+            "T.label reads bars after its end",
         ),
         (
             ["def label(self, c):", ENDS, "    return c.close / c.close.mean(), ends", LOSS],
-            "T.label looks past its end",
+            "T.label reads bars after its end",
         ),
         (
             ["def label(self, c):", ENDS, "    return c.close / np.concatenate([c.close[:2], c.close[:-2]]), ends", LOSS],

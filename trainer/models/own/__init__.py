@@ -1,4 +1,4 @@
-"""A model of the user's own: a class in a Python file, and what a trial measured of it.
+"""A model of the user's own: a class in a Python file, with the measurements of a trial.
 
 Settings, memory and cost, standard library only. `network` builds it. Docs: docs/own-model.md.
 """
@@ -27,7 +27,7 @@ NOT_KNOWN_YET = -1  # a batch that is the model's, before anybody knows what it 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredModel:
-    """What building a user's model and running it once has shown. A read is a window, or a chunk of the settings' length."""
+    """Measurements of a user's model, from building it and running it once. A read is a window, or a chunk of `chunk` bars."""
 
     of: str  # the digest of what was measured
     receptive_field: int  # 0: it reads windows
@@ -52,7 +52,7 @@ class OwnModel(OwnFile, ModelSettings):
     half_by_default = False  # autocast would run an RNN in fp16 and its loss unscaled (lstm/network.py)
 
     lookback: int = setting(60, "Bars of a window.", least=1)
-    chunk: int = setting(256, "Bars of a chunk, where the class has a receptive_field.", least=1)
+    chunk: int = setting(256, "Output bars of a chunk, for a class with a receptive_field.", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,7 @@ def build(architecture: dict[str, Any], *, file: str, recompute: bool = False) -
     """
     cls = load_class(file, architecture["class"], sha256=architecture["sha256"])
     if not issubclass(cls, nn.Module):
-        raise UsageError(f"{architecture['class']} is not a torch.nn.Module", do="Let it extend torch.nn.Module.")
+        raise UsageError(f"{architecture['class']} is not a torch.nn.Module", do="Make it a subclass of torch.nn.Module.")
     with as_usage_error(f"{architecture['class']} can't be built"):
         net = cls(**_arguments(cls, architecture))
         parameters = list(net.parameters())  # a constructor without super().__init__() shows here

@@ -43,11 +43,11 @@ class TcnSettings(ModelSettings):
     width: int = setting(512, "Channels of each convolution.", least=1, most=16_384)
     blocks: int = setting(12, "Residual blocks of two dilated causal convolutions.", least=1, most=64)
     dilation_cap: int = setting(
-        32, "The dilation doubles from block to block, 1, 2, 4 ..., up to this.", least=1, most=1_048_576
+        32, "Largest dilation; dilations double from block to block: 1, 2, 4, ...", least=1, most=1_048_576
     )
     dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
     chunk: int = setting(
-        1024, "Bars of a chunk; the bars that its first output looks back on are read besides.", least=1, most=1_048_576
+        1024, "Output bars of a chunk; the bars before them that the first output sees are read too.", least=1, most=1_048_576
     )
 
     @property

@@ -1,4 +1,4 @@
-"""Barrier: which of two barriers the close reaches first within `horizon` bars: the upper, the lower, or none. Three outputs.
+"""Barrier: the barrier that the close reaches first within `horizon` bars: upper, lower, or none. Three outputs.
 
 The barriers lie `barrier_width` trailing volatilities of so many bars above and below the close. The triple-barrier method of
 Lopez de Prado 2018 (Advances in Financial Machine Learning, section 3.4), on closes.
@@ -15,7 +15,7 @@ CLASSES = ("down", "none", "up")
 
 @dataclass(frozen=True, kw_only=True)
 class Barrier(TargetSettings):
-    """A barrier's settings."""
+    """Settings of the target `barrier`."""
 
     name = "barrier"
     metrics = (

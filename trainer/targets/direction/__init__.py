@@ -1,4 +1,4 @@
-"""Direction: whether the close `horizon` bars later is higher. One output, the logit of that."""
+"""Direction: the probability that the close `horizon` bars later is higher. One output, its logit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_sett
 
 @dataclass(frozen=True, kw_only=True)
 class Direction(TargetSettings):
-    """A direction's settings."""
+    """Settings of the target `direction`."""
 
     name = "direction"
     metrics = (

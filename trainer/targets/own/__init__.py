@@ -14,7 +14,7 @@ from trainer.settings import LOWER, Column, Metric, TargetSettings
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTarget:
-    """What labelling bars with a user's target has shown."""
+    """Measurements of a user's target: its outputs, and how far its labels read."""
 
     of: str  # the digest of what was measured
     label_columns: int

@@ -1,7 +1,7 @@
 """Quantiles: an interval and a median of the return over the next `horizon` bars, in units of trailing volatility.
 
-Three outputs: the lower quantile, the median, the upper one. The interval is shifted on validation until it covers what it
-says there (conformalized quantile regression: Romano, Patterson, Candes 2019, https://arxiv.org/abs/1905.03222).
+Three outputs: the lower quantile, the median, the upper one. The interval is shifted on validation until it reaches its nominal
+coverage there (conformalized quantile regression: Romano, Patterson, Candes 2019, https://arxiv.org/abs/1905.03222).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Quantiles(TargetSettings):
 
     horizon: int = horizon_setting()
     volatility_bars: int = volatility_bars_setting()
-    coverage: float = setting(0.8, "Share of outcomes that the interval is to hold.", above=0, below=1)
+    coverage: float = setting(0.8, "Share of outcomes inside the interval, such as 0.8.", above=0, below=1)
 
     @property
     def levels(self) -> tuple[float, float, float]:

@@ -9,7 +9,7 @@ from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_sett
 
 @dataclass(frozen=True, kw_only=True)
 class Return(TargetSettings):
-    """A return's settings."""
+    """Settings of the target `return`."""
 
     name = "return"
     metrics = (

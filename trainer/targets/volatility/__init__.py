@@ -15,7 +15,7 @@ MAX_HORIZON_SESSIONS = 21  # a month of an exchange
 
 @dataclass(frozen=True, kw_only=True)
 class Volatility(TargetSettings):
-    """A volatility's settings."""
+    """Settings of the target `volatility`."""
 
     name = "volatility"
     metrics = (

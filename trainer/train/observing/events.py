@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
 
-LINE_SECONDS = 10.0  # between progress lines of one model where there is no terminal
+MOST_NAMED = 6  # pieces, in a line
+LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
 
 
 class EventLog:
@@ -45,7 +46,7 @@ def _finite(value: Any) -> Any:
 
 
 class Story:
-    """Tell the training on stderr: one line that moves on a terminal, else a dense line now and then."""
+    """Print the training on stderr: one line that updates in place on a terminal, else a dense line now and then."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -72,7 +73,7 @@ class Story:
             print(line, file=self._stream, flush=True)
 
     def finish(self) -> None:
-        """Leave the cursor on a line of its own."""
+        """Move the cursor to a new line."""
         self._clear()
 
     def _progress(self, event: dict[str, Any]) -> None:
@@ -122,7 +123,8 @@ def _started_line(event: dict[str, Any]) -> str:
     models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
-    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{label}{notes}"
+    warmup = f", warm-up {data['warmup']} bars" if data.get("warmup") else ""
+    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{warmup}{label}{notes}"
 
 
 def _tuning_line(event: dict[str, Any]) -> str:
@@ -152,6 +154,20 @@ def _epoch_line(event: dict[str, Any]) -> str:
 
 def _done_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
+
+
+def _ended_line(event: dict[str, Any]) -> str:
+    kept, replaced, out = event.get("kept", ()), event.get("replaced", ()), event.get("out", "")
+    lines = []
+    if kept:
+        lines.append(f"kept of an earlier run in {out}, of the same bars, settings and code: {_some(kept)}")
+    if replaced:
+        lines.append(f"replaced in {out}, for an earlier run had other bars, settings or code: {_some(replaced)}")
+    return "\n".join(lines)
+
+
+def _some(pieces: Sequence[str]) -> str:
+    return ", ".join(pieces[:MOST_NAMED]) + (f" and {len(pieces) - MOST_NAMED} more" if len(pieces) > MOST_NAMED else "")
 
 
 def _retry_line(event: dict[str, Any]) -> str:
@@ -189,6 +205,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "epoch": _epoch_line,
     "model_done": _done_line,
     "retry": _retry_line,
+    "ended": _ended_line,
     "trace": _trace_line,
     "resumed": _resumed_line,
     "checkpoint": _checkpoint_line,

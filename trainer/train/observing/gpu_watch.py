@@ -1,7 +1,7 @@
 """GPU use, memory, power and temperature during a training, read from the driver through NVML every few seconds.
 
-NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. On a machine whose driver has
-none, or has it without a GPU, nothing is said of GPUs and the training goes on.
+NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. Without NVML, or
+without a GPU, there are no `gpu` events and the training goes on.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class GpuWatch:
                 sample += 1
                 self._ended.wait(self._seconds)
         except pynvml.NVMLError:
-            return  # a GPU fell off the bus: what it did before is kept, and its worker will say what went wrong
+            return  # a GPU fell off the bus: its earlier events are kept, and its worker reports the error
         finally:
             pynvml.nvmlShutdown()
 
 
 def figures_of(handle: Any) -> dict[str, float | None]:
-    """Return what one GPU shows: percent, MiB, watts, degrees Celsius; None for what it does not tell (a MIG slice's use)."""
+    """Return one GPU's figures: percent, MiB, watts, degrees Celsius; None if not reported (use of a MIG slice)."""
     use = _told(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     memory = _told(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     milliwatts = _told(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))

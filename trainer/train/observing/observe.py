@@ -1,9 +1,9 @@
-"""Files for a later look at a training: events by model and by worker, TensorBoard's files, GPU use.
+"""Files that record a training: events by model and by worker, TensorBoard's files, GPU use.
 
     OUT/observed/models/<model>.jsonl  workers/<number>.jsonl  gpus.jsonl  tensorboard/<model or gpu>/
 
 The same events go to `events.jsonl` (events.py), which the node sends to S3 as metrics: a run's folder can be made of that.
-Where GPU events come from is `gpu_watch`.
+GPU events come from `gpu_watch`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Observed:
             if event["event"] == "gpu":
                 files.append("gpus.jsonl")
             time_text = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
-            line = json.dumps({"time": time_text, **event}) + "\n"  # NaN stays NaN here: it is what a person looks for
+            line = json.dumps({"time": time_text, **event}) + "\n"  # NaN stays NaN here: people look for it
             for name in files:
                 path = self._folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class Observed:
 
 
 def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
-    """Return what an event adds to TensorBoard: whose, at which step, and which numbers. No numbers: nothing."""
+    """Return the owner, step and numbers that an event adds to TensorBoard, if it has numbers."""
     kind, model = event["event"], str(event.get("model", ""))
     if kind == "progress":
         step = (event["epoch"] - 1) * event["steps"] + event["step"]
@@ -83,6 +83,6 @@ def _items(values: Any) -> list[tuple[str, Any]]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Keep what TensorBoard can draw: finite numbers."""
+    """Return the values that TensorBoard can draw: finite numbers."""
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

@@ -35,7 +35,7 @@ class ScalarFile:
     def __init__(self, folder: Path, *, now: float, suffix: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"events.out.tfevents.{int(now)}.{suffix}"
-        self._append(_double(1, now) + _bytes(3, b"brain.Event:2"))  # what readers look for first
+        self._append(_double(1, now) + _bytes(3, b"brain.Event:2"))  # the first record that readers expect
 
     def add(self, scalars: Mapping[str, float], *, step: int, now: float) -> None:
         """Append one point of each scalar. `now` is seconds since 1970."""

@@ -1,7 +1,7 @@
 """A torch profiler trace of a few steps of each worker's first pack, on request (`--set trace_steps=5`).
 
-Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. The steps that are recorded are slower than the others, so
-that the share of time in which a GPU computed, which the event tells, is rather more than it says.
+Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. Recorded steps are slower than others, so
+the true share of time in which a GPU computed is higher than in the event.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Form = Callable[[Sequence[Member]], Pack]
 def traced(form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool) -> Form:
     """Return `form` with the steps after the warm-up recorded to `file`, once; then a `trace` event is reported.
 
-    On a GPU the event tells the share of the recorded time in which a kernel ran. A worker that takes fewer steps than these
-    leaves no trace.
+    On a GPU the event has the share of the recorded time in which a kernel ran. A worker that takes fewer steps leaves no
+    trace.
     """
     recorder = _Recorder(steps, file, report, on_gpu)
     return lambda members: cast(Pack, _Traced(form(members), recorder))
@@ -37,14 +37,14 @@ def kernel_seconds(trace_events: Iterable[Mapping[str, Any]]) -> float:
     """Return for how many seconds at least one GPU kernel ran, by a Chrome trace's events (times in microseconds)."""
     spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in trace_events if event.get("cat") == "kernel")
     busy, until = 0.0, float("-inf")
-    for begin, end in spans:  # of several streams at once: what overlaps counts once
+    for begin, end in spans:  # of several streams: overlaps count once
         busy += max(0.0, end - max(begin, until))
         until = max(until, end)
     return busy / 1e6
 
 
 class _Traced:
-    """A pack whose steps pass by the recorder; everything else is the pack's own."""
+    """A pack whose steps are recorded; everything else is the pack's own."""
 
     def __init__(self, pack: Pack, recorder: _Recorder) -> None:
         self._pack, self._recorder = pack, recorder

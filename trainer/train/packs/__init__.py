@@ -1,6 +1,6 @@
-"""Models that one worker steps together: `pack` is the interface and plain modules, `stacked` the ways of GPUs,
+"""Models that one worker steps together: `pack` has the interface and plain modules, `stacked` the strategies for GPUs,
 `chunks` models that read chunks.
 
-`strategy` says which there are and forms one. A model's result does not depend on its pack. A further way (one kernel with the
-recurrent weights resident on the chip) is a module here and a line in `strategy`.
+`strategy` chooses a strategy and forms the pack. A model's result does not depend on its pack. To add a strategy, write a
+module here and add a line to `strategy`.
 """

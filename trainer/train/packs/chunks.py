@@ -1,10 +1,10 @@
-"""Pack of models that read chunks: each chunk is read together with the bars that its outputs look back on.
+"""Pack of models that read chunks: each chunk is read with the bars before it that its outputs see.
 
     rows      |------ bars_seen - 1 ------|---------- chunk ----------|
     outputs                               |---------- chunk ----------|     one a bar; the loss is theirs alone
 
-Rows lie on the device once. A chunk is gathered inside the step and exists no longer than that; the bars that two chunks share
-are read again, which costs less than keeping what each layer made of them.
+Rows lie on the device once. A chunk is gathered inside the step and freed after it; bars that two chunks share
+are computed twice, which costs less than keeping each layer's activations.
 
 Shapes: B chunks, F features, X bars read, T bars of output, K label columns.
 """
@@ -41,12 +41,12 @@ class Chunks(SequentialPack):
         labels_BTK = self._labels(member, starts_B)
         with autocast(self._dtype, starts_B.device):
             outputs_BTO = self._models[number](x_BFX, keys_L2, first)
-        # A bar without a label has zero for one, and no part in the sum: `where` and not a product.
+        # A bar without a label has zero instead and is left out of the sum by `where`, not by a product.
         losses_BT = self._loss(outputs_BTO, labels_BTK.nan_to_num())
         return torch.where(_has_label(labels_BTK), losses_BT, 0.0).sum()
 
     def _labels(self, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
-        """Return the labels (B, T, K) of chunks; what lies beyond the series has none, as its last bar has none."""
+        """Return the labels (B, T, K) of chunks; bars beyond the series have none, like its last bar."""
         rows_BT = (starts_B[:, None] + self._out_T).clamp_(max=len(member.labels_TK) - 1)
         return member.labels_TK[rows_BT]
 

@@ -3,8 +3,8 @@
     step(active, starts) -> loss per model
 
 `starts` names the windows of each model's batch; the pack gathers them from rows that lie on its device, runs forward,
-backward, clipping and optimizer, and returns what each active model's loss was. Which model is active, what its next
-batch is and when it stops belongs to `trainer.train.loop`. A model's result does not depend on its pack.
+backward, clipping and optimizer, and returns each active model's loss. `trainer.train.loop` decides which model is
+active, its next batch and when it stops. A model's result does not depend on its pack.
 
 Here: the interface, and `SequentialPack`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
 
@@ -44,8 +44,8 @@ class Member:
     labels_TK: torch.Tensor  # as the network is trained on them; NaN where a bar has none
     mean_F: torch.Tensor
     std_F: torch.Tensor
-    seed: int = 0  # of all its random numbers, together with `draws`
-    draws: str = ""  # the name that they follow from; empty: its own. Folds and seeds of a symbol share one, so that a seed
+    seed: int = 0  # of all its random numbers, with `draws`
+    draws: str = ""  # the name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed
     # gives the same weights and order whatever else the job trains
 
     @property
@@ -56,29 +56,31 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelState:
-    """Everything that a step of one model depends on besides its batch and learning rate. Tensors by weight's name."""
+    """State on which a step of one model depends, besides its batch and learning rate. Tensors by weight's name."""
 
     weights: Mapping[str, torch.Tensor]
     exp_avg: Mapping[str, torch.Tensor]  # Adam's two moments
     exp_avg_sq: Mapping[str, torch.Tensor]
     updates: int  # optimizer steps taken, for Adam's bias correction
-    batches: int  # batches seen, skipped ones too: the step that dropout's key is made of
+    batches: int  # batches seen, skipped ones too: the step in dropout's key
     loss_scale: float = 1.0  # fp16 alone has another
     good_steps: int = 0  # since the scale last changed
     average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, where the job has one; with buffers
     buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a user's own module
-    steps: Mapping[str, int] = field(default_factory=dict)  # of weights that took fewer than `updates`: not each is used always
+    steps: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of weights with fewer than `updates`: some are not used in each batch
 
 
 class Pack(Protocol):
-    """What the loop needs of a strategy. Members are numbered as they were given."""
+    """Interface between the loop and a strategy. Members are numbered in the given order."""
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Take one optimizer step of every active member over its windows `starts[m]` (B,) int64.
 
         Return the loss of each (M,) before the step, NaN for members that are not active. A member whose loss or gradient
-        is not finite keeps its weights and moments, and its loss is returned as NaN; unless a scaled fp16 loss may be
-        the cause, which is then scaled less.
+        is not finite keeps its weights and moments, and its loss is returned as NaN, unless a scaled fp16 loss may be
+        the cause: then the scale is lowered.
         """
 
     def model(self, member: int) -> nn.Module:
@@ -95,11 +97,11 @@ class Pack(Protocol):
 
 
 class SequentialPack:
-    """Member after member, each a plain module with its own optimizer, its batch in slices: what a CPU is fastest with."""
+    """Members one after another, each a plain module with its own optimizer, its batch in slices: the fastest on a CPU."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256) -> None:
         self._members, self._job = members, job
-        # A model that may not be sliced never is; a batch of one is taken twice there (`_step_one`).
+        # Some models may not be sliced; they get a batch of one window twice (`_step_one`).
         self._micro_batch = micro_batch if job.model.may_slice else max(2, job.train.batch)
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
@@ -187,7 +189,7 @@ class SequentialPack:
         keys_L2 = dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts)
         keys_L2 = keys_L2.to(starts_B.device)
         if len(starts_B) == 1 and not job.model.may_slice:
-            starts_B = starts_B.repeat(2)  # the statistics of a batch take two; its mean loss is the same
+            starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
         before = self._begin(number)
         self._batches[number] += 1
         optimizer.zero_grad(set_to_none=True)
@@ -205,7 +207,7 @@ class SequentialPack:
                 if parameter.grad is not None:
                     parameter.grad.mul_(1 / self._scales[number])
         norm = nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
-        if torch.isfinite(loss + norm):  # in one question, since a GPU is waited for until it answers
+        if torch.isfinite(loss + norm):  # in one transfer, since the host waits for the GPU
             optimizer.step()
             self._count_good_step(number)
             if self._averages:
@@ -219,13 +221,13 @@ class SequentialPack:
         return loss
 
     def _begin(self, number: int) -> dict[str, torch.Tensor]:
-        """Let a user's own module train; return its buffers, which a step that is not taken must leave as they are."""
+        """Put a user's own module into training mode; return its buffers, to restore them if the step is not taken."""
         if not self._job.model.is_any_module:
             return {}
         return buffers_of(self._models[number].train())
 
     def _drawing(self, number: int, first: int) -> AbstractContextManager[object]:
-        """Let a user's own module draw the random numbers of this slice, which begins at the batch's row `first`."""
+        """Seed a user's own module for this slice, which begins at the batch's row `first`."""
         if not self._job.model.is_any_module:
             return nullcontext()
         member, step = self._members[number], self._batches[number] - 1
@@ -233,7 +235,7 @@ class SequentialPack:
         return drawing(self._models[number], seed=seed, device=member.rows_TF.device)
 
     def _num_labels(self, member: Member, starts_B: torch.Tensor) -> int | torch.Tensor:
-        """Return how many labels a batch has: what its summed loss is divided by."""
+        """Return the number of labels in a batch, the divisor of its summed loss."""
         return len(starts_B)
 
     def _summed_loss(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int) -> torch.Tensor:
@@ -247,18 +249,18 @@ class SequentialPack:
 
     def _updates(self, number: int) -> int:
         """Return how many optimizer steps a member has taken."""
-        counts = (int(state["step"]) for state in self._optimizers[number].state.values())  # a GPU is waited for at each
+        counts = (int(state["step"]) for state in self._optimizers[number].state.values())  # each waits for the GPU
         return max(counts, default=0) if self._job.model.is_any_module else next(counts, 0)
 
     def _fewer_steps(
         self, weights: Mapping[str, torch.Tensor], moments: Mapping[torch.Tensor, Any], updates: int
     ) -> dict[str, int]:
-        """Return the steps of the weights that took fewer: not each is used in every batch, or in any."""
+        """Return the steps of weights that took fewer: some are not used in every batch, or in any."""
         steps = {name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in weights.items()}
         return {name: count for name, count in steps.items() if count != updates}
 
     def _follow(self, number: int) -> None:
-        """Let the average of the weights follow the step that was just taken."""
+        """Update the average of the weights after a step."""
         share = newest_share(self._job.train.ema, self._updates(number))
         follow(self._averages[number], self._models[number], share)
 
@@ -270,11 +272,11 @@ class SequentialPack:
 
 
 def newest_share(decay: float, updates: int) -> float:
-    """Return what the newest weights count for in their average, after so many updates, this one included.
+    """Return the share of the newest weights in their average after so many updates, this one included.
 
-    That is 1 - min(decay, (1 + updates) / (10 + updates)): TensorFlow's rule, which most others took over
-    (https://www.tensorflow.org/api_docs/python/tf/train/ExponentialMovingAverage). The average begins as the weights do, and
-    forgets that beginning within some ten updates, whatever the decay; nothing has to be divided out of it when it is read.
+    That is 1 - min(decay, (1 + updates) / (10 + updates)): TensorFlow's rule, which most libraries use
+    (https://www.tensorflow.org/api_docs/python/tf/train/ExponentialMovingAverage). The average starts as the
+    first weights and forgets them within about ten updates at any decay, so it needs no bias correction.
     """
     return max(1 - decay, AVERAGE_RISE / (AVERAGE_RISE + 1 + updates))
 
@@ -286,7 +288,7 @@ def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
 
 
 def architecture_of(job: Job, *, features: int) -> dict[str, Any]:
-    """Return what it takes to build the job's model again, as JSON values."""
+    """Return the architecture of the job's model, as JSON values."""
     return job.model.architecture(features=features, outputs=job.target.outputs)
 
 
@@ -302,9 +304,9 @@ def new_model(member: Member, job: Job) -> nn.Module:
 
 
 def fresh_state(weights: Mapping[str, torch.Tensor], like: ModelState) -> ModelState:
-    """Return the state of a model with these weights (and buffers) and an optimizer which has seen nothing, at the same batch.
+    """Return the state of a model with these weights (and buffers) and a fresh optimizer, at the same batch.
 
-    An average of weights begins again, too, with these.
+    An average of weights starts again with them.
     """
     own = {name: tensor for name, tensor in weights.items() if name in like.weights}
     zero = {name: torch.zeros_like(own[name]) for name in like.exp_avg}

@@ -1,12 +1,12 @@
-"""The two strategies for GPUs. All models take their step as one program without a host in between, recorded as one CUDA graph.
+"""The two strategies for GPUs. All models take their step as one program without the host, recorded as one CUDA graph.
 
 `Streams`: each model is a plain module, and each has a stream of its own inside the graph. Any chip, same kernels as alone.
 `Fused`: one batched program over stacked weights (`network.stacked` in the model's home).
 
 Both keep weights, gradients and moments of all models in (M, P) tensors with one row a model, so that clipping, AdamW, and the
-rule for models that stopped or broke are written once, here, row by row. Rows meet nowhere: what happens in one is not
-felt in another, NaN included (masks are `where`, never a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly,
-slower than `SequentialPack`, which is how its equality is tested anywhere.
+rule for models that stopped or broke are written once, here, row by row. Rows never mix, NaN included (masks are `where`, never
+a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly, slower than `SequentialPack`; tests compare it that
+way.
 
 Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols, K label
 columns, O outputs.
@@ -31,7 +31,7 @@ _WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/
 
 
 class _Stacked(ABC):
-    """What both strategies share: rows, inputs of the step, the optimizer, and the graph."""
+    """Base of both strategies: rows, inputs of the step, the optimizer, and the graph."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         self._members, self._job = members, job
@@ -40,7 +40,7 @@ class _Stacked(ABC):
         self._micro_batch = min(micro_batch or job.train.batch, job.train.batch)
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
-        self._models = [new_model(member, job) for member in members]  # for evaluation: filled when one is asked for
+        self._models = [new_model(member, job) for member in members]  # for evaluation, filled on demand
         self._matmul_dtype = resolve_precision(job, self._device)
         self._layout = network_of(job.model.name).stacked(
             architecture_of(job, features=members[0].rows_TF.shape[1]),
@@ -58,7 +58,7 @@ class _Stacked(ABC):
         self._good_steps_M = torch.zeros(models, dtype=torch.int64, device=self._device)
         self._batches = [0] * models
         self._rates = [job.train.learning_rate] * models
-        # The step's inputs: buffers that keep their place, so that a recorded graph finds them.
+        # The step's inputs: buffers at fixed addresses, which a recorded graph reads.
         self._rates_M = torch.full((models,), job.train.learning_rate, dtype=torch.float64, device=self._device)
         self._starts_MB = torch.zeros(models, job.train.batch, dtype=torch.int64, device=self._device)
         self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
@@ -81,9 +81,9 @@ class _Stacked(ABC):
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
                 self._batches[number] += 1
             if 0 < length < self._job.train.batch:
-                # Places beyond a short batch repeat a window that is there: gathered, weighed with nothing.
+                # Places beyond a short batch repeat a window of it, with weight zero.
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
-        # The driver takes what lies in pageable memory before a call returns, so these need not outlive theirs:
+        # The driver copies pageable memory before the call returns, so these buffers may be freed then:
         # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html (2026-11-21).
         self._lengths_M.copy_(torch.tensor(lengths), non_blocking=True)
         self._rates_M.copy_(torch.tensor(self._rates, dtype=torch.float64), non_blocking=True)
@@ -157,7 +157,7 @@ class _Stacked(ABC):
         self._std_MF = torch.stack([member.std_F for member in self._members]).to(self._dtype)
 
     def _run(self) -> None:
-        """Take the step that the input buffers describe. Touches the device only: this is what a graph records."""
+        """Take the step of the input buffers. Uses the device only: a graph records this function."""
         lengths_M1 = self._lengths_M[:, None]
         inside_MB = self._place_B[None, :] < lengths_M1
         weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
@@ -173,9 +173,9 @@ class _Stacked(ABC):
         return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
 
     def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
-        """Clip and apply AdamW row by row, where a model is active and its loss and gradient are finite.
+        """Clip and apply AdamW row by row, for active models with a finite loss and gradient.
 
-        Return where the loss stands for a step that was taken, or may be taken with a smaller scale (M,).
+        Return (M,) bool: the step was taken, or may be taken with a smaller scale.
         """
         job, (beta_1, beta_2) = self._job, BETAS
         self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
@@ -185,7 +185,7 @@ class _Stacked(ABC):
         scale_M = (job.train.clip_norm / (norm_M + 1e-6)).clamp(max=1.0)
         gradient_MP = self._gradient_MP * scale_M[:, None]
         self._updates_M.copy_(torch.where(moves_M, self._updates_M + 1, self._updates_M))
-        # A model that has not moved yet has no correction to divide by; its row is masked below.
+        # Before a model's first step its bias correction is zero; its row is masked below.
         updates_M1 = self._updates_M.clamp(min=1)[:, None]
         exp_avg = torch.lerp(self._exp_avg_MP, gradient_MP, 1 - beta_1)
         exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
@@ -203,7 +203,7 @@ class _Stacked(ABC):
         return moves_M | self._rescale(active_M, moves_M)
 
     def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
-        """Halve the loss scale where a scaled step could not be taken, double it after many that could; say where halved."""
+        """Halve the loss scale where a step was not finite, double it after many that were; return where it was halved."""
         halved_M = active_M & ~moves_M & (self._scales_M > 1)
         grows = self._matmul_dtype == torch.float16
         good_M = torch.where(halved_M, 0, self._good_steps_M + (moves_M if grows else 0))
@@ -219,7 +219,7 @@ class _Stacked(ABC):
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph:
-        """Record the step. The steps that warm up have no active model, so they change nothing."""
+        """Record the step. Warm-up steps have no active model, so they change nothing."""
         lengths_M = self._lengths_M.clone()
         self._lengths_M.zero_()
         main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -229,9 +229,9 @@ class _Stacked(ABC):
                 self._run()
         main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # On the stream that warmed up, since AMD's libraries set themselves up once a stream, which a recording forbids. And
+        # On the stream of the warm-up: AMD's libraries initialize once per stream, which a recording forbids. And
         # of this thread alone: another one, such as that which writes checkpoints, may use the device meanwhile.
-        # In `main`'s own context: a recording that can't end leaves its stream the current one.
+        # In `main`'s own context: a recording that fails to end leaves its stream the current one.
         with torch.cuda.stream(main), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self._run()
         self._lengths_M.copy_(lengths_M)
@@ -262,7 +262,7 @@ class Streams(_Stacked):
         super().__init__(members, job, micro_batch=micro_batch)
         count = len(members) if self._device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
-        # What trains: modules whose weights and gradients are views of the rows, so that one optimizer serves all.
+        # Modules whose weights and gradients are views of the rows, so that one optimizer serves all.
         self._lanes = [new_model(member, job) for member in members]
         for number, model in enumerate(self._lanes):
             weights = self._layout.unflatten(self._weights_MP[number])
@@ -274,8 +274,8 @@ class Streams(_Stacked):
         if not self._streams:
             return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
         main = torch.cuda.current_stream()
-        # One event to wait for: torch deals 32 streams in turn, so `main` may also be a model's own stream, and waiting for all
-        # that `main` has been given would wait for that model.
+        # One event to wait for: torch reuses 32 streams in turn, so `main` may also be a model's own stream, and waiting for
+        # all work of `main` would wait for that model.
         begun = main.record_event()
         losses, forked = list[torch.Tensor](), list[torch.cuda.Stream]()
         try:
@@ -285,7 +285,7 @@ class Streams(_Stacked):
                 with torch.cuda.stream(stream):
                     losses.append(self._one(number, first, weight_MB[number]))
         finally:
-            # Also when a model is out of memory: a recording with a stream that is not joined can't even end.
+            # Also when a model is out of memory: a recording can't end while a stream is not joined.
             for stream in forked:
                 main.wait_stream(stream)
         return torch.stack(losses)

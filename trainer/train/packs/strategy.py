@@ -14,12 +14,12 @@ GPU_PLACES = 8
 
 
 def places_of(job: Job, device: str) -> int:
-    """Return how many models one worker trains together. On a CPU, or without a stacked form, more than one gains nothing."""
+    """Return the number of models that one worker trains together: one on a CPU, or without a stacked form."""
     return job.train.pack or (GPU_PLACES if device != "cpu" and job.model.has_stacked_form else 1)
 
 
 def concrete(job: Job, device: str) -> Job:
-    """Return the job with this device's defaults where it leaves open how it trains. `auto` is what `form_pack` says it is."""
+    """Return the job with this device's defaults for settings that it leaves open. See `form_pack` for `auto`."""
     stacks = job.model.has_stacked_form
     return with_settings(
         job,
@@ -32,8 +32,8 @@ def concrete(job: Job, device: str) -> Job:
 def form_pack(members: Sequence[Member], job: Job) -> Pack:
     """Make a pack of the job's strategy.
 
-    `auto` is sequential (plain modules one after another) on every device: streams and fused have to agree with it on the chip
-    first, which the tuner checks before it picks one.
+    `auto` is sequential (plain modules one after another) on every device: the tuner picks streams or
+    fused only after they agreed with it on the chip.
     """
     micro_batch = job.train.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
     if job.model.reads == CHUNKS:  # large enough to fill a device by itself

@@ -1,6 +1,6 @@
-"""The tensors of a module by name, taken and put back: weights, each once however often it is tied, and buffers of any type.
+"""Copy the tensors of a module by name, and put them back: weights, tied ones once, and buffers of any type.
 
-Buffers that a module keeps out of its `state_dict` are among them: whatever is a buffer goes on with a resumed model.
+Buffers that a module keeps out of its `state_dict` are included: a resumed model needs every buffer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def put_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put back what `tensors_of` took. Raises ValueError where a weight is missing or has another shape."""
+    """Put back the tensors of `tensors_of`. Raises ValueError where a weight is missing or has another shape."""
     weights = dict(module.named_parameters())
     for name, weight in weights.items():
         if name not in tensors or tensors[name].shape != weight.shape:
@@ -39,7 +39,7 @@ def put_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
 
 @torch.no_grad()
 def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Put buffers back, which may have other shapes and types now, or be none yet. Raises ValueError for what is a weight."""
+    """Put buffers back; the module's own may have other shapes and types, or be missing. Raises ValueError for a weight."""
     there = dict(module.named_buffers())
     for name, tensor in buffers.items():
         present = there.get(name)

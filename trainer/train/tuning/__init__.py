@@ -1,1 +1,1 @@
-"""The fastest way to train a job on this chip: `chosen` decides, `tune` runs the trial, `timing` times one way."""
+"""The fastest settings for a job on this chip: `chosen` decides, `tune` runs the trial, `timing` times one candidate."""

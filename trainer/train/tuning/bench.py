@@ -1,6 +1,6 @@
 """The cost of a model that reads chunks on this device: chunks a second by batch, with and without activation checkpointing.
 
-Full size on a GPU, a small one on a core of a CPU, where every row has a process, and so a memory, of its own. Prices belong to
+Full size on a GPU, a small one on a core of a CPU, where every row has a process, and so memory, of its own. Prices belong to
 `trainer.cli.bench`.
 """
 
@@ -33,7 +33,7 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The speed and memory of training with so many chunks in a step, or why that is excluded. Memory is None if unknown."""
+    """Speed and memory of training with so many chunks in a step, or the reason for excluding it. Memory is None if unknown."""
 
     batch: int
     activation_checkpointing: bool
@@ -109,7 +109,7 @@ def _timed(candidate: Candidate, job: Job, device: torch.device, seconds: float)
 
 def _in_a_process(candidate: Candidate, job: Job, device: torch.device, seconds: float) -> tuple[Timing, float | None]:
     """Measure one row in a process of its own; if the system ends it for its memory, the row is excluded."""
-    # Torch is loaded once, with what its optimizers load at their first use (two seconds); nothing else is shared.
+    # Torch is loaded once, with the modules of its optimizers' first use (two seconds); nothing else is shared.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])
     answer, failure = answer_of(context, _measure, candidate, job, device, seconds)
@@ -124,7 +124,7 @@ def _measure(pipe: Connection, candidate: Candidate, job: Job, device: torch.dev
     keep_freed_memory()
     before = _resident_kib("RssAnon")
     timing, _ = _timed(candidate, job, device, seconds)
-    # The peak counts the libraries' pages, which are no memory of the model's.
+    # The peak includes the libraries' pages, which are not the model's.
     parts = (_resident_kib("VmHWM"), before, _resident_kib("RssFile"), _resident_kib("RssShmem"))
     known = [part for part in parts if part is not None]
     pipe.send((timing, max(0, known[0] - sum(known[1:])) / 2**20 if len(known) == len(parts) else None))

@@ -1,7 +1,7 @@
-"""Choose how a job trains before workers start. Precedence: job, checkpoint, cached measurement, new trial, default.
+"""Choose the training settings before workers start. Precedence: job, checkpoint, cached measurement, new trial, default.
 
-The card says for each part where it is from. `tune = "auto"` runs a trial before a run of ten minutes or more. A strategy for
-GPUs is never taken unless a trial has seen it agree with plain modules on this chip.
+The card has the source of each setting. `tune = "auto"` runs a trial before a run of ten minutes or more. A strategy for
+GPUs is used only after a trial in which it agreed with plain modules on this chip.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The job as it will be trained, with nothing left open; `choice` has the same with the source of each part."""
+    """The job with every setting chosen; `choice` has the settings with their sources."""
 
     job: Job
     choice: dict[str, Any]
@@ -52,7 +52,7 @@ class Chosen:
 def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
     """Return the estimated seconds of a surveyed job's run, and how large `batch = "auto"` may become.
 
-    The estimate goes by the rate measured for the job's shape on this machine, else by the profile's.
+    The estimate uses the rate measured for the job's shape on this machine, else the profile's.
     """
     profile, pieces = site.profile.profile, [piece for piece in surveyed.pieces if piece.bars and not piece.runner]
     limit = 0
@@ -82,7 +82,7 @@ def choose_way(
     run: RunTuner = run_tuner,
     clock: Callable[[], float] = time.monotonic,
 ) -> Chosen:
-    """Decide how a surveyed job trains; `out` may hold its checkpoints. Emits `tuning` and `tuned` if it runs a trial.
+    """Choose the settings of a surveyed job; `out` may hold its checkpoints. Emits `tuning` and `tuned` if it runs a trial.
 
     Raises UsageError if one model is too large for the device.
     """
@@ -108,22 +108,22 @@ def choose_way(
         given = with_settings(job, batch=tuned.train.batch, strategy=tuned.train.strategy)
         tuned = placed(given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry)
     tuned = concrete(tuned, kind)
-    if entry is None:  # then less than the usual slice is what fits by the formula
+    if entry is None:  # then the formula allows less than the usual slice
         usual = concrete(with_settings(job, batch=tuned.train.batch), kind)
         wanted, sources = with_settings(usual, strategy=tuned.train.strategy, pack=tuned.train.pack), {}
     where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
     if resumed is not None and not job.train.batch:
         where["batch"] = resumed["from"].get("batch", "default")
     choice = {"profile": key, "shape": shape_of(job), **{name: getattr(tuned.train, name) for name in PARTS}}
-    if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as this one did
+    if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as well
         choice["memory_per_model_gib"] = entry["memory_per_model_gib"]
     return Chosen(job=tuned, choice={**choice, "torch": torch.__version__, "from": where})
 
 
 def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None = None) -> Job:
-    """Return the tuned job as it fits one GPU of the site: `pack`, `micro_batch` and activation checkpointing.
+    """Return the tuned job with `pack`, `micro_batch` and activation checkpointing that fit one GPU of the site.
 
-    What `job` itself names stands. `bars` are those of the longest piece. Without an entry the memory formula decides.
+    Settings of `job` itself are kept. `bars` are those of the longest piece. Without an entry the memory formula decides.
     Raises UsageError if one model is too large.
     """
     size = fit(
@@ -147,19 +147,19 @@ def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None =
 def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
     """Return whether to run a trial."""
     if kind == "cuda" and job.model.has_stacked_form and job.train.strategy in ("streams", "fused"):
-        return True  # whatever the job says about tuning: it has to agree with plain modules first
+        return True  # whatever `tune` is: the strategy has to agree with plain modules first
     if job.train.tune == "never" or (job.train.batch and len(candidates(job, kind)) < 2):
         return False
     return job.train.tune == "always" or run_seconds >= LONG_RUN_SECONDS
 
 
 def _without_unproven(job: Job, kind: str) -> Job:
-    """Return the job without a strategy that no trial has seen to agree with plain modules here."""
+    """Return the job without a strategy that has not agreed with plain modules here."""
     return with_settings(job, strategy="sequential") if kind == "cuda" and job.train.strategy in ("streams", "fused") else job
 
 
 def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int) -> int:
-    """Return the batch: the job's; of a resumed run its own, on whatever chip; else the trial's or 256, within the limit."""
+    """Return the batch: the job's, else a resumed run's own (on any chip), else the trial's or 256, within the limit."""
     if job.train.batch:
         return job.train.batch
     return int(resumed["batch"]) if resumed else min(tuned.train.batch or REFERENCE_BATCH, limit)
@@ -174,12 +174,12 @@ def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
             if choice["shape"] == shape and sound_entry(choice) and choice["profile"] and dict(choice["from"]):
                 return dict(choice)
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # torn, or of a version that kept none: an older one may do
+            continue  # incomplete, or of a version that stored none: try an older one
     return None
 
 
 def _source(name: str, job: Job, tuned: Job, wanted: Job, sources: Mapping[str, str]) -> str:
-    """Return the source of a part of the choice; `memory` where less fits than was wanted."""
+    """Return the source of a setting; `memory` if it was lowered to fit."""
     if getattr(tuned.train, name) == getattr(job.train, name) not in ("auto", 0, False):
         return "job"
     return sources.get(name, "default") if getattr(tuned.train, name) == getattr(wanted.train, name) else "memory"

@@ -1,7 +1,7 @@
-"""Time one way to train on this device: windows a second and memory, on rows of noise in the shape of real ones.
+"""Time one candidate on this device: windows per second and memory, on rows of noise in the shape of real ones.
 
-Owns the ten steps in which a strategy for GPUs has to agree with plain modules, too. `trainer.train.tuning.tune` decides which
-candidates there are, and which wins.
+Also owns the ten steps in which a strategy for GPUs has to agree with plain modules. `trainer.train.tuning.tune` lists the
+candidates and picks one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trainer.train.packs.pack import Member, Pack, SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype
 
-ROWS = 20_000  # of each model: enough that windows do not sit in a cache
+ROWS = 20_000  # of each model: enough to exceed the caches
 CHUNK_PLACES = 64  # of the rows of a model that reads chunks, at least
 PREPARED = 4  # batches made before the clock runs
-CPU_READS = {WINDOWS: 256, CHUNKS: 1}  # of a step that is timed on a CPU; no less than a slice
+CPU_READS = {WINDOWS: 256, CHUNKS: 1}  # per timed step on a CPU; at least a slice
 FEWEST_STEPS = 2  # that are timed
 GATE_STEPS = 10
 OUT_OF_MEMORY = "out of memory"
@@ -33,7 +33,7 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to train: strategy, models at a time, windows in a slice. `batch` is 0 unless the trial chooses it."""
+    """A candidate: strategy, models at a time, windows in a slice. `batch` is 0 unless the trial chooses it."""
 
     strategy: str
     pack: int
@@ -42,13 +42,13 @@ class Candidate:
     batch: int = 0
 
     def of(self, job: Job) -> Job:
-        """Return the job, trained this way."""
+        """Return the job with this candidate's settings."""
         return with_settings(job, **{**vars(self), "batch": self.batch or job.train.batch})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The speed and memory of a candidate, or why it is excluded."""
+    """Speed and memory of a candidate, or the reason for excluding it."""
 
     candidate: Candidate
     windows_per_second: float = 0.0  # or chunks
@@ -58,10 +58,10 @@ class Timing:
 
 
 def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float, *, whole: bool = False) -> Timing:
-    """Train the members this way for about `seconds`, two steps at least.
+    """Train the members with this candidate for about `seconds`, at least two steps.
 
     Out of memory excludes a candidate, and so does any other error of torch's, except with plain modules: if they fail, all do.
-    On a CPU a step takes a few slices of the batch unless `whole`: they cost the same each, and the optimizer next to nothing.
+    On a CPU a step takes a few slices of the batch unless `whole`: slices cost the same, and the optimizer little.
     """
     cuda = members[0].rows_TF.device.type == "cuda"
     before = 0
@@ -87,25 +87,26 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
 
 
 def warm_up(device: torch.device) -> None:
-    """Take a few steps of nearly nothing: torch loads libraries for its first ones, which takes two seconds."""
+    """Take a few tiny steps: torch loads libraries at its first ones, which takes two seconds."""
     job = job_of(hidden=1, layers=1, lookback=1, batch=1)
     measure(Candidate(strategy="sequential", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether torch raised this for want of memory, or while it handled that: a recording has an error of its own."""
+    """Return whether torch ran out of memory, or raised this while handling that: a recording has its own error."""
     if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
         return True
     return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 def reason_of(error: RuntimeError) -> str:
-    """Return why a strategy that raised this is excluded."""
+    """Return the reason for excluding a strategy that raised this."""
     return OUT_OF_MEMORY if is_out_of_memory(error) else f"it fails here: {str(error).partition(chr(10))[0]}"
 
 
 def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
-    """Train a fresh pack beside plain modules of the same members for ten steps; return '' if the losses agree, else why not.
+    """Train a fresh pack beside plain modules of the same members for ten steps; return '' if the losses agree, else the
+    difference.
 
     1e-3 is allowed in float32, 1e-2 in half precision.
     """
@@ -136,7 +137,7 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
 
 
 def places(job: Job) -> int:
-    """Return at how many places of a member's rows a window, or a chunk, may begin."""
+    """Return the number of rows at which a member's window or chunk may begin."""
     return max(CHUNK_PLACES, job.train.batch) if job.model.reads == CHUNKS else ROWS
 
 
@@ -148,7 +149,7 @@ def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor
 
 
 def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
-    """Return the median seconds of a step: the mean would include what else the machine does."""
+    """Return the median seconds of a step: the mean would include other load of the machine."""
     pack = form_pack(members, job)
     prepared = [batches(members, job, step) for step in range(PREPARED)]
     warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph

@@ -1,12 +1,12 @@
-"""The trial: a few seconds in which this device trains the job's models in several ways, and the fastest wins.
+"""The trial: train the job's models on this device with several candidates for a few seconds, and pick the fastest.
 
-`mayfly tune` runs it, and so does a training before its workers start (`trainer.train.tuning.chosen`), in a process of its own:
-a CUDA context, its memory and a crash stay there.
+`mayfly tune` runs it, and so does a training before its workers start (`trainer.train.tuning.chosen`), in a process of its own,
+which isolates a CUDA context, its memory and a crash.
 
 It chooses slices, strategy, models at a time and activation checkpointing, which change the speed and not the model; the batch
-only where the job says `batch = "auto"`. Most windows a second win: 10 it/s of 200 windows are as fast as 1 it/s of 2,000. If
-every candidate is out of memory, slices are halved. A strategy for GPUs must first agree with plain modules over ten steps, or
-it is excluded and the reason is printed.
+only where the job says `batch = "auto"`. The most windows per second win: 10 it/s of 200 windows are as fast as 1 it/s of
+2,000. If every candidate is out of memory, slices are halved. A strategy for GPUs must first agree with plain modules over ten
+steps, or it is excluded and the reason is printed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Say = Callable[[str], None]
 
 
 def candidates(job: Job, kind: str) -> list[Candidate]:
-    """Return what is worth timing, as far as the job leaves it open.
+    """Return the candidates worth timing, for settings that the job leaves open.
 
     On a CPU these are slices of one model: batching models into one program is slower there. A model without a stacked form
     fills a GPU by itself: these are slices, and where it pays, with and without activation checkpointing.
@@ -88,7 +88,7 @@ def _slices(job: Job, *, cuda: bool) -> list[int]:
 
 
 def halved(job: Job) -> list[Candidate]:
-    """Return what to try where nothing fits: plain modules in ever smaller slices, then also with activation checkpointing."""
+    """Return candidates for the case that nothing fits: plain modules in halved slices, then with activation checkpointing."""
     own, batch = job.train.micro_batch, job.train.batch
     sizes = [own] if own else [size for size in (batch >> shift for shift in range(1, 12)) if size]
     if not job.model.may_slice:
@@ -112,8 +112,8 @@ def tune(
 ) -> list[Timing]:
     """Time the candidates for about `seconds` in all; return the timings, the chosen one first, the excluded last.
 
-    For `batch = "auto"` half of the time finds the fastest way, the other half the batch: the smallest power of two up to
-    `batch_limit` that is within 3 % of the fastest.
+    For `batch = "auto"` half of the time goes to the fastest settings, the other half to the batch: the smallest power of two
+    up to `batch_limit` that is within 3 % of the fastest.
     """
     warm_up(device)
     search = partial(_timed, device=device, say=say, measured=measured, clock=clock)
@@ -171,7 +171,7 @@ def _refused(options: Iterable[Candidate], members: Sequence[Member], job: Job, 
         few = members[:3]
         try:
             reason = disagreement(form_pack(few, with_settings(job, strategy=strategy)), few, job)
-        except RuntimeError as error:  # a chip, driver or library that can't record it: the others go on
+        except RuntimeError as error:  # a chip, driver or library that can't record it: go on with the others
             reason = reason_of(error)
         if reason:
             refused[strategy] = reason
@@ -191,14 +191,14 @@ def entry_of(best: Timing) -> Entry:
 
 
 def remember(choice: Choice, job: Job, best: Timing) -> Path:
-    """Keep the fastest way for this shape of job on this profile; return the file. Raises OSError if it can't be written."""
+    """Cache the fastest settings for this shape of job on this profile; return the file. Raises OSError."""
     return keep_here(choice.profile.key, shape_of(job), entry_of(best))
 
 
 def tune_here(job: Job, *, device: str, seconds: float, say: Say, batch_limit: int = 0) -> tuple[Choice, list[Timing]]:
     """Tune the job on this machine's GPU, else on one core; return the profile and the timings, the chosen one first.
 
-    `device` is auto, cpu or cuda. On a CPU it leaves torch at one thread. Raises UsageError if no way of training works.
+    `device` is auto, cpu or cuda. On a CPU it leaves torch at one thread. Raises UsageError if no candidate works.
     """
     kind, choice = choose_device(job, device)
     if kind == "cpu":
@@ -206,20 +206,20 @@ def tune_here(job: Job, *, device: str, seconds: float, say: Say, batch_limit: i
         keep_freed_memory()
     timings = tune(job, torch.device(kind), seconds=seconds, say=say, batch_limit=batch_limit)
     if timings[0].excluded:
-        raise UsageError("no way to train this job works here", why=timings[0].excluded, do="Set micro_batch or hidden lower.")
+        raise UsageError("no strategy can train this job here", why=timings[0].excluded, do="Set micro_batch or hidden lower.")
     return choice, timings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The timings of a trial, the chosen one first; or in `failure` why there are none."""
+    """The timings of a trial, the chosen one first; or in `failure` the reason for having none."""
 
     timings: tuple[Timing, ...] = ()
     failure: str = ""
 
 
 def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tuning:
-    """Run the trial in a child process, for LIMIT_SECONDS at most, and keep its answer; report failures, never raise them."""
+    """Run the trial in a child process for at most LIMIT_SECONDS, and cache its answer; report failures, never raise them."""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     answer, failure = answer_of(context, tune_and_tell, job, device, seconds, batch_limit, limit_seconds=LIMIT_SECONDS)
     return answer if isinstance(answer, Tuning) else Tuning(failure=failure)
@@ -228,7 +228,7 @@ def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tun
 def answer_of(
     context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
 ) -> tuple[Any, str]:
-    """Call `target(pipe, *arguments)` in a child process; return what it sends, or None and why it sent nothing."""
+    """Call `target(pipe, *arguments)` in a child process; return its answer, or None and the reason."""
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)  # type: ignore[attr-defined]
     process.start()
@@ -247,7 +247,7 @@ def answer_of(
 def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch_limit: int) -> None:
     """Run the trial, keep the answer on this machine, and send it."""
     end_with_the_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group: the supervisor decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the supervisor handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     say = partial(print, file=sys.stderr, flush=True)
     try:

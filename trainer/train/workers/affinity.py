@@ -1,9 +1,9 @@
-"""On which cores a worker runs, where that matters: near its GPU, or with all its memory on one NUMA node.
+"""Cores of a worker, where they matter: near its GPU, or with all its memory on one NUMA node.
 
-Memory lies on the node of the core that touches it first, so a worker is placed before it makes anything. On a machine with
-one node nothing is set: two runs there would fight over the same cores, and the kernel spreads them better. Linux only.
+Memory is allocated on the node of the core that touches it first, so a worker is placed before it allocates. On a machine with
+one node nothing is set: two runs would compete for the same cores, and the kernel spreads them better. Linux only.
 Sources: https://docs.kernel.org/admin-guide/mm/numaperf.html, and local_cpulist in
-https://docs.kernel.org/PCI/sysfs-pci.html (read 2026-11-21). `root` is where sysfs lies: tests bring a tree of their own.
+https://docs.kernel.org/PCI/sysfs-pci.html (read 2026-11-21). `root` is the folder of sysfs; tests use their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SYSFS = Path("/sys")
 
 
 def cores_near_gpu(pci_bus_id: str, allowed: Collection[int], *, root: Path = SYSFS) -> frozenset[int]:
-    """Return the allowed cores of the node that a GPU hangs on; none where that is no choice, or is not known.
+    """Return the allowed cores of a GPU's node; none if there is only one node, or it is unknown.
 
     `pci_bus_id` as sysfs writes it, such as 0000:17:00.0.
     """
@@ -26,9 +26,9 @@ def cores_near_gpu(pci_bus_id: str, allowed: Collection[int], *, root: Path = SY
 
 
 def cores_of_worker(number: int, allowed: Collection[int], *, root: Path = SYSFS) -> frozenset[int]:
-    """Return the allowed cores of the node that a CPU worker gets; none where there is one node, or nobody says.
+    """Return the allowed cores of a CPU worker's node; none if there is only one node, or it is unknown.
 
-    Workers are dealt in turn, the next to the node with the most cores that have no worker yet.
+    Each worker goes to the node with the most cores that have no worker yet.
     """
     nodes = _nodes(allowed, root)
     if len(nodes) < 2:
@@ -41,12 +41,12 @@ def cores_of_worker(number: int, allowed: Collection[int], *, root: Path = SYSFS
 
 
 def allowed_cores() -> frozenset[int]:
-    """Return the cores that this process may use; none where the system has no such notion."""
+    """Return the cores that this process may use; none if the system does not report them."""
     return frozenset(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
 
 
 def stay_on(cores: Collection[int]) -> None:
-    """Keep this thread, and those that it starts, to these cores. None: nothing is set."""
+    """Pin this thread, and those that it starts, to these cores. None: nothing is set."""
     if cores and sys.platform == "linux":
         os.sched_setaffinity(0, cores)
 
@@ -70,7 +70,7 @@ def _nodes(allowed: Collection[int], root: Path) -> list[frozenset[int]]:
 
 
 def _cores(path: Path) -> set[int]:
-    """Read a list of cores, such as 0-3,8; none where the file is missing or says something else."""
+    """Read a list of cores, such as 0-3,8; none if the file is missing or malformed."""
     try:
         parts = [part.split("-") for part in path.read_text(encoding="ascii").strip().split(",") if part]
         return {core for part in parts for core in range(int(part[0]), int(part[-1]) + 1)}

@@ -1,4 +1,4 @@
-"""The devices of this machine: CPU or GPUs, the profile that holds there, and the device of each worker."""
+"""Devices of this machine: CPU or GPUs, their profile, and the device of each worker."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def device_of(kind: str, worker: int) -> str:
 
 
 def choose_device(job: Job, device: str) -> tuple[str, Choice]:
-    """Return `cuda` or `cpu`, and the profile that holds there. `device` is the command line's: auto, cpu or cuda.
+    """Return `cuda` or `cpu`, and its profile. `device` is the command line's: auto, cpu or cuda.
 
     Raises UsageError for a missing GPU, and for a profile that is unknown or does not fit this machine.
     """
     wish, _ = wished(job.machine.gpu_profile)
     kind = device_kind("cpu" if wish == "cpu" and device == "auto" else device)
     if kind == "cuda":
-        # Workers are placed alike on every GPU: the one with the least room decides.
+        # Every GPU gets the same number of workers: the one with the least memory decides.
         return kind, choose(job.machine.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib))
     if device == "cpu" and wish not in ("", "cpu"):
-        # A rehearsal's node, or somebody who wants the CPU this time: the job's profile waits for its GPU.
+        # A rehearsal's node, or a training on the CPU by choice: the job's GPU profile does not apply.
         why = f"--device cpu: {named_profile(wish).name} is for a GPU"
         return kind, replace(choose("cpu", None), why=why)
     return kind, choose(job.machine.gpu_profile, None)
 
 
 def gpus_of_torch() -> tuple[Device, ...]:
-    """Ask torch where there is no nvidia-smi (AMD has another tool). Without a context it does not tell what is free."""
+    """Ask torch if there is no nvidia-smi (AMD has another tool). Without a context it does not report free memory."""
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return tuple(
         Device(

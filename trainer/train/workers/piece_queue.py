@@ -1,4 +1,4 @@
-"""The order in which pieces are trained: longest first, and those of a source where its rows lie already.
+"""Order of pieces: longest first, and pieces of a source preferably on the worker that holds its rows.
 
 Owns the choice and nothing else: no process, no file. `supervisor` asks it whenever a place is free.
 """
@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable
 
 from trainer.pieces.piece import Piece
 
-# A piece with this share of the longest estimate goes as well as the longest: taking it first lengthens the end of the job by
-# a tenth of one model at most, and spares the reading of a source, and its rows.
+# A piece with this share of the longest estimate may be taken first: it lengthens the job by at most a tenth of one model, and
+# saves reading a source.
 NEARLY = 0.9
 
 
 class PieceQueue:
-    """Pieces that nobody trains yet."""
+    """Pieces that are not being trained yet."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._pieces = sorted(pieces, key=lambda piece: (-piece.estimate, piece.name))
@@ -24,11 +24,11 @@ class PieceQueue:
         return len(self._pieces)
 
     def peek(self, *, held: Collection[str] = (), staged: str = "", elsewhere: Collection[str] = ()) -> Piece:
-        """Return what a worker with a free place should train next. Raises IndexError when nothing is left.
+        """Return the next piece for a worker with a free place. Raises IndexError when none is left.
 
         Of the pieces with nearly the longest estimate: one whose source the worker holds, else the one of the source that was
-        staged for it, else one of a source that no other worker holds or stages (`elsewhere`), else the longest. So nothing is
-        kept for a busy worker while another is free: what is elsewhere is taken, too, where nothing else is as long.
+        staged for it, else one of a source that no other worker holds or stages (`elsewhere`), else the longest. So no piece
+        waits for a busy worker while another is free: one held elsewhere is taken if no other is as long.
         """
         longest = self._pieces[0].estimate
         nearly = [piece for piece in self._pieces if piece.estimate >= NEARLY * longest]
@@ -46,5 +46,5 @@ class PieceQueue:
         return piece
 
     def has(self, source: str) -> bool:
-        """Tell whether a piece of the source is left."""
+        """Return whether a piece of the source is left."""
         return any(piece.source == source for piece in self._pieces)

@@ -1,6 +1,6 @@
-"""The one supervisor: a queue of pieces, a process for each worker, a second chance for models whose worker died.
+"""The supervisor: a queue of pieces, a process for each worker, a retry for models whose worker died.
 
-Owns the processes: who trains what, what starts again, who is told what to read ahead. The order of work is `piece_queue`,
+Owns the processes: which worker trains what, restarts, and hints to read ahead. The order of work is `piece_queue`,
 what a worker does is `worker`.
 """
 
@@ -30,7 +30,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 @dataclass(kw_only=True)
 class Outcome:
-    """How it went, by model name."""
+    """Result of a training, by model name."""
 
     done: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_done event
     failed: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_failed event
@@ -42,27 +42,27 @@ class _Worker:
     number: int
     process: BaseProcess
     connection: Connection
-    pieces: dict[str, Piece] = field(default_factory=dict)  # what it trains now, by name
-    alone: bool = False  # it trains one model that must have no neighbours
+    pieces: dict[str, Piece] = field(default_factory=dict)  # pieces in training, by name
+    alone: bool = False  # it trains one model that must be alone
     crash: str = ""
     last: str = ""  # source of the piece given last: its rows stay there
-    staged: str = ""  # source that it was told to read ahead
+    staged: str = ""  # source that it reads ahead
 
     @property
     def held(self) -> set[str]:
-        """Return the sources whose rows lie there."""
+        """Return the sources whose rows it holds."""
         return {self.last, *(piece.source for piece in self.pieces.values())} - {""}
 
 
 def worker_context(kind: str) -> Any:
-    """Return how workers are started, and begin what that needs: called early, it loads torch beside whatever comes next.
+    """Return the context that starts workers. Called early, it loads torch in the background.
 
     CUDA does not survive a fork. On a CPU, workers are forked from a server that has torch loaded already.
     """
     if kind == "cuda":
         return multiprocessing.get_context("spawn")
     let_threads_sleep()
-    # torch._dynamo is what the first optimizer loads, arch what the first score does: a second each for every worker otherwise.
+    # The first optimizer loads torch._dynamo and the first score arch: otherwise a second each in every worker.
     multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"])
     forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
@@ -109,7 +109,7 @@ class Supervisor:
             self._listen()
 
     def close(self) -> None:
-        """Kill every worker and see it end: finished models are on disk already, and half a one is worth nothing."""
+        """Kill every worker and wait for its end: finished models are on disk already."""
         for worker in self._workers.values():
             worker.process.kill()
         for worker in self._workers.values():
@@ -118,7 +118,7 @@ class Supervisor:
         self._workers.clear()
 
     def _hand_out(self) -> None:
-        """Fill free places: first what starts again, then the queue, one model to each worker in turn so that none waits."""
+        """Fill free places: retries first, then the queue, one model to each worker in turn so that none waits."""
         for number in range(self._num_workers):
             if self._again_together and self._idle(number):
                 for piece in self._again_together.popleft():
@@ -143,7 +143,7 @@ class Supervisor:
         return {source for worker in others for source in (*worker.held, worker.staged)}
 
     def _send_ahead(self) -> None:
-        """Tell each worker that trains what to read meanwhile, where that has changed. It binds nobody."""
+        """Send each busy worker the source to read ahead, if it changed. A hint only."""
         for worker in self._workers.values() if self._stages else ():
             if worker.staged and self._queue.has(worker.staged):
                 continue
@@ -155,7 +155,7 @@ class Supervisor:
                     worker.connection.send(ReadAhead(piece=piece))
 
     def _ahead_of(self, worker: _Worker) -> Piece | None:
-        """Return what a worker would train next, if that is to be read: nobody holds it, and it is not too large."""
+        """Return the next piece of a worker if its source should be read ahead: no worker holds it, and it is not too large."""
         if not len(self._queue) or not worker.pieces:
             return None
         elsewhere = self._elsewhere(worker.number)
@@ -188,13 +188,13 @@ class Supervisor:
         return self._workers[number]
 
     def _listen(self) -> None:
-        """Wait for news from any worker, and act on it."""
+        """Wait for messages of workers, and act on them."""
         by_handle: dict[Any, _Worker] = {}
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
         ready = wait(list(by_handle))
         for worker in {each.number: each for each in (by_handle[handle] for handle in ready)}.values():
-            # What it said before it died still counts, so its messages come before its end.
+            # Messages that it sent before it died still count, so they are handled before its end.
             alive = self._read(worker)
             if not alive or not worker.process.is_alive():
                 self._read(worker)
@@ -220,7 +220,7 @@ class Supervisor:
             worker.alone = worker.alone and bool(worker.pieces)
 
     def _bury(self, worker: _Worker) -> None:
-        """Clear away a dead worker, and give its models another chance or report them."""
+        """Remove a dead worker, and retry or report its models."""
         del self._workers[worker.number]
         worker.process.kill()  # its pipe may have closed before it ended
         worker.process.join()

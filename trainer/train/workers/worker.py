@@ -1,4 +1,4 @@
-"""A worker: the process that owns one device (or one core) and trains the models that the supervisor hands out.
+"""A worker: the process that owns one device (or one core) and trains the models that the supervisor assigns.
 
 It ends when the supervisor does, however that ends: a thread waits for the supervisor's death and ends this process at once.
 Another thread listens to the supervisor, so that the next source is read (`staging.py`) while this one trains.
@@ -39,17 +39,17 @@ from trainer.train.workers.station import Station, set_up_process
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """What every worker is told once."""
+    """Settings that every worker gets once."""
 
     job: Job
     data: JobData
     out: Path
-    choice: Mapping[str, Any] = field(default_factory=dict)  # how the job trains, and where that is from: for cards
+    choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAhead:
-    """A message to a worker: what it will probably train next, and may prepare meanwhile; None: nothing."""
+    """A message to a worker: the piece that it will probably train next and may prepare; None: nothing."""
 
     piece: Piece | None
 
@@ -57,11 +57,11 @@ class ReadAhead:
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
     """Train the pieces that arrive on `connection` until the supervisor ends this process; send events.
 
-    The first event is `worker_started`, where the worker was given cores or memory of its own. The last event of a
+    The first event is `worker_started`, if the worker has cores or memory of its own. The last event of a
     piece is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
     """
     end_with_the_parent()
-    # Ctrl-C reaches the whole terminal group; what it means is the supervisor's decision.
+    # Ctrl-C reaches the whole terminal group; the supervisor handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     placed = set_up_process(station)
@@ -71,7 +71,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     job = settings.job
     try:
         train(desk, _former(station, settings, desk.report), job, desk.report, places=places_of(job, station.device))
-    except BaseException as error:  # broad on purpose: the supervisor hears why, then this process ends as it would have
+    except BaseException as error:  # broad on purpose: report the error, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
         desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
         raise
@@ -80,7 +80,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
 def _former(
     station: Station, settings: WorkerSettings, report: Callable[[dict[str, Any]], None]
 ) -> Callable[[Sequence[Member]], Pack]:
-    """Return what makes the worker's packs; where the job asks for a trace, steps of the first are recorded."""
+    """Return the function that makes the worker's packs; with `trace_steps`, steps of the first are recorded."""
 
     def form(members: Sequence[Member]) -> Pack:
         return form_pack(members, settings.job)
@@ -95,7 +95,7 @@ def _former(
 
 @dataclass(frozen=True, kw_only=True)
 class _Arrival:
-    """A piece, and its source where that was staged."""
+    """A piece, and its source if it was staged."""
 
     piece: Piece
     staged: Future[Source] | None
@@ -125,7 +125,7 @@ class _Desk:
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         """See `loop.Roster`. The supervisor sends no more pieces than there are places.
 
-        While others train, a piece whose source is being staged waits until that is ready, so that they need not.
+        While others train, a piece whose source is being staged waits for it, so that they need not.
         """
         runs: list[Run] = []
         while len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None:
@@ -165,13 +165,13 @@ class _Desk:
             forget(self._checkpoints, opened.piece.name)
             self._fail(opened.piece, error)
         else:
-            # Before the news: with the last model's, the supervisor ends this process.
+            # Before the event: after the last model's, the supervisor ends this process.
             forget(self._checkpoints, opened.piece.name)
             self.report(done)
 
     def _listen(self) -> None:
-        """Take what the supervisor sends, on a thread of its own: while a model trains, nobody else looks at the pipe."""
-        with suppress(EOFError, OSError):  # the supervisor is gone, and so will this process be
+        """Receive from the supervisor, on a thread of its own: the main thread does not read the pipe while it trains."""
+        with suppress(EOFError, OSError):  # the supervisor is gone; this process ends, too
             while True:
                 message = self._connection.recv()
                 if isinstance(message, ReadAhead):
@@ -182,7 +182,7 @@ class _Desk:
 
     def _stage(self, piece: Piece | None) -> None:
         """Read a piece's source ahead, unless there is nothing to train."""
-        with suppress(DataError):  # a symbol that planning refused: said when its piece begins
+        with suppress(DataError):  # a symbol that planning refused: reported when its piece begins
             if piece is None or (not piece.runner and self._kept(piece) is None):
                 self._staging.stage(piece)
 
@@ -220,7 +220,7 @@ class _Desk:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)
 
     def _resume(self, opened: Opened) -> None:
-        """Let a run go on from its newest checkpoint of the same job, data and code, if there is one."""
+        """Resume a run from its newest checkpoint of the same job, data and code, if there is one."""
         checkpoint = newest(self._checkpoints, opened.piece.name, opened.source.origin.mark)
         if checkpoint is not None:
             checkpoint.put_into(opened.run)
@@ -228,6 +228,6 @@ class _Desk:
             self.report({"event": "resumed", **opened.piece.identity, **place})
 
     def _fail(self, piece: Piece, error: TrainerError) -> None:
-        # The same again would end the same: reported, not retried.
+        # A retry would fail the same way: reported, not retried.
         failure = {**piece.identity, "reason": str(error), "error": error.as_dict()}
         self.report({"event": "model_failed", **failure})

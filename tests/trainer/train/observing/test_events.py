@@ -97,3 +97,23 @@ def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
     story({"event": "retry", "model": "m", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"})
     story({"event": "model_failed", "model": "m", "piece": "BTC-USD", "reason": "again"})
     assert stream.getvalue() == "BTC-USD  tried again: its worker was killed by signal 9\nBTC-USD  failed: again\n"
+
+
+def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():
+    stream = io.StringIO()
+    Story(stream)({**STARTED, "data": {**DATA, "warmup": 60, "notes": ["BTC/USD: it trains as BTC-USD"]}})
+    assert stream.getvalue().splitlines() == [
+        "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes, warm-up 60 bars  SYNTHETIC",
+        "note: BTC/USD: it trains as BTC-USD",
+    ]
+
+
+def test_a_run_again_with_the_same_folder_says_what_it_kept_and_replaced():
+    stream = io.StringIO()
+    many = [f"S{number}" for number in range(9)]
+    Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": many, "replaced": ["T"], "out": "models"})
+    Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": [], "replaced": [], "out": "models"})
+    assert stream.getvalue().splitlines() == [
+        "kept of an earlier run in models, of the same bars, settings and code: S0, S1, S2, S3, S4, S5 and 3 more",
+        "replaced in models, for an earlier run had other bars, settings or code: T",
+    ]

@@ -171,7 +171,7 @@ def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_th
     good = Choosing(tmp_path, FUSED)
     chosen = good(job, H200, surveyed(job, models=1))
     assert len(good.asked) == 1 and (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("fused", "job")
-    bad = Choosing(tmp_path, failure="no way to train this job works here (its losses differ by 1.0e-01)")
+    bad = Choosing(tmp_path, failure="no strategy can train this job here (its losses differ by 1.0e-01)")
     chosen = bad(job, H200, surveyed(job, models=1))
     assert (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("sequential", "default")
     assert "losses differ" in bad.events[-1]["failure"]

@@ -1,0 +1,95 @@
+"""Events of a training as its node sent them, a JSON object to a line: read strictly and bounded, for learning curves.
+
+Only what a curve is made of is kept: progress, epochs, scores, GPU figures. A line that is none of ours is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
+from trainer.reading import Fields, Unsound, read_object
+from trainer.runs.reports import MOST_COUNT, MOST_MODELS, MOST_TITLE, UNITS
+
+MOST_EVENT_BYTES = 256 * 1024  # a model_done with its metrics takes 8 KB
+MOST_SCORES = 200  # numbers of a span
+MOST_GPUS, MOST_WORKERS = 1024, 1024
+LOSSES = ("train_loss", "validation_loss")
+SPANS = ("validation", "test")
+GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
+
+
+@dataclass(kw_only=True)
+class EventReader:
+    """Reads lines of events. Counts what it leaves out in `unsound`."""
+
+    unsound: int = 0
+    _models: set[str] = field(default_factory=set)
+
+    def read(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        """Yield each event that a curve is made of, with its `time` (a datetime in UTC)."""
+        for line in lines:
+            try:
+                fields = read_object(line, most_bytes=MOST_EVENT_BYTES, name="the event")
+                kind = fields.text("event")
+                if kind in _READERS:
+                    event = {"event": kind, "time": fields.instant("time"), **_READERS[kind](fields)}
+                    self._admit(event)
+                    yield event
+            except Unsound:
+                self.unsound += 1
+
+    def _admit(self, event: dict[str, Any]) -> None:
+        """Raise Unsound for one model more than a run can have: each becomes a file."""
+        self._models |= {event["model"]} if "model" in event else set()
+        if len(self._models) > MOST_MODELS:
+            raise Unsound(f"more than {MOST_MODELS} models")
+
+
+def _progress(fields: Fields) -> dict[str, Any]:
+    counts = {key: fields.whole(key, least=1, most=MOST_COUNT) for key in ("epoch", "epochs", "steps")}
+    worker = fields.whole("worker", 0, most=MOST_WORKERS)
+    told = {
+        "step": fields.whole("step", most=MOST_COUNT),
+        "loss": fields.number("loss"),
+        "rate": fields.number("rate", least=0),
+    }
+    return {**_model(fields), **counts, **told, "unit": fields.choice("unit", UNITS, "windows"), "worker": worker}
+
+
+def _epoch(fields: Fields) -> dict[str, Any]:
+    return {**_model(fields), "epoch": fields.whole("epoch", most=MOST_COUNT), **{key: fields.number(key) for key in LOSSES}}
+
+
+def _done(fields: Fields) -> dict[str, Any]:
+    metrics = fields.table("metrics")
+    return {**_model(fields), "metrics": {span: _scores(metrics.table(span)) for span in SPANS}}
+
+
+def _scores(fields: Fields) -> dict[str, float]:
+    """Return the plain numbers of a span; intervals and baselines stay in the card."""
+    names = [name for name, value in fields.values.items() if isinstance(value, (int, float)) and name.isidentifier()]
+    return {name: float(fields.values[name]) for name in names[:MOST_SCORES]}
+
+
+def _gpu(fields: Fields) -> dict[str, Any]:
+    numbers = {"gpu": fields.whole("gpu", most=MOST_GPUS), "sample": fields.whole("sample", most=MOST_COUNT)}
+    return {**numbers, **{name: fields.number(name) for name in GPU_FIGURES}}
+
+
+def _model(fields: Fields) -> dict[str, str]:
+    """Return the model's name, which becomes the name of a file, and its piece's."""
+    name = fields.text("model")
+    if not is_model_file(f"{name}{MODEL_SUFFIX}"):
+        raise Unsound(f"{fields.name}.model is {name[:120]!r}, no name of a model")
+    return {"model": name, "piece": fields.text("piece", name, most=MOST_TITLE)}
+
+
+_READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
+    "progress": _progress,
+    "epoch": _epoch,
+    "model_done": _done,
+    "gpu": _gpu,
+}
