@@ -18,7 +18,7 @@ from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs
 from trainer.retrains.schedule import PUBLISHED_FORMAT
-from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
+from trainer.stack_outputs import FORMAT, StackOutputs, dead_letters_queue, messages_topic, parameter_name
 
 CONTROL_MINUTES = 5  # between two calls of control
 
@@ -31,7 +31,7 @@ bucket_name = f"{settings.prefix}-{account.id}-{account.region}"
 sweeper_name = f"{settings.prefix}-sweeper"
 sweeper_log_group = f"/aws/lambda/{sweeper_name}"
 control_name = f"{settings.prefix}-control"
-dead_letters_name = f"{settings.prefix}-dead-letters"
+dead_letters_name = dead_letters_queue(settings.project, settings.stack)
 schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
 
@@ -131,6 +131,7 @@ permissions = LauncherPolicyArgs(
     bucket=bucket_name,
     schedule_group=schedule_group,
     sweeper_name=sweeper_name,
+    control_name=control_name,
     instance_role=roles.instance_role,
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
@@ -178,7 +179,7 @@ Notifications(
         region=account.region,
         project=settings.project,
         stack=settings.stack,
-        topic_name=f"{settings.prefix}-messages",
+        topic_name=messages_topic(settings.project, settings.stack),
         function_name=f"{settings.prefix}-notifier",
         role_name=roles.notifier_role,
         log_days=settings.log_days,
@@ -208,6 +209,7 @@ outputs: dict[str, Any] = {
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "control_arn": control.arn,
+    "control_types": list(settings.control_types),
     "retrains": [retrain.to_dict() for retrain in settings.retrains],
     "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,

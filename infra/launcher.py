@@ -7,7 +7,7 @@ action of each statement is used by some verb is shown by tests/trainer/cli/test
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pulumi
@@ -15,7 +15,7 @@ import pulumi_aws as aws
 
 from infra.policies import Document, document, end_own_instances
 
-WRITES = ("raw/*", "raw-index/*", "code/*", "jobs/*", "retrains/*", "runs/*", "memory/*")
+WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
 SPOT_ROLE, _SPOT_PATH = "AWSServiceRoleForEC2Spot", "aws-service-role/spot.amazonaws.com/"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
@@ -27,6 +27,7 @@ class LaunchLimits:
     writes: tuple[str, ...]
     instance_types: tuple[str, ...] = ()  # patterns; (): all
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
+    calls: tuple[str, ...] = ()  # functions besides the sweeper
 
 
 PEOPLE = LaunchLimits(writes=WRITES)
@@ -41,6 +42,7 @@ class LauncherPolicyArgs:
     bucket: str
     schedule_group: str
     sweeper_name: str
+    control_name: str
     instance_role: str
     scheduler_role: str
     image_parameters: tuple[str, ...]
@@ -61,7 +63,7 @@ class LauncherPolicy(pulumi.ComponentResource):
             name,
             name=f"{args.project}-{args.stack}-{args.region}-launcher",
             description="Launch, watch, stop and fetch runs of this stack.",
-            policy=launch_policy_text(args, PEOPLE),
+            policy=launch_policy_text(args, replace(PEOPLE, calls=(args.control_name,))),
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -91,7 +93,7 @@ def launcher(
     """Return the policy of who launches from the stack's resources."""
     where = f"{args.region}:{args.account}"
     return document(
-        *_looks(args, where),
+        *_looks(args, limits, where),
         *_objects(args.bucket, limits.writes),
         *_launches(
             args,
@@ -118,7 +120,7 @@ def launcher(
     )
 
 
-def _looks(args: LauncherPolicyArgs, where: str) -> list[Document]:
+def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[Document]:
     """Return what preflight asks of the account, and the sweep for which it asks the sweeper."""
     return [
         {
@@ -148,10 +150,10 @@ def _looks(args: LauncherPolicyArgs, where: str) -> list[Document]:
             "Resource": [f"arn:aws:iam::{args.account}:role/{path}{SPOT_ROLE}" for path in (_SPOT_PATH, "")],
         },
         {
-            "Sid": "AskSweeper",
+            "Sid": "CallFunctions",
             "Effect": "Allow",
             "Action": "lambda:InvokeFunction",
-            "Resource": f"arn:aws:lambda:{where}:function:{args.sweeper_name}",
+            "Resource": [f"arn:aws:lambda:{where}:function:{name}" for name in (args.sweeper_name, *limits.calls)],
         },
         {
             "Sid": "ReadStackAndImages",
@@ -204,7 +206,12 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     made = [f"arn:aws:ec2:{where}:{kind}/*" for kind in _IN_TAGS]
     fleet = f"arn:aws:ec2:{where}:fleet/*"
     return [
-        {"Sid": "LaunchFromTheStack", "Effect": "Allow", "Action": launch, "Resource": made_from},
+        {
+            "Sid": "LaunchFromTheStack",  # and on spot, whose request is not tagged
+            "Effect": "Allow",
+            "Action": launch,
+            "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*"],
+        },
         {
             "Sid": "LaunchImagesOfAmazon",
             "Effect": "Allow",
@@ -219,12 +226,6 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
             "Action": "ec2:CreateFleet",
             "Resource": fleet,
             "Condition": tagged,
-        },
-        {
-            "Sid": "LaunchOnSpot",  # a spot request is not tagged
-            "Effect": "Allow",
-            "Action": launch,
-            "Resource": f"arn:aws:ec2:{where}:spot-instances-request/*",
         },
         {
             "Sid": "TagLaunches",

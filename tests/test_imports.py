@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors", "reading", "symbols"},
     "pieces": {"errors", "job", "artifacts"},
-    "runs": {"errors", "reading", "aws_errors", "access", "artifacts"},
+    "runs": {"errors", "environment", "reading", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},
     "retrains": {"errors", "reading", "schedule_expressions", "job", "runs"},
@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
-        *("job", "launch", "retrains", "runs", "registry"),
+        *("launch", "retrains", "runs", "registry"),
     },
     "data": {"errors", "settings", "symbols"},
     "plan": {"errors", "reading", "symbols", "settings", "own_file", "job", "targets", "data", "pieces"},

@@ -130,6 +130,12 @@ VARIABLES = (
     Variable(name="MAYFLY_REHEARSAL_GPUS", set_by="the embedded AWS", meaning="GPUs of the type, for the nvidia-smi stub"),
     Variable(name="MAYFLY_INSTANCE", set_by="the embedded AWS", meaning="instance id, a mark on each process of a node"),
     Variable(name="MAYFLY_INSTANCE_TYPE", set_by="the embedded AWS", meaning="instance type of a node"),
+    Variable(
+        name="MAYFLY_CLOCK_AHEAD",
+        set_by="the embedded AWS",
+        meaning="seconds by which a node's clock is ahead of this machine's: a rehearsal may skip time",
+        default="`0`",
+    ),
     Variable(name="MOTO_AMIS_PATH", set_by="the embedded AWS", meaning="machine images for moto, which reads it at import"),
     Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
     Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the stack's functions"),
@@ -254,6 +260,11 @@ class FunctionEnvironment:
 def function_environment() -> FunctionEnvironment:
     """Return the stack that a function belongs to. Raises KeyError for a variable that the stack did not set."""
     return FunctionEnvironment(project=os.environ["PROJECT"], stack=os.environ["STACK"])
+
+
+def clock_ahead_seconds() -> int:
+    """Return by how much the clock of this node is ahead of its machine's; 0 but in a rehearsal that skipped time."""
+    return int(os.environ.get("MAYFLY_CLOCK_AHEAD", "0"))
 
 
 def for_training(*, profiles: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from infra.control import WRITES as CONTROL_WRITES
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 # IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
 MOST_CHARACTERS = 6144
 
+DESKS = replace(PEOPLE, calls=(f"{'p' * 16}-{'s' * 16}-control",))
 
-def widest(*, zones: int, lines: int, limits: LaunchLimits = PEOPLE) -> dict[str, Any]:
+
+def widest(*, zones: int, lines: int, limits: LaunchLimits = DESKS) -> dict[str, Any]:
     """Return the policy of a stack with the longest names."""
     line = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
     prefix = f"{'p' * 16}-{'s' * 16}"
@@ -28,6 +31,7 @@ def widest(*, zones: int, lines: int, limits: LaunchLimits = PEOPLE) -> dict[str
         bucket=f"{prefix}-123456789012-ap-southeast-2",
         schedule_group=prefix,
         sweeper_name=f"{prefix}-sweeper",
+        control_name=f"{prefix}-control",
         instance_role=f"{prefix}-ap-southeast-2-instance",
         scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
         image_parameters=(line,) * lines,
@@ -83,7 +87,13 @@ def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Re
     statements = {one["Sid"]: one for one in json.loads(policy["policy"])["Statement"]}
     where = "arn:aws:ec2:eu-west-1:123456789012"
     resources = set(statements["LaunchFromTheStack"]["Resource"])
-    assert {one.rpartition(":")[2].partition("/")[0] for one in resources} == {"launch-template", "subnet", "security-group"}
-    assert all(one.startswith(where) and not one.endswith("*") for one in resources)
+    assert {one.rpartition(":")[2].partition("/")[0] for one in resources} == {
+        "launch-template",
+        "subnet",
+        "security-group",
+        "spot-instances-request",
+    }
+    wildcards = [one for one in resources if one.endswith("*")]
+    assert all(one.startswith(where) for one in resources) and wildcards == [f"{where}:spot-instances-request/*"]
     assert statements["PassInstanceRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-instance")
     assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")

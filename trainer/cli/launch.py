@@ -105,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         view = plan_view(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
             return _dry_run(arguments, ready, view, access)
+        console.line()
         console.show(view)
         _refuse_unasked(arguments, access)
         console.update("asking the account whether it would launch this ...")

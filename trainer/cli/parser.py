@@ -9,6 +9,7 @@ import argparse
 
 from trainer import __version__
 from trainer.arguments import Parser
+from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
 Settings: defaults, then the job file, then these flags, then --set; later ones win. examples/crypto-lstm.toml explains
@@ -55,12 +56,16 @@ def build_parser(prog: str = "mayfly") -> Parser:
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>)")
     _where_flags(pull)
 
+    doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
+    _where_flags(doctor)
+
     down = verbs.add_parser("down", help="remove the stack except its bucket; refuses while a run is open")
     down.add_argument("-y", "--yes", action="store_true", help="don't ask (passed on to pulumi destroy)")
     down.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
     down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
     _models_verb(verbs)
+    add_retrains_verb(verbs, _where_flags)
 
     predict = verbs.add_parser("predict", help="predict a file or folder of candles with one or many models, as one CSV")
     predict.add_argument(

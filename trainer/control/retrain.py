@@ -14,14 +14,9 @@ from datetime import datetime
 from trainer.access import Access
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
-from trainer.errors import BudgetError, ConnectionFailed, DataError, TrainerError
-from trainer.job import Job, with_settings
+from trainer.errors import BudgetError, ConnectionFailed, TrainerError
 from trainer.launch.bundle import BundleName
-from trainer.launch.inputs import RAW, list_inputs
-from trainer.launch.knowledge import known_rates
-from trainer.launch.plan import machines_of, refuse_retired
-from trainer.launch.planning import choose_from_set, plan_launch, with_candles
-from trainer.launch.preflight import look
+from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
 from trainer.launch.start import new_record, register
 from trainer.retrains.decision import decide, refuse_beyond_month
 from trainer.retrains.entries import (
@@ -129,40 +124,23 @@ def _registered(
     if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, access, objects = home.cloud.now(), home.access, home.cloud.objects
-    job = _within_budget(verified_job(objects, published), schedule)
-    machines = machines_of(job)
-    if not access.rehearsal and job.machine.instance:
-        refuse_retired(machines, None)
-    inputs = list_inputs(objects, job.data.set)
-    if not inputs:
-        do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
-        raise DataError(f"the data set '{job.data.set}' is empty", why=f"there is nothing in {RAW}{job.data.set}/", do=do)
-    candles = choose_from_set(job, inputs)
-    job = with_candles(job, candles)
-    spot = job.machine.market == "spot"
-    offers = look(access, outputs=home.outputs, machines=machines, spot=spot, pinned_image=published.image_id)
-    rates = known_rates(job, machines, objects, rehearsal=access.rehearsal)
-    plan = plan_launch(job, candles, offers, home.outputs, rates, rehearsal=access.rehearsal)
-    refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
+    job = within_budget(verified_job(objects, published), schedule.budget)
+    candles = choose_from_set(job, listed_inputs(job, objects))
+    ready = plan_retrain(job, candles, access, home.outputs, objects, pinned_image=published.image_id)
+    most = ready.plan.hard_stop_usd
+    refuse_beyond_month(schedule, entry, others, most)
     code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
-    record = new_record(
-        job, plan, code, home.outputs, preflight_at=began, now=home.cloud.now(), run_id=run_id, driver="control"
-    )
-    notes = [*check_account(access, home.outputs, record, plan, sweep=True), *candles.refused]
-    if offers.image_id != published.image_id:
-        notes.append(f"the image {published.image_id} is gone: this run has {offers.image_id}, the newest of its line")
+    by = {"preflight_at": began, "now": home.cloud.now()}
+    record = new_record(ready.job, ready.plan, code, home.outputs, **by, run_id=run_id, driver="control")
+    notes = [*check_account(access, home.outputs, record, ready.plan, sweep=True), *candles.refused]
+    if ready.offers.image_id != published.image_id:
+        notes.append(f"the image {published.image_id} is gone: this run has {ready.offers.image_id}, the newest of its line")
     try:
-        register(record, job, code, candles, offers, objects)
+        register(record, ready.job, code, candles, ready.offers, objects)
     except Conflict:  # the same schedule, delivered twice at once
         if not _on_record(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
-    return replace(entry, state="training", run_id=run_id, most_usd=plan.hard_stop_usd, notes=tuple(notes))
-
-
-def _within_budget(job: Job, schedule: RetrainSchedule) -> Job:
-    """Return the job with the smaller budget of the two."""
-    own = job.machine.budget
-    return with_settings(job, budget=min(own, schedule.budget) if own else schedule.budget)
+    return replace(entry, state="training", run_id=run_id, most_usd=most, notes=tuple(notes))
 
 
 def _on_record(home: RetrainHome, run_id: str) -> bool:

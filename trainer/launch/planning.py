@@ -1,16 +1,21 @@
-"""From a job and what is known of data, account and rates to its plan: what desk and control share. Reads nothing."""
+"""From a job and its candles to the plan of a launch: what desk and control share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
+from trainer.access import Access
 from trainer.cost.planner import workload
+from trainer.errors import DataError
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, with_settings
-from trainer.launch.inputs import ChosenCandles, Input, choose
-from trainer.launch.plan import LaunchPlan, make_plan
-from trainer.launch.preflight import Offers
+from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
+from trainer.launch.knowledge import known_rates
+from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
+from trainer.launch.preflight import Offers, look
+from trainer.runs.store import Objects
 from trainer.stack_outputs import StackOutputs
 
 
@@ -46,3 +51,43 @@ def plan_launch(
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates=rates,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRetrain:
+    """A retrain's job with what it would train on now, what the account offers, and its plan."""
+
+    job: Job  # with the symbols and the timeframe that its candles decide
+    candles: ChosenCandles
+    offers: Offers
+    plan: LaunchPlan
+
+
+def within_budget(job: Job, budget: float) -> Job:
+    """Return the job with the smaller of two budgets."""
+    own = job.machine.budget
+    return with_settings(job, budget=min(own, budget) if own else budget)
+
+
+def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
+    """Return what lies in the job's data set. Raises DataError for an empty one."""
+    inputs = list_inputs(objects, job.data.set)
+    if not inputs:
+        do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
+        raise DataError(f"the data set '{job.data.set}' is empty", why=f"there is nothing in {RAW}{job.data.set}/", do=do)
+    return inputs
+
+
+def plan_retrain(
+    job: Job, candles: ChosenCandles, access: Access, outputs: StackOutputs, objects: Objects, *, pinned_image: str = ""
+) -> PlannedRetrain:
+    """Look at account and rates, and plan a job that trains on these candles of its set. Raises ours."""
+    machines = machines_of(job)
+    if not access.rehearsal and job.machine.instance:
+        refuse_retired(machines, workload(job, candles.bars))
+    job = with_candles(job, candles)
+    spot = job.machine.market == "spot"
+    offers = look(access, outputs=outputs, machines=machines, spot=spot, pinned_image=pinned_image)
+    rates = known_rates(job, machines, objects, rehearsal=access.rehearsal)
+    plan = plan_launch(job, candles, offers, outputs, rates, rehearsal=access.rehearsal)
+    return PlannedRetrain(job=job, candles=candles, offers=offers, plan=plan)

@@ -1,6 +1,6 @@
 """What a retrain runs: retrains/<name>.json, which the desk swaps and control only reads.
 
-Job and code lie under their hashes, jobs/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them.
+Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them.
 """
 
 from __future__ import annotations

@@ -13,11 +13,12 @@ import secrets
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws_errors import Meaning, meaning
+from trainer.environment import clock_ahead_seconds
 from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys
@@ -38,8 +39,8 @@ _SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
 def utc_now() -> datetime:
-    """Return the present instant, in UTC, to the microsecond. The one clock of the desk."""
-    return datetime.now(timezone.utc)
+    """Return the present instant, in UTC, to the microsecond. The one clock of desk and node."""
+    return datetime.now(timezone.utc) + timedelta(seconds=clock_ahead_seconds())
 
 
 def iso(moment: datetime) -> str:

@@ -15,6 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.jobs import MEASURED
+from tests.retrains import CONFIG, JOB
 from tests.sessions import forget_sessions
 from tests.trainer.conftest import weights
 from trainer.access import Access
@@ -71,7 +72,7 @@ class Account:
 @pytest.fixture(scope="module")
 def account(aws_server: EmbeddedAws) -> Account:
     admin = aws_server.account()
-    exports = aws_server.apply_program(admin)
+    exports = aws_server.apply_program(admin, CONFIG)
     iam = admin.client("iam")
     iam.create_user(UserName="launcher")
     iam.attach_user_policy(UserName="launcher", PolicyArn=exports["launcher_policy_arn"])
@@ -127,6 +128,10 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
     assert len(mayfly("models", "list")["models"]) == 1
     assert mayfly("pull", first, "--out", "pulled")["state"] == "done"
     mayfly("logs", first)
+
+    Path("job.toml").write_text(JOB)
+    assert mayfly("retrains", "publish", "sunday", "--job", "job.toml")["retrain"]["state"] == "on"
+    mayfly("retrains", "run", "night")  # which was never published: control refuses it
 
     # What the verbs do in an account that is not a rehearsal, in another region, and after a lost answer.
     as_aws = replace(account.user, rehearsal=False)

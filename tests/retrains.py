@@ -1,0 +1,24 @@
+"""A stack with retrains, as several tests have it: the program is applied once with these settings."""
+
+from __future__ import annotations
+
+import json
+
+RETRAINS = [
+    {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 0.2, "budget_month": 1},
+    {"name": "waiting", "cron": "cron(0 3 ? * SUN *)", "budget": 1, "budget_month": 9, "overlap": "wait"},
+    {"name": "night", "cron": "cron(30 2 ? * SUN *)", "time_zone": "America/New_York", "budget": 1, "budget_month": 9},
+    {"name": "sunday", "cron": "cron(0 3 ? * SUN *)", "time_zone": "America/New_York", "budget": 5, "budget_month": 20},
+]
+CONFIG = {"retrains": json.dumps(RETRAINS)}
+JOB = """
+name = "weekly-lstm"
+[model]
+hidden = 8
+lookback = 20
+[train]
+epochs = 1
+batch = 128
+[machine]
+instance = ["g6.xlarge"]
+"""

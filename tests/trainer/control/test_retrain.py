@@ -1,0 +1,133 @@
+"""A scheduled time on the embedded AWS, with no node: registered once, left out, refused, failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.retrains import CONFIG, JOB
+from tests.sessions import forget_sessions
+from trainer.cli.main import main
+from trainer.control.cloud import AwsCloud
+from trainer.control.retrain import RetrainHome, advance, begin, open_entries
+from trainer.data.synthetic import synthetic_candles
+from trainer.data.writing import write_candles
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.retrains.entries import change_entry, entry_key, read_entry
+from trainer.retrains.published import read_published, write_published
+from trainer.runs.index import read_index
+from trainer.runs.store import manifest_key, read_record
+from trainer.stack import read_stack
+
+pytestmark = pytest.mark.slow  # a stack of its own, with retrains
+SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)
+WEEK = timedelta(days=7)
+
+
+@pytest.fixture
+def home(aws_server: EmbeddedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RetrainHome]:
+    """A stack with three retrains, candles in its data set, and a desk."""
+    access = aws_server.account()
+    aws_server.apply_program(access, CONFIG)
+    outputs = read_stack(access, stack="dev")
+    file = tmp_path / "BTC-USD_1m.parquet"
+    write_candles(file, [synthetic_candles("BTC-USD", bars=3_000)], synthetic=True)
+    access.client("s3").put_object(Bucket=outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
+    variables = {
+        "AWS_ENDPOINT_URL": access.endpoint_url,
+        "AWS_ACCESS_KEY_ID": access.access_key,
+        "AWS_SECRET_ACCESS_KEY": access.secret_key,
+        "AWS_REGION": "us-east-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    (tmp_path / "job.toml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    forget_sessions()
+    yield RetrainHome(access=access, outputs=outputs, cloud=AwsCloud(access, outputs))
+    forget_sessions()
+
+
+@pytest.fixture
+def mayfly(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run `mayfly retrains` and return what it printed as JSON, with its exit code."""
+
+    def call(*words: str) -> tuple[int, Any]:
+        code = main(["retrains", *words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: RetrainHome, mayfly: Callable[..., Any]) -> None:
+    objects = home.cloud.objects
+    refused = begin(home, "weekly", SUNDAY - WEEK)
+    assert refused.state == "refused" and "was never published" in str(refused.error)
+    assert begin(home, "gone", SUNDAY).state == "refused"
+
+    code, told = mayfly("publish", "night", "--job", "job.toml")
+    assert (code, told["error"]["what"]) == (2, "2027-03-14 02:30 does not exist in America/New_York")
+    code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "instance=p5.48xlarge")
+    assert code == 103 and "control may not start p5.48xlarge" in told["error"]["what"]
+    assert read_published(objects, "weekly") is None
+    for name in ("weekly", "waiting"):
+        assert mayfly("publish", name, "--job", "job.toml")[0] == 0
+
+    # Delivered twice: one entry, one run, by the candles and the code that were published.
+    entry = begin(home, "weekly", SUNDAY)
+    assert (entry.state, entry.error) == ("training", None)
+    assert begin(home, "weekly", SUNDAY) == entry
+    assert list(read_index(objects).open) == [entry.run_id]
+    record, _ = read_record(objects, entry.run_id)
+    assert (record.driver, record.state, record.budget_usd) == ("control", "starting", 0.2)
+    assert entry.most_usd <= 0.2
+    manifest = json.loads(objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
+    assert manifest["code"]["sha256"] == read_published(objects, "weekly")[0].code_sha256  # type: ignore[index]
+    assert [item["key"] for item in manifest["inputs"]] == ["raw/main/BTC-USD_1m.parquet"]
+
+    assert mayfly("preview", "waiting")[1]["plan"]["hard_stop"]["dollars"] <= 1
+
+    # An overlap: one retrain skips, the other waits until its next time at most.
+    second = begin(home, "weekly", SUNDAY + WEEK)
+    assert second.state == "skipped" and "goes on" in str(second.error)
+    begin(home, "waiting", SUNDAY)
+    waits = begin(home, "waiting", SUNDAY + WEEK)
+    assert waits.state == "waiting"
+    assert [one.retrain for one in open_entries(home)] == ["weekly", "waiting", "waiting"]
+    assert advance(home, waits).state == "waiting"
+
+    # A month that is spent.
+    there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
+    change_entry(objects, replace(there, state="done", spent_usd=0.95), etag, home.cloud.now())
+    spent = begin(home, "weekly", SUNDAY + timedelta(hours=1))
+    assert spent.state == "refused" and "month's budget" in str(spent.error)
+
+    # A pause, a job that is not what was published, and an image that is gone.
+    december = SUNDAY + 2 * WEEK
+    assert mayfly("pause", "weekly")[1]["retrain"]["state"] == "paused"
+    assert begin(home, "weekly", december).state == "skipped"
+    assert mayfly("pause", "weekly", "--off")[1]["retrain"]["state"] == "on"
+    published, etag = read_published(objects, "weekly") or (None, "")
+    assert published is not None
+    write_published(objects, replace(published, image_id="ami-0000000000000gone"), replaces=etag)
+    moved = begin(home, "weekly", december + timedelta(hours=1))
+    assert moved.state == "training" and "ami-0000000000000gone is gone" in moved.notes[-1]
+    objects.put(key=published.job_key, body=b"{}")
+    there, etag = read_entry(objects, entry_key("weekly", moved.scheduled_at))
+    change_entry(objects, replace(there, state="done"), etag, home.cloud.now())
+    failed = begin(home, "weekly", december + timedelta(hours=2))
+    assert failed.state == "failed" and "is not what was published" in str(failed.error)
+
+    states = [item["state"] for item in mayfly("history", "weekly")[1]["history"]]
+    assert states == ["refused", "done", "refused", "skipped", "skipped", "done", "failed"]
+    listed = {item["name"]: item for item in mayfly("list")[1]["retrains"]}
+    assert listed["weekly"]["last"]["state"] == "failed" and listed["night"]["state"] == "never published"
+    assert len(listed["weekly"]["next"]) == 3
+    assert mayfly("preview", "waiting")[0] == 103  # the same job
+    assert mayfly("preview", "nothing")[0] == 2

@@ -1,0 +1,144 @@
+"""`mayfly retrains publish`: check a job as a launch would, put job and code in the bucket by hash, swap the publication."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import trainer
+from trainer.access import Access
+from trainer.cli.candles import find_candles
+from trainer.control.check_account import check_account
+from trainer.cost.instances import InstanceType
+from trainer.errors import BudgetError, ConfigError, UsageError
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
+from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.plan import machines_of
+from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
+from trainer.launch.preflight import Offers
+from trainer.launch.start import new_record
+from trainer.retrains.published import PublishedRetrain, read_published, write_published
+from trainer.retrains.schedule import PUBLISHED_FORMAT, RetrainSchedule
+from trainer.runs.record import utc_now
+from trainer.runs.store import Conflict, Objects
+from trainer.schedule_expressions import skipped_times
+from trainer.stack_outputs import StackOutputs
+from trainer.train.own_check import checked, contents, portable
+
+GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of a clock change
+
+
+def publish(
+    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
+) -> tuple[PublishedRetrain, PlannedRetrain, list[str]]:
+    """Publish a job for a retrain; return the publication, what it would do now, and notes. Checks come before writes."""
+    now = utc_now()
+    refuse_unfit_stack(outputs)
+    refuse_skipped_times(schedule, now)
+    job = job_from(with_keys(load_job(Path(arguments.job)), parse_assignments(arguments.settings)))
+    if job.data.path:
+        do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
+        raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
+    job = checked(job)
+    ready, notes = plan_now(portable(job), schedule, access, outputs, objects)
+    bundle = build_bundle(own_files=contents(job))
+    record = new_record(ready.job, ready.plan, bundle, outputs, preflight_at=now, now=now)
+    notes += check_account(access, outputs, record, ready.plan, sweep=True)
+    retrain = _written(schedule.name, portable(job), bundle, ready.offers, objects, now)
+    return retrain, ready, notes
+
+
+def plan_now(
+    job: Job, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects, *, image_id: str = ""
+) -> tuple[PlannedRetrain, list[str]]:
+    """Return what a retrain's job would do now, within its budgets and on types that control may start, and notes on its data.
+
+    Files of the set that no launch put there are fetched, looked at and indexed: control can't.
+    """
+    job = within_budget(job, schedule.budget)
+    _refuse_types(machines_of(job), outputs)
+    listed_inputs(job, objects)
+    found = find_candles(job, {}, None, objects, rehearsal=access.rehearsal)
+    assert found.candles is not None
+    ready = plan_retrain(job, found.candles, access, outputs, objects, pinned_image=image_id)
+    if ready.plan.hard_stop_usd > schedule.budget_month:
+        why = f"one run may cost ${ready.plan.hard_stop_usd:.2f}"
+        do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
+        what = f"budget_month of retrain {schedule.name} is ${schedule.budget_month:.2f}"
+        raise BudgetError(what, why=why, do=do)
+    return ready, list(found.notes)
+
+
+def refuse_unfit_stack(outputs: StackOutputs) -> None:
+    """Raise ConfigError where the deployed control reads publications of another format."""
+    if outputs.retrain_format != PUBLISHED_FORMAT:
+        why = f"it reads publications of format {outputs.retrain_format}, this Mayfly writes {PUBLISHED_FORMAT}"
+        raise ConfigError("the stack's control function is of another version", why=why, do="Run pulumi up.")
+
+
+def refuse_skipped_times(schedule: RetrainSchedule, now: datetime) -> None:
+    """Raise UsageError for a schedule with a local time that a clock change skips: Scheduler would leave it out."""
+    skipped = skipped_times(schedule.expression, now, days=GAP_DAYS)
+    if skipped:
+        why = f"{schedule.cron}: clocks go forward there on that day, and EventBridge leaves the run out"
+        do = "Choose another hour, or time_zone UTC, in the stack's setting `retrains`."
+        raise UsageError(f"{skipped[0]:%Y-%m-%d %H:%M} does not exist in {schedule.time_zone}", why=why, do=do)
+
+
+def _refuse_types(machines: Iterable[InstanceType], outputs: StackOutputs) -> None:
+    """Raise ConfigError for a type that control's role may not start."""
+    for name in (machine.name for machine in machines):
+        if not any(fnmatchcase(name, pattern) for pattern in outputs.control_types):
+            why, do = f"it may start {', '.join(outputs.control_types)}", "Add it to the stack's setting control_types."
+            raise ConfigError(f"control may not start {name}", why=why, do=f"{do} Or name another --set instance.")
+
+
+def _written(name: str, job: Job, bundle: Bundle, offers: Offers, objects: Objects, now: datetime) -> PublishedRetrain:
+    """Put job and code where their hashes say, then swap the publication; a pause outlives it."""
+    body = json.dumps(job.to_dict(), indent=1, sort_keys=True).encode()
+    sha256 = hashlib.sha256(body).hexdigest()
+    upload_bundle(bundle, objects)
+    with suppress(Conflict):  # the same job, published before
+        objects.put(key=f"code/{sha256}.json", body=body, create=True)
+    before = read_published(objects, name)
+    retrain = PublishedRetrain(
+        name=name,
+        job_key=f"code/{sha256}.json",
+        job_sha256=sha256,
+        code_key=bundle.key,
+        code_sha256=bundle.sha256,
+        lock_sha256=bundle.lock_sha256,
+        image_line=offers.image_line,
+        image_id=offers.image_id,
+        commit=commit(),
+        published_at=now,
+        paused=before[0].paused if before else False,
+    )
+    swap(objects, retrain, replaces=before[1] if before else "")
+    return retrain
+
+
+def swap(objects: Objects, retrain: PublishedRetrain, *, replaces: str) -> None:
+    """Write a publication. Raises UsageError where somebody else published meanwhile."""
+    try:
+        write_published(objects, retrain, replaces=replaces)
+    except Conflict as error:
+        do = "Look at it with mayfly retrains list, then try again."
+        raise UsageError(f"somebody else published retrain {retrain.name} at the same moment", do=do) from error
+
+
+def commit() -> str:
+    """Return the commit of the checkout that this package lies in; '' where it lies in none."""
+    folder = Path(next(iter(trainer.__path__))).parent
+    if not (folder / ".git").exists():
+        return ""
+    asked: Any = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return str(asked.stdout).strip()[:40] if asked.returncode == 0 else ""

@@ -1,0 +1,232 @@
+"""`mayfly retrains`: publish what schedules run, see when they run and what came of it, run one now, pause it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from trainer.access import Access, aws_error
+from trainer.cli.connect import connected
+from trainer.cli.output import money, say, say_json, warn
+from trainer.cli.plan_view import plan_view
+from trainer.cli.publish import plan_now, publish, swap
+from trainer.cli.table import FittedTable, TableColumn
+from trainer.cli.terminal import show
+from trainer.errors import TrainerError, UsageError, nearest
+from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
+from trainer.retrains.published import PublishedRetrain, read_published, verified_job
+from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.runs.record import iso, utc_now
+from trainer.runs.store import Objects, open_objects
+from trainer.schedule_expressions import next_times
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+
+SHOWN_TIMES = 3
+LISTED = (
+    TableColumn(title="retrain"),
+    TableColumn(title="next"),
+    TableColumn(title="UTC"),
+    TableColumn(title="state"),
+    TableColumn(title="last run"),
+    TableColumn(title="spent", right=True),
+)
+TOLD = (
+    TableColumn(title="scheduled"),
+    TableColumn(title="state"),
+    TableColumn(title="run"),
+    TableColumn(title="spent", right=True),
+    TableColumn(title="why"),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out one action of the verb."""
+    program = arguments.action in ("publish", "run")  # a rehearsal's stack has to stand for these
+    with connected(rehearse=arguments.rehearse, program=program) as access:
+        outputs = read_stack(access, stack=arguments.stack)
+        objects = open_objects(access, outputs.bucket)
+        if arguments.action == "list":
+            return _list(arguments, outputs, objects)
+        schedule = _schedule(outputs, arguments.name)
+        if arguments.action == "publish":
+            return _publish(arguments, schedule, access, outputs, objects)
+        if arguments.action == "preview":
+            return _preview(arguments, schedule, access, outputs, objects)
+        if arguments.action == "run":
+            return _run_now(arguments, schedule, access, outputs)
+        if arguments.action == "pause":
+            return _pause(arguments, schedule, objects)
+        return _history(arguments, schedule, objects)
+
+
+def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
+    schedules = {schedule.name: schedule for schedule in read_schedules(outputs.retrains)}
+    if name not in schedules:
+        do = nearest(name, schedules) or "Add it with name, cron, budget and budget_month, and run pulumi up."
+        raise UsageError(f"the stack's setting `retrains` has no '{name}'", do=do)
+    return schedules[name]
+
+
+def _publish(
+    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
+) -> int:
+    retrain, ready, notes = publish(arguments, schedule, access, outputs, objects)
+    if arguments.json:
+        say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
+        return 0
+    show(plan_view(ready.plan, ready.job, ready.candles))
+    say(*(f"note: {note}" for note in notes))
+    say(f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image {retrain.image_id}")
+    say(*_times(schedule), *([f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []))
+    return 0
+
+
+def _preview(
+    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
+) -> int:
+    retrain = _published(objects, schedule.name)[0]
+    ready, notes = plan_now(verified_job(objects, retrain), schedule, access, outputs, objects, image_id=retrain.image_id)
+    if arguments.json:
+        say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
+        return 0
+    show(plan_view(ready.plan, ready.job, ready.candles))
+    say(*(f"note: {note}" for note in notes), *_times(schedule))
+    return 0
+
+
+def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs) -> int:
+    """Call control as the schedule would, with this second as the scheduled time."""
+    from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
+
+    now = utc_now().replace(microsecond=0)
+    payload = json.dumps({"retrain": schedule.name, "scheduled_time": iso(now)}).encode()
+    try:
+        access.client("lambda").invoke(FunctionName=outputs.control_arn, InvocationType="Event", Payload=payload)
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, "cannot call the control function") from error
+    run_id = run_id_of(schedule.name, now)
+    if arguments.json:
+        say_json({"run_id": run_id, "scheduled_at": iso(now)})
+    else:
+        say(run_id)
+        warn(f"control was called; mayfly retrains history {schedule.name} shows what comes of it")
+    return 0
+
+
+def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
+    retrain, etag = _published(objects, schedule.name)
+    changed = replace(retrain, paused=not arguments.off)
+    if changed != retrain:
+        swap(objects, changed, replaces=etag)
+    if arguments.json:
+        say_json({"retrain": _described(schedule, changed)})
+    elif changed.paused:
+        say(f"{schedule.name} is paused: its scheduled times are left out; a run that goes on is not touched")
+    else:
+        say(f"{schedule.name} goes on", *_times(schedule))
+    return 0
+
+
+def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects) -> int:
+    rows, documents = [], []
+    for schedule in read_schedules(outputs.retrains):
+        stored = _readable(objects, schedule.name)
+        keys = entry_keys(objects, schedule.name)
+        last = read_entry(objects, keys[-1])[0] if keys else None
+        documents.append({**_described(schedule, stored), "last": _entry(last) if last else None})
+        rows.append(_row(schedule, stored, last))
+    if arguments.json:
+        say_json({"retrains": documents})
+    elif rows:
+        show(FittedTable(LISTED, rows))
+    else:
+        say("the stack has no retrains: add one to its setting `retrains`, and run pulumi up")
+    return 0
+
+
+def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
+    entries = [read_entry(objects, key)[0] for key in entry_keys(objects, schedule.name)]
+    if arguments.json:
+        say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
+    elif entries:
+        show(FittedTable(TOLD, [_told(entry) for entry in entries]))
+    else:
+        say(f"{schedule.name} has not run yet")
+    return 0
+
+
+def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
+    stored = read_published(objects, name)
+    if stored is None:
+        raise UsageError(f"retrain {name} was never published", do=f"Publish it: mayfly retrains publish {name} --job FILE.")
+    return stored
+
+
+def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
+    """Return a publication for the list, and warn of one that can't be read: the others are shown."""
+    try:
+        stored = read_published(objects, name)
+    except TrainerError as error:
+        warn(f"warning: {error}")
+        return None
+    return stored[0] if stored else None
+
+
+def _coming(schedule: RetrainSchedule) -> list[datetime]:
+    return next_times(schedule.expression, utc_now(), SHOWN_TIMES)
+
+
+def _times(schedule: RetrainSchedule) -> list[str]:
+    """Return the next scheduled times in words."""
+    zone = schedule.time_zone
+    lines = [f"next  {schedule.local(at):%a %Y-%m-%d %H:%M} {zone}   {at:%Y-%m-%d %H:%M} UTC" for at in _coming(schedule)]
+    return lines or [f"{schedule.cron} names no time in the next five years"]
+
+
+def _state(retrain: PublishedRetrain | None) -> str:
+    return "never published" if retrain is None else "paused" if retrain.paused else "on"
+
+
+def _row(schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: ScheduledRun | None) -> list[str]:
+    coming = _coming(schedule)
+    local = f"{schedule.local(coming[0]):%a %Y-%m-%d %H:%M} {schedule.time_zone}" if coming else "never"
+    utc = f"{coming[0]:%Y-%m-%d %H:%M}" if coming else ""
+    ended = f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-"
+    return [schedule.name, local, utc, _state(retrain), ended, money(last.spent_usd) if last else "-"]
+
+
+def _told(entry: ScheduledRun) -> list[str]:
+    why = str((entry.error or {}).get("what", "")) or "; ".join(entry.notes)
+    return [f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC", entry.state, entry.run_id or "-", money(entry.spent_usd), why]
+
+
+def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> dict[str, Any]:
+    """Return a retrain as --json has it."""
+    published = None
+    if retrain is not None:
+        published = {
+            "job_sha256": retrain.job_sha256,
+            "code_sha256": retrain.code_sha256,
+            "image_id": retrain.image_id,
+            "commit": retrain.commit,
+            "published_at": iso(retrain.published_at),
+        }
+    coming = [{"local": schedule.local(at).isoformat(), "utc": iso(at)} for at in _coming(schedule)]
+    return {**schedule.to_dict(), "state": _state(retrain), "published": published, "next": coming}
+
+
+def _entry(entry: ScheduledRun) -> dict[str, Any]:
+    """Return an entry as --json has it."""
+    return {
+        "scheduled_at": iso(entry.scheduled_at),
+        "state": entry.state,
+        "run_id": entry.run_id or None,
+        "most_usd": entry.most_usd,
+        "spent_usd": entry.spent_usd,
+        "notes": list(entry.notes),
+        "error": entry.error,
+    }
