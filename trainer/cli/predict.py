@@ -269,11 +269,11 @@ def _local_files(name: str) -> list[Path]:
 
 
 def _distinct(paths: list[Path]) -> list[Path]:
-    """Return the paths. Raises UsageError where two models have one name: their rows could not be told apart."""
+    """Return the paths by name. Raises UsageError for two models of one name: their rows could not be told apart."""
     seen: dict[str, Path] = {}
     for path in paths:
         if path.stem in seen:
             why = f"{seen[path.stem]} and {path}"
             raise UsageError(f"two models are called {path.stem}", why=why, do="Predict with one of them at a time.")
         seen[path.stem] = path
-    return paths
+    return [path for _, path in sorted(seen.items())]
