@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -166,6 +167,13 @@ def rehearsal_home() -> Path:
 def own_access_key() -> str:
     """Return the AWS access key that stands in the environment; empty without one."""
     return os.environ.get("AWS_ACCESS_KEY_ID", "")
+
+
+def stale_aws_variables(kept: Collection[str]) -> list[str]:
+    """Return the AWS variables of the environment that would lead elsewhere: all but those kept and those about output."""
+    harmless = ("AWS_PAGER", "AWS_DEFAULT_OUTPUT")
+    names = [name for name in os.environ if name.startswith("AWS_") and not name.startswith("AWS_CLI_")]
+    return sorted(name for name in names if name not in harmless and name not in kept)
 
 
 def without_proxy(host: str) -> dict[str, str]:

@@ -57,6 +57,7 @@ class Dialect:
     moments: list[int]  # ns, ascending
     bars: list[tuple[float, ...]]
     has_two_readings: bool
+    others: tuple[str, ...] = ()
 
 
 def _texts(draw: st.DrawFn, moments: list[datetime]) -> tuple[str, list[str], list[str], bool]:
@@ -112,12 +113,27 @@ def dialects(draw: st.DrawFn) -> Dialect:
     for place, field in enumerate(COLUMNS):
         table[header[field]] = [row[place] for row in numbers]
     symbol = draw(st.sampled_from(("AAA", "BTC-USD", "^GSPC", "600519")))
-    if in_column := draw(st.booleans()):
+    extra = draw(st.sampled_from(("", "", "adjusted", "ticks", "no volume", "two symbols")))
+    in_column = extra == "two symbols" or draw(st.booleans())
+    if in_column:
         table["Symbol"] = [symbol] * len(moments)
+    if extra == "adjusted":
+        halves = [f"{bar[3] / 2:.{digits + 1}f}" for bar in bars]
+        table["Adj Close"] = [cell.replace(".", ",") for cell in halves] if comma else halves
+        two_readings |= comma and digits == 2
+        bars = [(*(price / 2 for price in bar[:4]), bar[4]) for bar in bars]
+    elif extra == "ticks":
+        table["<TICKVOL>"], table[header["volume"]] = table[header["volume"]], ["0"] * len(moments)
+    elif extra == "no volume":
+        del table[header["volume"]]
+        bars = [(*bar[:4], 0.0) for bar in bars]
     if draw(st.booleans()):
         table["trades"] = [str(number) for number in range(len(moments))]
     keys = draw(st.permutations(list(table)))
     rows = [list(keys), *([table[key][row] for key in keys] for row in range(len(moments)))]
+    if extra == "two symbols":  # the other's bars between those of the one
+        other = list(keys).index("Symbol")
+        rows[1:] = [one for row in rows[1:] for one in (row, [*row[:other], "ZZZ", *row[other + 1 :]])]
     lines = [delimiter.join(f'"{cell}"' if delimiter in cell else cell for cell in row) for row in rows]
     if draw(st.booleans()):
         lines[1:] = lines[:0:-1]
@@ -136,6 +152,7 @@ def dialects(draw: st.DrawFn) -> Dialect:
         moments=[int(moment.timestamp()) * 10**9 for moment in moments],
         bars=bars,
         has_two_readings=two_readings,
+        others=("ZZZ",) if extra == "two symbols" else (),
     )
 
 
@@ -153,10 +170,16 @@ def good_bars_are_read_bit_for_bit_in_any_dialect(dialect: Dialect) -> None:
             assert is_shown(str(error))
             assert dialect.has_two_readings and "two readings" in str(error), str(error)
             return
-        assert folder.symbols == (dialect.symbol,) and dialect.timeframe in ("", folder.timeframe)
+        assert folder.symbols == tuple(sorted((dialect.symbol, *dialect.others))) and dialect.timeframe in (
+            "",
+            folder.timeframe,
+        )
         assert candles.timestamp.tolist() == dialect.moments
         read = zip(candles.open, candles.high, candles.low, candles.close, candles.volume, strict=True)
-        assert [tuple(map(float, bar)) for bar in read] == dialect.bars
+        if "adjusted" in " ".join(folder.notes):
+            np.testing.assert_allclose(list(read), dialect.bars, rtol=1e-12)
+        else:
+            assert [tuple(map(float, bar)) for bar in read] == dialect.bars
         assert all(is_shown(line) for line in folder.notes)
 
 
