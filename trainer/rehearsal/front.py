@@ -103,6 +103,7 @@ class Front:
         if call is None:
             return self._pass_on(environ, account, start_response)
         cloud = self.cloud(account)
+        start_response = _dated(start_response, cloud)
         try:
             authorize(cloud, call, wire.access_key_of(environ))
         except AwsError as error:
@@ -148,10 +149,7 @@ class Front:
             # 507: boto3 repeats after a 500, and would then report what half of the first try left.
             full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}: free some, or set MAYFLY_HOME.", 507)
             return _respond(wire.encode(call, full), start_response)
-        status, headers, answered = result if isinstance(result, tuple) else wire.encode(call, result)
-        date = format_datetime(cloud.clock.now(), usegmt=True)  # the desk reads AWS's clock from it
-        headers = [*((name, value) for name, value in headers if name.lower() != "date"), ("Date", date)]
-        return _respond((status, headers, answered), start_response)
+        return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
 
 
 def _small_body(environ: Environ) -> bytes:
@@ -167,6 +165,16 @@ def _without_cors(start_response: StartResponse) -> StartResponse:
 
     def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
         return start_response(status, [one for one in headers if not one[0].lower().startswith("access-control-")], *more)
+
+    return start
+
+
+def _dated(start_response: StartResponse, cloud: EmbeddedAccount) -> StartResponse:
+    """Return a start_response that dates every answer, moto's too, by the account's clock: the desk reads AWS's time there."""
+
+    def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
+        date = ("Date", format_datetime(cloud.clock.now(), usegmt=True))
+        return start_response(status, [*(one for one in headers if one[0].lower() != "date"), date], *more)
 
     return start
 

@@ -58,6 +58,11 @@ class _Handler(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else an answer waits 40 ms for an acknowledgement between its head and its body
 
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Begin an answer without a Date of this machine's: the front adds the account's."""
+        self.log_request(code)
+        self.send_response_only(code, message)
+
     def log(self, type: str, message: str, *args: Any) -> None:
         if type == "error":
             log.error(message.rstrip(), *args)
