@@ -206,7 +206,7 @@ def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float 
     except http.client.HTTPException as error:
         raise ConnectionError(f"no HTTP at {note.url}: {error!r}") from error
     if not hmac.compare_digest(keyring.answer_signature(nonce, text).encode(), signature.encode()):
-        raise ConnectionError(f"somebody else answers at {note.url}")
+        raise ConnectionError(f"another process answers at {note.url}")
     reply: dict[str, Any] = json.loads(text)
     return reply
 
