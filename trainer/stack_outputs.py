@@ -20,7 +20,7 @@ def parameter_name(project: str, stack: str) -> str:
 
 
 def webhook_parameter(project: str, stack: str) -> str:
-    """Return the name of the SecureString with the URL of the webhook that is told; a person sets it, Pulumi never sees it."""
+    """Return the name of the SecureString with the webhook's URL; a person sets it, Pulumi never sees it."""
     return f"{parameter_name(project, stack)}/webhook"
 
 

@@ -39,7 +39,7 @@ LAST_ENTRIES = 40  # of a retrain that are read at each call: a month of daily o
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainHome:
-    """What every step of a scheduled run needs."""
+    """Context of a scheduled run's steps."""
 
     access: Access
     outputs: StackOutputs
