@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import cards, data_files
+from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from trainer.artifacts.names import is_model_file
@@ -328,4 +328,5 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     events_are_curves_or_left_out,
     *cards.PROPERTIES,
     *data_files.PROPERTIES,
+    *candle_files.PROPERTIES,
 )

@@ -49,14 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        show(FittedTable(COLUMNS, (_row(model, days) for model in sorted(models, key=_order)))) if models else say(
-            "no models yet"
-        )
+        show(FittedTable(COLUMNS, [_row(model, days) for model in models])) if models else say("no models yet")
     return 0
-
-
-def _order(model: Model) -> tuple[str, str]:
-    return model.run_id or "", model.name  # a run's id begins with its time
 
 
 def _as_dict(model: Model, days: int) -> dict[str, object]:

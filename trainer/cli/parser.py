@@ -56,7 +56,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>)")
     _where_flags(pull)
 
-    doctor = verbs.add_parser("doctor", help="check all that a run depends on, and print what to do")
+    doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
     _where_flags(doctor)
 
     down = verbs.add_parser("down", help="remove the stack except its bucket; refuses while a run is open")

@@ -21,7 +21,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.artifacts.card import read_card
 from trainer.artifacts.names import MODEL_SUFFIX
 from trainer.cli.output import say_json, warn
 from trainer.cli.terminal import is_terminal, show
@@ -134,8 +133,6 @@ def _predicted(
         # Late: torch takes a second to load, and a wrong name should not wait for it.
         from trainer.train.predict import predict_models
 
-        if any(read_card(path).data.get("synthetic") for path in paths[:1]):
-            warn(f"{paths[0].stem} was trained on SYNTHETIC bars: it knows nothing of any market")
         own = Path(model_file) if model_file else None
         missing: list[NotPredicted] = []
         made = predict_models(paths, Path(data), symbols=symbols, last=last, model_file=own)
@@ -151,6 +148,8 @@ def _sorted_out(made: Iterable[Predictions | NotPredicted], missing: list[NotPre
         if isinstance(item, NotPredicted):
             missing.append(item)
         else:
+            if item.synthetic and not some:
+                warn(f"{item.model} was trained on SYNTHETIC bars: it knows nothing of any market")
             some = True
             yield item
     if not some and missing:
@@ -269,11 +268,11 @@ def _local_files(name: str) -> list[Path]:
 
 
 def _distinct(paths: list[Path]) -> list[Path]:
-    """Return the paths. Raises UsageError where two models have one name: their rows could not be told apart."""
+    """Return the paths by name. Raises UsageError for two models of one name: their rows could not be told apart."""
     seen: dict[str, Path] = {}
     for path in paths:
         if path.stem in seen:
             why = f"{seen[path.stem]} and {path}"
             raise UsageError(f"two models are called {path.stem}", why=why, do="Predict with one of them at a time.")
         seen[path.stem] = path
-    return paths
+    return [path for _, path in sorted(seen.items())]

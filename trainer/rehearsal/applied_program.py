@@ -128,7 +128,7 @@ def open_folder(folder: Path) -> None:
 def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[str, str] | None = None) -> str:
     """Return the hash of everything that determines how the program in `program` is applied to an account.
 
-    With settings of a rehearsal's own, theirs follows that of the program without them.
+    The hash of a rehearsal's own settings follows that of the program without them.
     """
     digest = hashlib.sha256(f"{FORMAT} {stack} {sys.version}".encode())
     for name in LIBRARIES:

@@ -15,10 +15,10 @@ import math
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trainer.arguments import Parser
 from trainer.artifacts.folder import check_folder
@@ -29,7 +29,7 @@ from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
 
 if TYPE_CHECKING:
-    from trainer.train.observing.events import EventLog
+    from trainer.train.observing.events import EventLog, Story
 
 
 def parser(prog: str = "python -m trainer.train") -> Parser:
@@ -55,8 +55,13 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     return parse
 
 
-def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.train") -> int:
-    """Run the command, which `mayfly train` is as well; return its exit code."""
+def main(
+    arguments: list[str] | None = None,
+    *,
+    prog: str = "python -m trainer.train",
+    story: Callable[[TextIO], Story] | None = None,
+) -> int:
+    """Run the command, which `mayfly train` is as well, with a `story` of its own; return its exit code."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     log: EventLog | None = None
@@ -65,13 +70,13 @@ def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.t
         # torch and the data packages load here, after the arguments are known to be right and signals are caught.
         from trainer.train.observing.events import EventLog, Story
 
-        story = Story(sys.stderr)
-        log = EventLog(options.events, story)
+        shown = (story or Story)(sys.stderr)
+        log = EventLog(options.events, shown)
         try:
             with ExitStack() as ends:
                 return _train(options, log, ends)
         finally:
-            story.finish()
+            shown.finish()
     except Stopped as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code

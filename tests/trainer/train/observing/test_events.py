@@ -19,11 +19,6 @@ def _progress(symbol: str, step: int) -> dict[str, Any]:
     return {"event": "progress", "model": symbol, "piece": symbol, "worker": symbol, **place}
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_each_event_is_one_line_of_json_with_its_time_and_no_nan(tmp_path):
     shown: list[dict[str, Any]] = []
     log = EventLog(tmp_path / "events", shown.append)
@@ -48,7 +43,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then():
 
 
 def test_a_tcns_rates_are_in_chunks():
-    stream, bar = io.StringIO(), Terminal()
+    stream = io.StringIO()
     slow = {**_progress("SPY", 1), "rate": 1.75, "unit": "chunks"}
     way = {"strategy": "sequential", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
     for event in (
@@ -62,8 +57,6 @@ def test_a_tcns_rates_are_in_chunks():
         "SPY  resumed in epoch 2 after 12 chunks",
         "found in 20 s: sequential, 1 models at a time, slices of 4, 300 chunks/s",
     ]
-    Story(bar)(slow)
-    assert "1.8 chunks/s" in bar.getvalue()
 
 
 def test_the_log_says_what_a_checkpoint_cost():
@@ -71,18 +64,6 @@ def test_the_log_says_what_a_checkpoint_cost():
     cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
     Story(stream)({"event": "checkpoint", "model": "BTC-USD", "piece": "BTC-USD", "folder": "BTC-USD/1", **cost})
     assert stream.getvalue() == "BTC-USD  checkpoint: training held up 0.0006 s, written beside it in 0.013 s\n"
-
-
-def test_on_a_terminal_there_is_one_bar_for_all_models():
-    stream = Terminal()
-    story = Story(stream)
-    story({**STARTED, "data": DATA})
-    story(_progress("BTC-USD", 10))
-    story(_progress("ETH-USD", 5))
-    story.finish()
-    assert stream.getvalue().endswith("\r\x1b[K")
-    bar = stream.getvalue().split("\r\x1b[K")[-2]
-    assert bar == "[########............] 0/2 models  2,468 windows/s  BTC-USD 50%  ETH-USD 25%"
 
 
 def test_synthetic_data_is_called_so():
