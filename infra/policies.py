@@ -180,6 +180,16 @@ def count_own_work(*, project: str, stack: str) -> Document:
     }
 
 
+def publish_messages(*, account: str, region: str, topic: str) -> Document:
+    """Allow a function to tell people what came of runs."""
+    return {
+        "Sid": "TellPeople",
+        "Effect": "Allow",
+        "Action": "sns:Publish",
+        "Resource": f"arn:aws:sns:{region}:{account}:{topic}",
+    }
+
+
 def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
     """Allow a function, or a schedule, to leave what it could not do in the queue of dead letters."""
     return {

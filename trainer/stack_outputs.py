@@ -64,6 +64,12 @@ class StackOutputs:
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
 
+    @property
+    def topic_arn(self) -> str:
+        """Return the ARN of the topic that alarms and summaries are published to."""
+        account = self.sweeper_arn.split(":")[4]
+        return f"arn:aws:sns:{self.region}:{account}:{messages_topic(self.project, self.stack)}"
+
     def to_json(self) -> str:
         """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
