@@ -153,6 +153,7 @@ control = ControlFunction(
         permissions=permissions,
         instance_types=settings.control_types,
         scheduler_role_arn=identity.scheduler_role_arn,
+        topic=messages_topic(settings.project, settings.stack),
         dead_letters=dead_letters_name,
         dead_letters_arn=dead_letters.arn,
         tags=settings.tags,

@@ -30,7 +30,7 @@ SWEEPER_FILES = (
 )
 # botocore describes 400 services in 27 MB; these are the ones that are called (sts is where credentials may come from).
 SWEEPER_SERVICES = ("cloudwatch", "ec2", "s3", "scheduler", "sts")
-CONTROL_SERVICES = ("cloudwatch", "ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "ssm", "sts")
+CONTROL_SERVICES = ("cloudwatch", "ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "sns", "ssm", "sts")
 CONTROL = "trainer.control.function"
 WRITES = ("runs/*", "scheduled/*", "memory/*")  # no code, no input, nothing of a node's
 
@@ -93,6 +93,7 @@ class ControlFunctionArgs:
     permissions: LauncherPolicyArgs  # what a launcher needs; control's policy narrows it
     instance_types: tuple[str, ...]
     scheduler_role_arn: pulumi.Input[str]
+    topic: str  # its name
     dead_letters: str  # the queue's name
     dead_letters_arn: pulumi.Input[str]
     tags: dict[str, str]
@@ -112,6 +113,7 @@ class ControlFunction(pulumi.ComponentResource):
         may = args.permissions
         own = (
             policies.count_own_work(project=may.project, stack=may.stack),
+            policies.publish_messages(account=may.account, region=may.region, topic=args.topic),
             policies.keep_dead_letters(account=may.account, region=may.region, queue=args.dead_letters),
             policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group),
         )

@@ -46,7 +46,7 @@ def instance(*, bucket: str) -> Document:
     S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no. A
     permission by prefix does not help it, since a read has no prefix.
 
-    Inputs are read by VersionId, which is an action of its own. The role stands in the launch template and can't know the
+    Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
     run, but `${aws:userid}` is the instance's: no instance can write where another does.
     """
     return document(
@@ -177,6 +177,16 @@ def count_own_work(*, project: str, stack: str) -> Document:
         "Action": "cloudwatch:PutMetricData",
         "Resource": "*",
         "Condition": {"StringEquals": {"cloudwatch:namespace": metrics_namespace(project, stack)}},
+    }
+
+
+def publish_messages(*, account: str, region: str, topic: str) -> Document:
+    """Allow a function to tell people what came of runs."""
+    return {
+        "Sid": "TellPeople",
+        "Effect": "Allow",
+        "Action": "sns:Publish",
+        "Resource": f"arn:aws:sns:{region}:{account}:{topic}",
     }
 
 

@@ -21,6 +21,8 @@ from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
 from trainer.control.retrain import RetrainHome, advance, begin, open_entries
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
+from trainer.control.summary import of_run
+from trainer.control.tell import publish
 from trainer.environment import function_environment
 from trainer.errors import TrainerError
 from trainer.retrains.entries import ScheduledRun
@@ -39,7 +41,7 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
     outputs = read_stack(access, stack=own.stack, project=own.project)
     cloud = AwsCloud(access, outputs)
     ends_at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - LEFT_AT_END
-    home = RetrainHome(access=access, outputs=outputs, cloud=cloud)
+    home = RetrainHome(access=access, outputs=outputs, cloud=cloud, tell=partial(publish, access, outputs))
     told = answer(event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at)
     print(json.dumps(told))
     if told["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
@@ -64,19 +66,19 @@ def answer(
     An event about an instance settles its run alone; everything else settles all, and takes every scheduled time on.
     """
     instance_id = (event.get("detail") or {}).get("instance-id") if event.get("source") == "aws.ec2" else None
-    told = Told()
+    told, began = Told(), home.cloud.now()
     if instance_id is not None:
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
             return {**told.as_dict(), "dropped": f"{instance_id} is no instance of this stack's runs"}
-        told.settled([settle_run(home.cloud, run_id, starts="control")], {})
+        told.settled(home, [settle_run(home.cloud, run_id, starts="control")], {}, since=began)
         told.advance(home, [entry for entry in open_entries(home) if entry.run_id == run_id])
         return told.as_dict()
     if "retrain" in event:
         told.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
     told.advance(home, open_entries(home))
     settling = settle_while_starting(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-    told.settled(settling.settled, settling.problems)
+    told.settled(home, settling.settled, settling.problems, since=began)
     told.advance(home, open_entries(home))
     return told.as_dict()
 
@@ -93,9 +95,17 @@ class Told:
         """Return it as JSON values."""
         return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
 
-    def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
-        """Add runs. A record that no later call will be able to read either is named, and no failure."""
-        self.runs |= {item.run_id: item.look.record.outcome or item.look.record.state for item in settled}
+    def settled(
+        self, home: RetrainHome, settled: Iterable[Settled], problems: Mapping[str, TrainerError], *, since: datetime
+    ) -> None:
+        """Add runs, and publish which ended badly since then. A record that no later call can read is named, and no failure."""
+        for item in settled:
+            self.runs[item.run_id] = item.look.record.outcome or item.look.record.state
+            if item.receipt is not None and _ended_badly(item, since):
+                try:
+                    home.tell(of_run(item.receipt))
+                except TrainerError as failure:
+                    self.problems[item.run_id] = str(failure)
         for run_id, error in problems.items():
             if isinstance(error, UnreadableRecord):
                 self.runs[run_id] = "unreadable"
@@ -116,6 +126,13 @@ class Told:
             self.retrains[name] = act().state
         except TrainerError as error:
             self.problems[name] = str(error)
+
+
+def _ended_badly(item: Settled, since: datetime) -> bool:
+    """Return whether a person's run was closed by this call, and not as it should; scheduled runs are told of as such."""
+    record = item.look.record
+    closed_now = record.closed_at is not None and record.closed_at >= since
+    return closed_now and record.driver != "control" and record.outcome != "done"
 
 
 def settle_while_starting(

@@ -7,18 +7,19 @@ the schedule and the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainer.access import Access
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
+from trainer.control.summary import MonthToDate, PersonalMessage, of_scheduled
 from trainer.errors import BudgetError, ConnectionFailed, TrainerError
 from trainer.launch.bundle import BundleName
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
 from trainer.launch.start import new_record, register
-from trainer.retrains.decision import decide, refuse_beyond_month
+from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     ScheduledRun,
     begin_entry,
@@ -39,11 +40,12 @@ LAST_ENTRIES = 40  # of a retrain that are read at each call: a month of daily o
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainHome:
-    """What every step of a scheduled run needs."""
+    """Context of a scheduled run's steps."""
 
     access: Access
     outputs: StackOutputs
     cloud: Cloud
+    tell: Callable[[PersonalMessage], None]  # raises ours where nobody can be told
 
     def schedule(self, name: str) -> RetrainSchedule | None:
         """Return the stack's schedule of that name."""
@@ -80,9 +82,26 @@ def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if following == entry:
         return entry
     try:
-        return change_entry(objects, following, etag, home.cloud.now())
+        changed = change_entry(objects, following, etag, home.cloud.now())
     except Conflict:  # another call was faster: what it stored holds
         return read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))[0]
+    if not changed.is_open:  # by this call and no other
+        _tell(home, changed)
+    return changed
+
+
+def _tell(home: RetrainHome, entry: ScheduledRun) -> None:
+    """Publish what came of a scheduled time, beside the retrain's last run that was done."""
+    objects, schedule = home.cloud.objects, home.schedule(entry.retrain)
+    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
+    done = [one.run_id for one in others if one.state == "done" and one.scheduled_at < entry.scheduled_at]
+    month = None
+    if schedule is not None:
+        spent = spent_in_month(schedule, entry, others) + entry.spent_usd
+        month = MonthToDate(spent_usd=spent, budget_usd=schedule.budget_month)
+    receipt = read_receipt(objects, entry.run_id) if entry.run_id else None
+    last = read_receipt(objects, done[-1]) if done else None
+    home.tell(of_scheduled(entry, receipt, last=last, month=month))
 
 
 def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:

@@ -11,16 +11,17 @@ from trainer.access import Access
 from trainer.control.function import answer
 from trainer.control.retrain import RetrainHome
 from trainer.control.settle import settle_all
+from trainer.errors import ConnectionFailed
 from trainer.runs.record import to_json
 from trainer.runs.store import read_record, receipt_key, record_key
 
 ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification"}
 
 
-def called(cloud, event=None, looks=50):
+def called(cloud, event=None, looks=50, tell=lambda message: None):
     """Call control in a cloud; time is left for so many looks."""
     left = iter(range(looks))
-    home = RetrainHome(access=Access(rehearsal=True), outputs=OUTPUTS, cloud=cloud)
+    home = RetrainHome(access=Access(rehearsal=True), outputs=OUTPUTS, cloud=cloud, tell=tell)
     return answer(event or {}, home, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
 
 
@@ -52,12 +53,27 @@ def test_no_command_starts_or_gives_up_a_run_that_control_drives(make_cloud):
     assert called(cloud)["settled"] == {record.run_id: "running"}
 
 
-def test_control_starts_no_run_of_a_desk_and_closes_it_once_its_launcher_is_silent(make_cloud):
+def test_control_starts_no_run_of_a_desk_closes_it_once_its_launcher_is_silent_and_tells_of_it_once(make_cloud):
     cloud, record = make_cloud()
-    assert called(cloud)["settled"] == {record.run_id: "starting"}
+    messages = []
+    assert called(cloud, tell=messages.append)["settled"] == {record.run_id: "starting"}
     cloud.clock += timedelta(minutes=3)
-    assert called(cloud)["settled"] == {record.run_id: "interrupted"}
+    assert called(cloud, tell=messages.append)["settled"] == {record.run_id: "interrupted"}
     assert not cloud.machines
+    called(cloud, tell=messages.append)
+    assert [message.subject for message in messages] == [f"mayfly: {record.run_id}: interrupted"]
+    assert f"mayfly logs {record.run_id}" in messages[0].text
+
+
+def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make_cloud):
+    def refuse(message):
+        raise ConnectionFailed(f"cannot tell anybody: {message.subject}")
+
+    cloud, record = make_cloud()
+    called(cloud)
+    cloud.clock += timedelta(minutes=3)
+    told = called(cloud, tell=refuse)
+    assert told["settled"] == {record.run_id: "interrupted"} and "cannot tell anybody" in told["problems"][record.run_id]
 
 
 @pytest.mark.parametrize("mine", [True, False])

@@ -16,6 +16,7 @@ from tests.sessions import forget_sessions
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, open_entries
+from trainer.control.summary import PersonalMessage
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
 from trainer.rehearsal.server import EmbeddedAws
@@ -28,6 +29,7 @@ from trainer.stack import read_stack
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
 SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)
 WEEK = timedelta(days=7)
+MESSAGES: list[PersonalMessage] = []  # what control told people
 
 
 @pytest.fixture
@@ -50,7 +52,8 @@ def home(aws_server: EmbeddedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "job.toml").write_text(JOB)
     monkeypatch.chdir(tmp_path)
     forget_sessions()
-    yield RetrainHome(access=access, outputs=outputs, cloud=AwsCloud(access, outputs))
+    yield RetrainHome(access=access, outputs=outputs, cloud=AwsCloud(access, outputs), tell=MESSAGES.append)
+    MESSAGES.clear()
     forget_sessions()
 
 
@@ -123,6 +126,13 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     change_entry(objects, replace(there, state="done"), etag, home.cloud.now())
     failed = begin(home, "weekly", december + timedelta(hours=2))
     assert failed.state == "failed" and "is not what was published" in str(failed.error)
+
+    # Each end was told once, with what to do.
+    assert [message.subject.rpartition(": ")[2] for message in MESSAGES] == [
+        *("refused", "refused", "skipped", "refused", "skipped", "failed")
+    ]
+    assert MESSAGES[0].subject == f"mayfly: weekly {SUNDAY - WEEK:%Y-%m-%d %H:%M} UTC: refused"
+    assert "mayfly retrains publish weekly --job FILE" in MESSAGES[0].text
 
     states = [item["state"] for item in mayfly("history", "weekly")[1]["history"]]
     assert states == ["refused", "done", "refused", "skipped", "skipped", "done", "failed"]
