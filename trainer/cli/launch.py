@@ -53,7 +53,7 @@ from trainer.train.own_check import checked, contents, portable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market")
+FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 

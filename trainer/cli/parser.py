@@ -155,13 +155,9 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     market.add_argument("--spot", dest="market", action="store_const", const="spot", help="buy spot capacity")
     market.add_argument("--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)")
     job.add_argument("--budget", metavar="USD", help="most dollars that the run may cost; sets its deadline")
+    job.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: by the plan, 30m to 12h)")
     job.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any other key of the job, such as max_duration=6h",
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any other key of the job"
     )
     how = parser.add_argument_group("the launch")
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")

@@ -86,7 +86,7 @@ def ending(
     if stop_reason and now >= status.identity.deadline:
         expired = BudgetError(
             f"the deadline {iso(status.identity.deadline)} was reached",
-            do="Raise max_duration (--set max_duration=6h) or --budget.",
+            do="Raise --max-duration or --budget.",
         )
         return "expired", expired.exit_code, expired.as_dict()
     if stop_reason:

@@ -21,11 +21,11 @@ CAUSES: dict[Cause, str] = {
     "unknown": "a limit that is not on record",
 }
 REMEDIES: dict[Cause, str] = {
-    "max_duration": "Raise max_duration (--set max_duration=6h), or train less.",
-    "default_duration": "Set max_duration (--set max_duration=6h), or train less.",
+    "max_duration": "Raise --max-duration, or train less.",
+    "default_duration": "Set --max-duration, or train less.",
     "cap": "Raise the stack's max lifetime and run pulumi up, or train less.",
     "budget": "Raise --budget, or train less.",
-    "unknown": "Raise max_duration (--set max_duration=6h) or --budget.",
+    "unknown": "Raise --max-duration or --budget.",
 }
 
 

@@ -61,8 +61,8 @@ def test_an_instance_that_aws_could_not_start_fails_with_the_remedy_of_its_reaso
     ("cause", "why", "remedy"),
     [
         ("budget", "set by the budget", "--budget"),
-        ("max_duration", "set by max_duration", "Raise max_duration"),
-        ("default_duration", "set by the default of max_duration", "Set max_duration"),
+        ("max_duration", "set by max_duration", "Raise --max-duration"),
+        ("default_duration", "set by the default of max_duration", "Set --max-duration"),
         ("cap", "set by the stack's max lifetime", "pulumi up"),
     ],
 )
