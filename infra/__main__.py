@@ -34,6 +34,7 @@ control_name = f"{settings.prefix}-control"
 dead_letters_name = f"{settings.prefix}-dead-letters"
 schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
+topic_name = f"{settings.prefix}-messages"
 
 store = ModelStore(
     "store",
@@ -155,6 +156,7 @@ control = ControlFunction(
         scheduler_role_arn=identity.scheduler_role_arn,
         dead_letters=dead_letters_name,
         dead_letters_arn=dead_letters.arn,
+        topic_name=topic_name,
         tags=settings.tags,
     ),
     opts=pulumi.ResourceOptions(depends_on=[schedule]),
@@ -172,14 +174,14 @@ Retrains(
     ),
 )
 
-Notifications(
+notifications = Notifications(
     "notifications",
     NotificationsArgs(
         account=account.id,
         region=account.region,
         project=settings.project,
         stack=settings.stack,
-        topic_name=f"{settings.prefix}-messages",
+        topic_name=topic_name,
         function_name=f"{settings.prefix}-notifier",
         role_name=roles.notifier_role,
         log_days=settings.log_days,
@@ -209,6 +211,7 @@ outputs: dict[str, Any] = {
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "control_arn": control.arn,
+    "topic_arn": notifications.topic_arn,
     "control_types": list(settings.control_types),
     "retrains": [retrain.to_dict() for retrain in settings.retrains],
     "retrain_format": PUBLISHED_FORMAT,

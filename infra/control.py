@@ -30,9 +30,12 @@ SWEEPER_FILES = (
 )
 # botocore describes 400 services in 27 MB; these are the ones that are called (sts is where credentials may come from).
 SWEEPER_SERVICES = ("cloudwatch", "ec2", "s3", "scheduler", "sts")
-CONTROL_SERVICES = ("cloudwatch", "ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "ssm", "sts")
+CONTROL_SERVICES = ("cloudwatch", "ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "sns", "ssm", "sts")
 CONTROL = "trainer.control.function"
-WRITES = ("runs/*", "scheduled/*", "memory/*")  # no code, no input, nothing of a node's
+WRITES = (
+    *("runs/*", "scheduled/*", "memory/*"),
+    *("models/retrains/*", "models/production/*"),
+)  # no code, no input, nothing of a node's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,7 @@ class ControlFunctionArgs:
     scheduler_role_arn: pulumi.Input[str]
     dead_letters: str  # the queue's name
     dead_letters_arn: pulumi.Input[str]
+    topic_name: str
     tags: dict[str, str]
 
 
@@ -111,6 +115,7 @@ class ControlFunction(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         may = args.permissions
         own = (
+            policies.publish_messages(account=may.account, region=may.region, topic=args.topic_name),
             policies.count_own_work(project=may.project, stack=may.stack),
             policies.keep_dead_letters(account=may.account, region=may.region, queue=args.dead_letters),
             policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group),

@@ -190,6 +190,12 @@ def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
     }
 
 
+def publish_messages(*, account: str, region: str, topic: str) -> Document:
+    """Allow a function to tell people through the stack's topic."""
+    resource = f"arn:aws:sns:{region}:{account}:{topic}"
+    return {"Sid": "TellPeople", "Effect": "Allow", "Action": "sns:Publish", "Resource": resource}
+
+
 def write_own_log(*, account: str, region: str, log_group: str) -> Document:
     """Allow a function to write its log."""
     return {

@@ -47,6 +47,7 @@ class StackOutputs:
     scheduler_role_arn: str
     sweeper_arn: str
     control_arn: str
+    topic_arn: str  # messages to people
     control_types: list[str]  # patterns of the instance types that control may start
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads

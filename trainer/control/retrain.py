@@ -7,18 +7,21 @@ the schedule and the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from trainer.access import Access
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.access import Access, aws_error
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
+from trainer.control.keep import keep_models
 from trainer.errors import BudgetError, ConnectionFailed, TrainerError
 from trainer.launch.bundle import BundleName
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
 from trainer.launch.start import new_record, register
-from trainer.retrains.decision import decide, refuse_beyond_month
+from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     ScheduledRun,
     begin_entry,
@@ -30,10 +33,14 @@ from trainer.retrains.entries import (
 )
 from trainer.retrains.published import PublishedRetrain, read_published, verified_job
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.retrains.summary import PersonMessage, scheduled_summary
+from trainer.runs.record import iso
 from trainer.runs.store import Conflict, record_key
 from trainer.runs.stored_receipt import read_receipt
+from trainer.schedule_expressions import last_time
 from trainer.stack_outputs import StackOutputs
 
+GRACE, LOOKED_BACK = timedelta(minutes=15), timedelta(days=8)  # for a scheduled time to come; in which one is missed
 LAST_ENTRIES = 40  # of a retrain that are read at each call: a month of daily ones, for the month's money
 
 
@@ -44,6 +51,7 @@ class RetrainHome:
     access: Access
     outputs: StackOutputs
     cloud: Cloud
+    publish: Callable[[PersonMessage], None]
 
     def schedule(self, name: str) -> RetrainSchedule | None:
         """Return the stack's schedule of that name."""
@@ -61,10 +69,59 @@ def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
     return advance(home, entry) if entry.is_open else entry
 
 
-def open_entries(home: RetrainHome) -> list[ScheduledRun]:
-    """Return every scheduled time that has not come to its end, of all retrains of the stack."""
+def unfinished(home: RetrainHome) -> list[ScheduledRun]:
+    """Return every scheduled time that has not come to its end, or of whose end nobody was told, of the stack's retrains."""
     names = [schedule.name for schedule in read_schedules(home.outputs.retrains)]
-    return [entry for name in names for entry in home.entries(name) if entry.is_open]
+    return [entry for name in names for entry in home.entries(name) if entry.is_open or entry.is_untold]
+
+
+def overdue(home: RetrainHome) -> list[str]:
+    """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came."""
+    now, late = home.cloud.now(), []
+    for schedule in read_schedules(home.outputs.retrains):
+        stored = read_published(home.cloud.objects, schedule.name)
+        if stored is None:
+            continue
+        since = max(stored[0].published_at, now - LOOKED_BACK)
+        expected = last_time(schedule.expression, now - GRACE, since=since)
+        if expected and home.cloud.objects.head(key=entry_key(schedule.name, expected)) is None:
+            late.append(f"{schedule.name} of {iso(expected)}")
+    return late
+
+
+def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+    """Publish the summary of a scheduled time that has ended: claim it, publish, note that it was told.
+
+    A call that is cut off in between leaves the claim, and a later one publishes again after TELLING.
+    """
+    objects, key = home.cloud.objects, entry_key(entry.retrain, entry.scheduled_at)
+    entry, etag = read_entry(objects, key)
+    if not entry.may_be_told(home.cloud.now()):
+        return entry
+    try:
+        change_entry(objects, replace(entry, telling_at=home.cloud.now()), etag, home.cloud.now())
+    except Conflict:  # another call tells it
+        return entry
+    entry, etag = read_entry(objects, key)
+    schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain)
+    receipt = read_receipt(objects, entry.run_id) if entry.run_id else None
+    done = [one.run_id for one in others if one.state == "done" and one.scheduled_at < entry.scheduled_at]
+    before = read_receipt(objects, done[-1]) if done and receipt else None
+    month = spent_in_month(schedule, entry, others) if schedule else 0.0
+    home.publish(scheduled_summary(entry, schedule, receipt, before, month))
+    return change_entry(objects, replace(entry, told_at=home.cloud.now()), etag, home.cloud.now())
+
+
+def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage], None]:
+    """Return what publishes a message to the stack's topic. It raises ours."""
+
+    def publish(message: PersonMessage) -> None:
+        try:
+            access.client("sns").publish(TopicArn=outputs.topic_arn, Subject=message.subject, Message=message.text)
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, "cannot publish to the stack's topic") from error
+
+    return publish
 
 
 def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
@@ -109,6 +166,11 @@ def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if receipt is None:
         return entry
     spent = replace(entry, spent_usd=float(receipt["dollars"]["spent_high"]))
+    if receipt["state"] == "done":
+        schedule = home.schedule(entry.retrain)
+        rule = schedule.promote if schedule else "never"
+        promoted, notes = keep_models(home.cloud.objects, receipt, retrain=entry.retrain, rule=rule)
+        spent = replace(spent, promoted=promoted, notes=(*notes, *entry.notes))
     return spent.ended("done" if receipt["state"] == "done" else "failed", receipt["error"], home.cloud.now())
 
 
