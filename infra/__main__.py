@@ -18,7 +18,7 @@ from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs
 from trainer.retrains.schedule import PUBLISHED_FORMAT
-from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
+from trainer.stack_outputs import FORMAT, StackOutputs, dead_letters_queue, messages_topic, parameter_name
 
 CONTROL_MINUTES = 5  # between two calls of control
 
@@ -31,10 +31,10 @@ bucket_name = f"{settings.prefix}-{account.id}-{account.region}"
 sweeper_name = f"{settings.prefix}-sweeper"
 sweeper_log_group = f"/aws/lambda/{sweeper_name}"
 control_name = f"{settings.prefix}-control"
-dead_letters_name = f"{settings.prefix}-dead-letters"
+dead_letters_name = dead_letters_queue(settings.project, settings.stack)
 schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
-topic_name = f"{settings.prefix}-messages"
+topic_name = messages_topic(settings.project, settings.stack)
 
 store = ModelStore(
     "store",

@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "stack_outputs",
             "gpu_profiles",
         ),
-        *("runs", "cost", "pieces"),
+        *("runs", "cost", "pieces", "data.timeframes"),
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -109,8 +110,13 @@ VARIABLES = (
         meaning="for how many loops an idle OpenMP thread waits awake",
         default="`1000` for workers on a CPU, unless one of the two above is set",
     ),
-    Variable(name="NO_COLOR", set_by=YOU, meaning="set to anything: no colours on a terminal", default="colours"),
-    Variable(name="TERM", set_by=YOU, meaning="`dumb`: no line that updates in place, and no colours"),
+    Variable(
+        name="NO_COLOR",
+        set_by=YOU,
+        meaning="set to anything: plain lines on a terminal, no colours and nothing that is redrawn",
+        default="colours",
+    ),
+    Variable(name="TERM", set_by=YOU, meaning="`dumb`: as with NO_COLOR"),
     Variable(name="MAYFLY_BUCKET", set_by="bootstrap.sh", meaning="the stack's bucket, for the agent"),
     Variable(name="MAYFLY_WORK", set_by="bootstrap.sh", meaning="folder that the agent works in"),
     Variable(name="MAYFLY_BOOTED_AT", set_by="bootstrap.sh", meaning="when user data began, in seconds of the epoch"),
@@ -161,6 +167,13 @@ def rehearsal_home() -> Path:
 def own_access_key() -> str:
     """Return the AWS access key that stands in the environment; empty without one."""
     return os.environ.get("AWS_ACCESS_KEY_ID", "")
+
+
+def stale_aws_variables(kept: Collection[str]) -> list[str]:
+    """Return the AWS variables of the environment that would lead elsewhere: all but those kept and those about output."""
+    harmless = ("AWS_PAGER", "AWS_DEFAULT_OUTPUT")
+    names = [name for name in os.environ if name.startswith("AWS_") and not name.startswith("AWS_CLI_")]
+    return sorted(name for name in names if name not in harmless and name not in kept)
 
 
 def without_proxy(host: str) -> dict[str, str]:

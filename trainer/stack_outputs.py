@@ -10,6 +10,13 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 PARAMETER_LIMIT_BYTES = 4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
+ALARMS = (
+    "sweeper-silent",
+    "control-silent",
+    "instance-overdue",
+    "retrains-overdue",
+    "dead-letters",
+)  # each after "<project>-<stack>-"
 FORMAT = 3  # 2: no control and no retrains; 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of their run
 
 
@@ -21,6 +28,16 @@ def parameter_name(project: str, stack: str) -> str:
 def webhook_parameter(project: str, stack: str) -> str:
     """Return the name of the SecureString with the URL of the webhook that is told; a person sets it, Pulumi never sees it."""
     return f"{parameter_name(project, stack)}/webhook"
+
+
+def messages_topic(project: str, stack: str) -> str:
+    """Return the name of the topic that alarms and summaries are published to."""
+    return f"{project}-{stack}-messages"
+
+
+def dead_letters_queue(project: str, stack: str) -> str:
+    """Return the name of the queue of what functions failed on and schedules could not call."""
+    return f"{project}-{stack}-dead-letters"
 
 
 def metrics_namespace(project: str, stack: str) -> str:

@@ -67,7 +67,7 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
     assert predicted.returncode == 0, predicted.stderr
     rows = list(csv.DictReader(predicted.stdout.splitlines()))
     assert list(rows[0]) == ["model", "symbol", "bar", "available_at", "probability"]
-    assert [row["symbol"] for row in rows] == [model["piece"] for model in receipt["models"] for _ in range(3)]
+    assert [row["symbol"] for row in rows] == [symbol for symbol in ("AAA", "BBB", "CCC") for _ in range(3)]
     assert "experiments expire, this one after 20" in predicted.stderr
 
     eventually(lambda: not desk.processes())

@@ -14,12 +14,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import cards, data_files
+from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
+from trainer.artifacts.names import is_model_file
 from trainer.cli import receipts as receipts_table
 from trainer.cli import status
+from trainer.cli.curves import RunEvents, curves_view
 from trainer.cli.drawing import drawn
+from trainer.cli.progress_view import picture
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.table import FittedTable
 from trainer.control.progress import Step, progress_of
@@ -35,6 +38,8 @@ from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunRecord, record_from_json, to_json
 from trainer.runs.reports import heartbeat, read_result
 from trainer.runs.stored_receipt import receipt_from_json
+from trainer.runs.training_events import EventReader
+from trainer.train.observing.observe import points_of
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 RUN = "20261120-120000-crypto-k3v9"
@@ -133,6 +138,12 @@ JOB: dict[str, Any] = {
 }
 
 
+EVENT = {"time": "2026-11-20T12:00:00.000+00:00", "model": "lstm-direction_BTC-USD_1m", "piece": "BTC-USD"}
+EPOCH = {"event": "epoch", **EVENT, "epoch": 1, "train_loss": 0.7, "validation_loss": 0.6}
+STEP = {"event": "progress", **EVENT, "epoch": 1, "epochs": 2, "step": 3, "steps": 9, "loss": 0.7, "rate": 5.5, "worker": 0}
+DONE = {"event": "model_done", **EVENT, "metrics": {"test": {"auc": 0.53}, "validation": {"auc": 0.5}}}
+
+
 @given(bodies(LEASE))
 def lease_is_read_or_refused(body: bytes) -> None:
     try:
@@ -150,8 +161,9 @@ def progress_is_shown_or_refused(body: bytes) -> None:
     except Unsound:
         return
     look = Step(record=RECORD, observed=Observation(heartbeat=beat), actions=(), moved=False)
-    shown = status._of_progress(progress_of(look, NOON), NOON)
-    for view in (status._detail(shown), FittedTable(status.COLUMNS, [status._row(shown)])):
+    progress = progress_of(look, NOON)
+    shown = status._of_progress(progress, NOON)
+    for view in (status._detail(shown), FittedTable(status.COLUMNS, [status._row(shown)]), picture(progress, seconds=9)):
         _printable(drawn(view, width=80).splitlines())
     reconcile(RECORD, look.observed, NOON)
 
@@ -290,6 +302,16 @@ def index_entries_are_chosen_from_or_count_as_none(found: list[bytes]) -> None:
         assert is_shown(str(error))
 
 
+@given(st.lists(st.one_of(bodies(EPOCH), bodies(STEP), bodies(DONE)), max_size=3))
+def events_are_curves_or_left_out(found: list[bytes]) -> None:
+    reader = EventReader()
+    events = RunEvents(events=list(reader.read(found)))
+    for event in events.events:
+        name, _, scalars = points_of(event)
+        assert is_model_file(f"{name}.safetensors") and all(isinstance(value, float) for value in scalars.values())
+    _printable(drawn(curves_view(events.epochs, last=3), width=80).splitlines())
+
+
 def _printable(lines: list[str]) -> None:
     assert all(is_shown(line) for line in lines)
 
@@ -303,6 +325,8 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     job_is_read_or_refused,
     plan_is_read_or_refused,
     index_entries_are_chosen_from_or_count_as_none,
+    events_are_curves_or_left_out,
     *cards.PROPERTIES,
     *data_files.PROPERTIES,
+    *candle_files.PROPERTIES,
 )

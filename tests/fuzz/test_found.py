@@ -22,3 +22,32 @@ def test_a_file_that_was_found_is_read_or_refused(path: Path) -> None:
 
 def test_there_is_something_that_was_found() -> None:
     assert len(FOUND) >= 2
+
+
+HEADER = "time;open;high;low;close;volume"
+TEXTS = (  # file, content, what is said of it
+    ("two_levels_that_end.csv", "Price,Open,High,Low,Close\n\nx\n", "is not|no column|no bars|can't be read|that is no number"),
+    ("ticker_alone_1d.csv", "Price,Open,High,Low,Close\nTicker,A,A,A,A\n\n", "no bars|is not CSV|can't be read"),
+    (
+        "comma_1m.txt",
+        f"{HEADER}\n631152000000;1,101;1,102;1,098;1,099;308\n",
+        "numbers with two readings .1,101 may be 1101 or 1.101",
+    ),
+    (
+        "bars_above_1d.csv",
+        "2021-01-04,1,2,0.5,1.5,3\ndate,open,high,low,close,volume\n2021-01-05,1,2,0.5,1.5,3\n",
+        "bars above its header",
+    ),
+)
+
+
+@pytest.mark.parametrize(("name", "text", "said"), TEXTS, ids=[name for name, _, _ in TEXTS])
+def test_a_text_that_was_found_is_one_line(name: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_candles(tmp_path)
+
+
+def test_decimal_commas_may_be_those_of_the_adjusted_close_alone(tmp_path: Path) -> None:
+    (tmp_path / "A_1d.csv").write_text(f"{HEADER};Adj Close\n2021-01-04;1;2;1;1;3;0,5\n2021-01-05;1;2;1;1;3;0,5\n")
+    assert read_candles(tmp_path)["A"].close.tolist() == [0.5, 0.5]

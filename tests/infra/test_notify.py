@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from infra.notify import silent
+from trainer.stack_outputs import ALARMS
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recorded
@@ -47,10 +48,7 @@ def test_every_function_and_every_schedule_leaves_what_fails_in_the_queue(progra
 
 def test_alarms_tell_the_topic_and_those_of_silence_tell_when_they_end(program: Recorded) -> None:
     alarms = {one["name"]: one for one in program.all("aws:cloudwatch/metricAlarm:MetricAlarm")}
-    assert set(alarms) == {
-        f"mayfly-dev-{name}"
-        for name in ("sweeper-silent", "control-silent", "instance-overdue", "retrains-overdue", "dead-letters")
-    }
+    assert set(alarms) == {f"mayfly-dev-{name}" for name in ALARMS}
     assert {tuple(alarm["alarmActions"]) for alarm in alarms.values()} == {(TOPIC,)}
     assert [name for name, alarm in alarms.items() if alarm["okActions"]] == [
         "mayfly-dev-control-silent",

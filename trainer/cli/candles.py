@@ -15,8 +15,10 @@ from typing import Any
 from trainer import environment
 from trainer.access import Access
 from trainer.cli.check_child import INDEXED, CheckChild
+from trainer.cli.output import counted
 from trainer.cli.overlaps import compare_overlaps
 from trainer.cli.taken import take
+from trainer.data.settings import DataSettings
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.job import Job, job_from, with_keys
@@ -26,6 +28,8 @@ from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
 DEMO_BARS = 20_000
+DEMO_SET = "demo"
+MOST_NAMED = 6  # files, in a line
 # What the demo's job sets where the user does not: small enough for two minutes on two cores.
 DEMO_JOB: dict[str, Any] = {
     "name": "crypto-lstm",
@@ -102,7 +106,8 @@ def find_candles(
         inputs, taken = take(listed, objects, writes=not dry_run)
         candles = choose_from_set(job, inputs)
         candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
-        return CheckedCandles(job=job, candles=candles, notes=[*taken, *compared, *_left_out(candles)])
+        notes = [_listed(job.data.set, candles), *taken, *compared, *candles.notes, *_left_out(candles)]
+        return CheckedCandles(job=job, candles=candles, notes=notes)
     sets = objects.folders(prefix=RAW)
     if not rehearsal and sets:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
@@ -113,10 +118,18 @@ def find_candles(
 
     folder, sentence = demo_data(default_root())
     theirs = {table: {**DEMO_JOB[table], **settings.get(table, {})} for table in ("data", "train")}
-    demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder)}))
+    own = DEMO_SET if job.data.set == DataSettings().set else job.data.set  # never among the bars that somebody brings
+    demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder), "data.set": own}))
     candles, files = DataCheck(demo).result()
-    note = f"no --data and an empty raw/, so this is the demo's job: {sentence}"
+    note = f"no --data and no data set {job.data.set}, so this is the demo's job: {sentence}"
     return CheckedCandles(job=demo, candles=candles, files=files, notes=[note, *candles.notes])
+
+
+def _listed(data_set: str, candles: ChosenCandles) -> str:
+    """Return the line that names the files of a data set: what trains is what is named here."""
+    names = [item.key.rpartition("/")[2] for item in candles.inputs]
+    shown = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return f"no --data, so this trains on data set {data_set}, {counted(len(names), 'file')}: {shown}"
 
 
 def _left_out(candles: ChosenCandles) -> list[str]:

@@ -14,9 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainer.access import Access
+from trainer.access import Access, own_access
+from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
 from trainer.cli.output import ask, mayfly, say, say_json
@@ -30,7 +32,7 @@ from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.data.settings import check_path
 from trainer.errors import Stopped, TrainerError, UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.images import is_supported
 from trainer.launch.inputs import ChosenCandles
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = given_settings(arguments)
     job = job_from(settings)
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
-    if job.data.path:
+    if job.data.path and not is_in_bucket(job.data.path):
         check_path(job.data.path)
     if job.own_files:
         console.update("trying your own files ...")
@@ -84,6 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
         settings |= {table: job.to_dict()[table] for table in job.own_files}
     with ExitStack() as ends:
         ends.callback(console.close)
+        if is_in_bucket(job.data.path):
+            console.update(f"fetching {job.data.path} ...")
+            fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
+            settings = with_keys(settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))})
+            job = with_settings(job, path=settings["data"]["path"])
         check = DataCheck(job) if job.data.path else None  # started first: it runs beside everything else
         if check:
             ends.callback(check.close)
@@ -98,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         view = plan_view(ready.plan, ready.job, ready.candles)
         if arguments.dry_run:
             return _dry_run(arguments, ready, view, access)
+        console.line()
         console.show(view)
         _refuse_unasked(arguments, access)
         console.update("asking the account whether it would launch this ...")

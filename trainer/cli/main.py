@@ -21,9 +21,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     if words[:1] == ["train"]:
-        from trainer.train.__main__ import main as train  # late, like every verb
+        from trainer.cli.train_story import TrainStory  # late, like every verb
+        from trainer.train.__main__ import main as train
 
-        return train(words[1:], prog="mayfly train")
+        return train(words[1:], prog="mayfly train", story=TrainStory)
     try:
         arguments = build_parser(prog).parse_args(words if prog == "mayfly" else words[1:])
         # Late by design: only the verb that runs pays for its imports.

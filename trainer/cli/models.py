@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trainer.artifacts.folder import check_folder
 from trainer.artifacts.metrics import headline
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.cli.connect import connected
@@ -39,6 +40,8 @@ VERSIONS = (
 
 def run(arguments: argparse.Namespace) -> int:
     """List every model with its run, version and scores on the test span; download one; show production and roll it back."""
+    if arguments.action == "pull":
+        check_folder(Path(arguments.out or "."))
     with connected(rehearse=arguments.rehearse, program=False) as access:
         outputs = read_stack(access, stack=arguments.stack)
         objects, days = open_objects(access, outputs.bucket), outputs.experiment_days
@@ -59,14 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        show(FittedTable(COLUMNS, (_row(model, days) for model in sorted(models, key=_order)))) if models else say(
-            "no models yet"
-        )
+        show(FittedTable(COLUMNS, [_row(model, days) for model in models])) if models else say("no models yet")
     return 0
-
-
-def _order(model: Model) -> tuple[str, str]:
-    return model.run_id or "", model.name  # a run's id begins with its time
 
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:

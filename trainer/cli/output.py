@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 import unicodedata
 from pathlib import Path
+from typing import TextIO
 
 
 def mayfly() -> str:
@@ -35,10 +37,18 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", " ")
 
 
+def folded(line: str, stream: TextIO) -> str:
+    """Return a line as a terminal shows it best, broken between words; elsewhere, and where it fits, as it is."""
+    width = shutil.get_terminal_size().columns
+    if not stream.isatty() or len(line) <= width:
+        return line
+    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+
+
 def say(*lines: str) -> None:
     """Print lines to stdout."""
     for line in lines:
-        print(one_line(line))
+        print(folded(one_line(line), sys.stdout))
 
 
 def say_json(value: object) -> None:
@@ -54,7 +64,7 @@ def say_text(text: str) -> None:
 
 def warn(line: str) -> None:
     """Print a line to stderr."""
-    print(one_line(line), file=sys.stderr)
+    print(folded(one_line(line), sys.stderr), file=sys.stderr)
 
 
 def ask(question: str) -> str:

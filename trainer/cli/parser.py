@@ -56,6 +56,9 @@ def build_parser(prog: str = "mayfly") -> Parser:
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>)")
     _where_flags(pull)
 
+    doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
+    _where_flags(doctor)
+
     down = verbs.add_parser("down", help="remove the stack except its bucket; refuses while a run is open")
     down.add_argument("-y", "--yes", action="store_true", help="don't ask (passed on to pulumi destroy)")
     down.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")

@@ -17,22 +17,25 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.artifacts.card import read_card
 from trainer.artifacts.names import MODEL_SUFFIX
 from trainer.cli.output import say_json, warn
+from trainer.cli.terminal import is_terminal, show
 from trainer.data.settings import check_path
 from trainer.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas
+    from rich.console import RenderableType
 
     from trainer.train.predict import NotPredicted, Predictions
 
 KEYS = ("models/experiments/", "models/production/")  # a key in the bucket begins so
 FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
+MOST_DRAWN = 200  # rows of a table at a terminal
 MOST_NOTES = 20  # lines about symbols without predictions
 
 
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             problems = [{"model": item.model, "symbol": item.symbol, **item.error.as_dict()} for item in missing]
             say_json({"predictions": rows, "problems": problems})
         else:
-            _write_csv(predictions)
+            _write(predictions)
     for item in missing[:MOST_NOTES]:
         warn(f"{'left out' if item.absent else 'error'}: {item.model}: {item.error}")
     if len(missing) > MOST_NOTES:
@@ -130,8 +133,6 @@ def _predicted(
         # Late: torch takes a second to load, and a wrong name should not wait for it.
         from trainer.train.predict import predict_models
 
-        if any(read_card(path).data.get("synthetic") for path in paths[:1]):
-            warn(f"{paths[0].stem} was trained on SYNTHETIC bars: it knows nothing of any market")
         own = Path(model_file) if model_file else None
         missing: list[NotPredicted] = []
         made = predict_models(paths, Path(data), symbols=symbols, last=last, model_file=own)
@@ -147,10 +148,39 @@ def _sorted_out(made: Iterable[Predictions | NotPredicted], missing: list[NotPre
         if isinstance(item, NotPredicted):
             missing.append(item)
         else:
+            if item.synthetic and not some:
+                warn(f"{item.model} was trained on SYNTHETIC bars: it knows nothing of any market")
             some = True
             yield item
     if not some and missing:
         raise next((item.error for item in missing if not item.absent), missing[0].error)
+
+
+def _write(predictions: Iterator[Predictions]) -> None:
+    """Print CSV; at a terminal a table of the same rows, rounded, while they are few."""
+    few: list[Predictions] = []
+    if is_terminal(sys.stdout):
+        while sum(len(item.bar) for item in few) <= MOST_DRAWN:
+            if (item := next(predictions, None)) is None:
+                show(_table(few))
+                return
+            few.append(item)
+    _write_csv(chain(few, predictions))
+
+
+def _table(predictions: Sequence[Predictions]) -> RenderableType:
+    from trainer.cli.table import FittedTable, TableColumn
+
+    rows = [row for item in predictions for row in _rows(item)]
+    values = list(rows[0])[len(FIRST_COLUMNS) :]
+    leaves = {"model": 2, "bar": 1}  # available_at is when it could be known
+    first = [TableColumn(title=name, leaves=leaves.get(name, 0)) for name in FIRST_COLUMNS]
+    columns = [*first, *(TableColumn(title=name, right=True) for name in values)]
+    return FittedTable(columns, [[_cell(value) for value in row.values()] for row in rows])
+
+
+def _cell(value: object) -> str:
+    return f"{value:.5f}" if isinstance(value, float) else str(value)
 
 
 def _write_csv(predictions: Iterable[Predictions]) -> None:
@@ -238,11 +268,11 @@ def _local_files(name: str) -> list[Path]:
 
 
 def _distinct(paths: list[Path]) -> list[Path]:
-    """Return the paths. Raises UsageError where two models have one name: their rows could not be told apart."""
+    """Return the paths by name. Raises UsageError for two models of one name: their rows could not be told apart."""
     seen: dict[str, Path] = {}
     for path in paths:
         if path.stem in seen:
             why = f"{seen[path.stem]} and {path}"
             raise UsageError(f"two models are called {path.stem}", why=why, do="Predict with one of them at a time.")
         seen[path.stem] = path
-    return paths
+    return [path for _, path in sorted(seen.items())]

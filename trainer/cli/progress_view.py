@@ -77,7 +77,7 @@ class PhaseBar:
             )
             return
         share = share_done(progress.pieces.values(), progress.models_total)
-        ends = [f"{share:4.0%}", time_left(self._seconds, share), money(progress.spent_usd)]
+        ends = [f"{share:4.0%}", time_left(self._seconds, share), money(progress.spent_usd) if progress.spent_usd else ""]
         end = "   ".join(filter(None, ends))
         yield _with_bar(begin, share, end, options.max_width)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from trainer.artifacts.folder import check_folder
 from trainer.cli.connect import connected
 from trainer.cli.curves import OBSERVED, read_events, write_curves
 from trainer.cli.logs import LogReader
@@ -19,6 +20,7 @@ from trainer.stack import read_stack
 def run(arguments: argparse.Namespace) -> int:
     """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and TensorBoard files."""
     folder = Path(arguments.out or arguments.run)
+    check_folder(folder)
     with connected(rehearse=arguments.rehearse, program=False) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         settled = settle_run(cloud, arguments.run)

@@ -129,7 +129,8 @@ def _model_table(models: list[dict[str, Any]]) -> FittedTable:
     metrics = models[0].get("metrics") or {}  # a run trains one target
     names, first = titles(metrics), headline_column(metrics)
     # The headline stays longest, hashes leave first.
-    scores = [TableColumn(title=title, leaves=0 if place == first else place + 1) for place, title in enumerate(names)]
+    stays = [0 if place == first else place + 1 for place in range(len(names))]
+    scores = [TableColumn(title=title, right=True, leaves=leaves) for title, leaves in zip(names, stays, strict=True)]
     ids = [TableColumn(title=title, leaves=len(names) + place) for place, title in enumerate(("model", "version", "sha256"), 1)]
     columns = [TableColumn(title=""), TableColumn(title="symbol" if _of_symbols(models) else "piece"), *scores, *ids]
     return FittedTable(columns, [_model_row(model, scores=len(names)) for model in models])

@@ -34,9 +34,12 @@ def run(args: argparse.Namespace) -> int:
         "AWS_DEFAULT_REGION": access.region or "",
         **environment.without_proxy("127.0.0.1"),
     }
+    stale = environment.stale_aws_variables(variables)  # a profile or a token of an account's would win, or not fit the keys
     if args.json:
-        print(json.dumps(variables))
+        print(json.dumps({**variables, **dict.fromkeys(stale)}))
     else:
-        print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
+        print("\n".join([f"export {name}={shlex.quote(value)}" for name, value in variables.items()]))
+        if stale:
+            print(f"unset {' '.join(stale)}")
     print(f"the embedded AWS of {root.absolute()} is this shell's until it ends", file=sys.stderr)
     return 0

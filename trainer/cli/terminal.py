@@ -53,11 +53,14 @@ class Console:
         self._region: Live | None = None
         self._picture: Callable[[], RenderableType] = str
         self._paused = False
+        self._held: list[Callable[[], None]] = []  # lines that wait for `resume`
         self._printed_at = float("-inf")
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print a line that stays."""
-        if self.live:
+        if self._paused:
+            self._held.append(lambda: self.line(text, style))
+        elif self.live:
             from trainer.cli.table import styled
 
             self.show(styled(text, style))
@@ -67,6 +70,9 @@ class Console:
 
     def show(self, renderable: RenderableType) -> None:
         """Print something that stays, above the live region."""
+        if self._paused:
+            self._held.append(lambda: self.show(renderable))
+            return
         if self._region is not None:
             self._region.console.print(renderable)
         else:
@@ -99,13 +105,16 @@ class Console:
         self.stream.flush()
 
     def pause(self) -> None:
-        """Keep the terminal as it is until `resume`: no live region, and no updates."""
+        """Keep the terminal as it is until `resume`: no live region, no updates, and lines wait."""
         self.close()
         self._paused = True
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Go on after `pause`, with the lines that waited."""
         self._paused = False
+        held, self._held = self._held, []
+        for print_it in held:
+            print_it()
 
     def close(self) -> None:
         """Remove the live region, so that the next output begins on an empty line."""

@@ -14,16 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data.arrays import ARRAY, append, close, load
-from trainer.data.candles import Candles, candles_of, check_order
+from trainer.data.candles import Candles, candles_of
 from trainer.data.file_names import parse_flat_name
 from trainer.data.folders import candle_files
 from trainer.data.headers import CandleHeader, stem_of
 from trainer.data.oddities import DataNote, lines_of, oddities
-from trainer.data.resampling import can_resample, commonest_step
-from trainer.data.sources import Held, Series, held_of, open_candles, read_series, stream_series
+from trainer.data.parts import Part, series_of
+from trainer.data.resampling import commonest_step
+from trainer.data.sources import Held, held_of, open_candles, stream_series
 from trainer.data.symbol_columns import FileSymbol, only_symbol
 from trainer.data.tables import FIELDS
-from trainer.data.timeframes import canonical, step_of
+from trainer.data.timeframes import can_resample, canonical, step_of
 from trainer.errors import DataError, nearest
 
 
@@ -46,19 +47,6 @@ class FileRead:
     holds: tuple[Held, ...]
     further: tuple[str, ...]
     synthetic: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A file with bars of one symbol: a candle file that holds no other, or an array file made from the candle file `file`.
-
-    `timeframe` is that of its bars, where a longer one is asked for.
-    """
-
-    path: Path
-    file: str
-    timeframe: str = ""
-    is_adjusted: bool = False
 
 
 @dataclass(kw_only=True)
@@ -141,7 +129,7 @@ class CandleFolder:
     def read(self, symbol: str) -> Candles:
         """Return the symbol's candles. Raises DataError for bars that can't be, and for files that disagree."""
         parts = self.parts(symbol)
-        series = _series_of(symbol, parts, self._columns)
+        series = series_of(symbol, parts, self._columns)
         for file, one in zip(self._of[symbol], series, strict=True):
             name = FileSymbol(symbol=symbol, written=file.written[symbol])
             file.held.setdefault(symbol, held_of(name, one.timestamp))
@@ -280,7 +268,7 @@ def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_Ca
 def read_parts(symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()) -> Candles:
     """Return a symbol's candles from files that `CandleFolder.parts` named. Raises DataError."""
     base = parts[0].timeframe if parts else ""
-    return candles_of(symbol, timeframe, _series_of(symbol, parts, columns), bars, columns, base=base)
+    return candles_of(symbol, timeframe, series_of(symbol, parts, columns), bars, columns, base=base)
 
 
 def read_candles(
@@ -290,33 +278,6 @@ def read_candles(
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
         folder = CandleFolder(Path(path), Path(scratch), symbols=symbols, timeframe=timeframe, bars=bars, columns=columns)
         return {symbol: folder.read(symbol) for symbol in folder.symbols}
-
-
-def _series_of(symbol: str, parts: Sequence[Part], columns: Sequence[str]) -> list[Series]:
-    series = []
-    for part in parts:
-        if part.path.suffix == ARRAY:
-            rows = load(part.path)
-            timestamp, values = rows["timestamp"].copy(), np.ascontiguousarray(rows["values"].T)
-            one = Series(file=part.file, symbol=symbol, timestamp=timestamp, values=values, is_adjusted=part.is_adjusted)
-            series.append(one)
-        else:
-            source = open_candles(part.path, part.file)
-            whole, *others = read_series(source, columns)
-            if others or source.has_symbol_column and whole.symbol != symbol:
-                what = f"{part.file} holds other symbols than when it was opened"
-                raise DataError(what, why=f"{whole.symbol} beside {symbol}", do="Write the file again.")
-            series.append(replace(whole, symbol=symbol))
-        series[-1] = _oldest_first(series[-1])
-        check_order(series[-1])
-    return series
-
-
-def _oldest_first(series: Series) -> Series:
-    """Return a series that begins with its newest bar the other way round; any other as it is."""
-    if len(series.timestamp) < 2 or not (np.diff(series.timestamp) < 0).all():
-        return series
-    return replace(series, timestamp=series.timestamp[::-1].copy(), values=np.ascontiguousarray(series.values[:, ::-1]))
 
 
 def _refuse_unknown(path: Path, wanted: tuple[str, ...], chosen: str, known: set[str], frames: Iterable[str]) -> None:

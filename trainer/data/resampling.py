@@ -23,12 +23,6 @@ def commonest_step(timestamps: np.ndarray) -> str:
     return name_of(int(steps[counts.argmax()]))
 
 
-def can_resample(base: str, timeframe: str) -> bool:
-    """Return whether bars of `base` can be put together to bars of `timeframe`."""
-    short, long = step_of(base), step_of(timeframe)
-    return 0 < short < long and long % short == 0
-
-
 def resample(timestamp_N: np.ndarray, values_CN: np.ndarray, base: str, timeframe: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the times (M,) and values (C, M) of longer bars; rows are open, high, low, close, volume and further columns.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
 from trainer.errors import DataError, UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
-from trainer.symbols import RULE, brief, flaw
+from trainer.symbols import RULE, brief, flaw, tidy
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
 # Exchanges that exchange_calendars 4.13 knows, by market identifier code. Left out are CME's futures, whose daily hour without
@@ -69,6 +69,8 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_values("data", self)
+        for key in ("symbols", "exclude"):
+            object.__setattr__(self, key, tuple(map(tidy, getattr(self, key))))
         if not _SET.fullmatch(self.set):
             raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
         for key in ("symbols", "exclude"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.data.bounds import first_line, text_stream
-from trainer.data.tables import DATES, HEADERLESS, NAMES, TWO_LEVELS, Headerless, plain_name
+from trainer.data.tables import ADJUSTED, DATES, FIELDS, HEADERLESS, NAMES, TICKS, TWO_LEVELS, VOLUME_OF, Headerless, plain_name
 from trainer.errors import DataError
 
 SAMPLE_BYTES = 1 << 16
@@ -49,6 +49,7 @@ def sniff(path: Path) -> CsvShape:
         known = {plain_name(name) for name in names}
         if not all(known & set(NAMES[field]) for field in _PRICES):
             continue
+        _refuse_bars_above(path, [_cells(above, delimiter) for above in lines[:number]], len(names))
         if plain_name(names[0]) in TWO_LEVELS and len(lines) > number + 2:
             return _two_levels(path, names, lines, number, delimiter, encoding)
         rows = [_cells(row, delimiter) for row in lines[number + 1 :] if row.strip()]
@@ -66,7 +67,9 @@ def is_table(path: Path) -> bool:
     """Return whether a text file begins as one of candles: with a header, or as a known export without one."""
     try:
         shape = sniff(path)
-    except (DataError, ValueError, OSError):
+    except DataError:  # one that reading refuses
+        return True
+    except (ValueError, OSError):
         return False
     return bool(shape.sample or shape.columns)
 
@@ -91,7 +94,7 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
 
 def _cells(line: str, delimiter: str) -> list[str]:
     try:
-        return next(csv.reader([line], delimiter=delimiter), [""])
+        return next(csv.reader([line], delimiter=delimiter), []) or [""]
     except csv.Error:
         return [line]
 
@@ -119,11 +122,11 @@ def _two_levels(path: Path, names: list[str], lines: list[str], number: int, del
 
 
 def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str) -> str:
-    """Return the decimal sign of the prices. Raises DataError where a comma may be that, or stand between thousands."""
-    prices = [
-        place for place, name in enumerate(names) if any(plain_name(name) in NAMES[field] for field in (*_PRICES, "close"))
-    ]
-    cells = [row[place].strip() for row in rows for place in prices if place < len(row)]
+    """Return the decimal sign of a bar's numbers. Raises DataError where a comma may be that, or stand between thousands."""
+    numbers = {*ADJUSTED, *TICKS}.union(*(NAMES[field] for field in FIELDS))
+    plain = [plain_name(name) for name in names]
+    places = [place for place, name in enumerate(plain) if name in numbers or name.startswith(VOLUME_OF)]
+    cells = [row[place].strip() for row in rows for place in places if place < len(row)]
     commas = [cell for cell in cells if "," in cell]
     if not commas:
         return "."
@@ -131,15 +134,26 @@ def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str
         if not all(_THOUSANDS.fullmatch(cell) for cell in commas):
             return ","
         raise DataError(
-            f"{path} has prices with two readings",
+            f"{path} has numbers with two readings",
             why=f"{commas[0]} may be {commas[0].replace(',', '')} or {commas[0].replace(',', '.')}",
             do="Write them with a decimal point and nothing between thousands.",
         )
     raise DataError(
-        f"{path} has prices such as {commas[0][:40]!r}",
-        why="a price is read with one decimal sign and nothing between thousands",
+        f"{path} has numbers such as {commas[0][:40]!r}",
+        why="a number is read with one decimal sign and nothing between thousands",
         do="Write it as 1234.5.",
     )
+
+
+def _refuse_bars_above(path: Path, rows: list[list[str]], width: int) -> None:
+    """Raise DataError where bars stand above the header, as in files that were put together."""
+    for row in rows:
+        if len(row) >= width - 1 and sum(bool(_NUMBER.fullmatch(cell.strip().replace(",", "."))) for cell in row) > 3:
+            raise DataError(
+                f"{path} has bars above its header",
+                why=first_line(ValueError(",".join(row))),
+                do="Move the header to the first line.",
+            )
 
 
 def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:

@@ -19,6 +19,7 @@ import numpy as np
 from trainer.data.candles import Candles
 from trainer.data.timeframes import DAY, canonical, step_of
 from trainer.data.writing import write_candles
+from trainer.symbols import brief, flaw, tidy
 
 START = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, a Monday
 _CLUSTERS = ((60, 0.3), (720, 0.4), (10_080, 0.4))  # bars that a level of volatility lasts, and the spread of its log
@@ -70,9 +71,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.bars < 1:
         parser.error("--bars takes 1 or more")
+    symbols = [tidy(name.strip()) for name in options.symbols.split(",") if name.strip()]
+    for symbol in symbols:
+        if why := flaw(symbol):
+            parser.error(f"{brief(symbol)} is no symbol: {why}")
     options.out.mkdir(parents=True, exist_ok=True)
     paths = []
-    for symbol in filter(None, (name.strip() for name in options.symbols.split(","))):
+    for symbol in symbols:
         candles = synthetic_candles(symbol, bars=options.bars, timeframe=options.timeframe, seed=options.seed)
         paths.append(options.out / f"{symbol}_{candles.timeframe}_synthetic.parquet")
         write_candles(paths[-1], [candles], synthetic=True)

@@ -45,3 +45,9 @@ def name_of(step: int) -> str:
         if step >= length and step % length == 0:
             return f"{step // length}{unit}"
     return EVENTS  # below a second, or uneven: no clock made these bars
+
+
+def can_resample(base: str, timeframe: str) -> bool:
+    """Return whether bars of `base` can be put together to bars of `timeframe`."""
+    short, long = step_of(base), step_of(timeframe)
+    return 0 < short < long and long % short == 0

@@ -74,8 +74,13 @@ def versioning(access: Access, outputs: StackOutputs) -> str:
 
 def sweeper(access: Access, outputs: StackOutputs) -> str:
     """Let the sweeper sweep, and wait for it: what ends a machine when all else fails has to work. Raises ConfigError."""
+    return function_answers(access, outputs.sweeper_arn, "sweeper", {}, without="Nothing is launched without it.")
+
+
+def function_answers(access: Access, arn: str, kind: str, event: Mapping[str, object], *, without: str) -> str:
+    """Call a function of the stack, and wait for its answer. Raises ConfigError where it fails; `without` is what follows."""
     client = access.client("lambda", total_max_attempts=1, timeout_seconds=limit_seconds(access))
-    answer = client.invoke(FunctionName=outputs.sweeper_arn, InvocationType="RequestResponse", Payload=b"{}")
+    answer = client.invoke(FunctionName=arn, InvocationType="RequestResponse", Payload=json.dumps(event).encode())
     if "FunctionError" not in answer:
         return ""
     try:
@@ -83,9 +88,9 @@ def sweeper(access: Access, outputs: StackOutputs) -> str:
         why = f"{told.get('errorType', answer['FunctionError'])}: {told.get('errorMessage', '')}"
     except (ValueError, AttributeError):
         why = str(answer["FunctionError"])
-    name = outputs.sweeper_arn.rpartition(":")[2]
-    do = f"Nothing is launched without it. Read its log, /aws/lambda/{name}, or run pulumi up."
-    raise ConfigError(f"the sweeper {name} fails", why=why[:500], do=do)
+    name = arn.rpartition(":")[2]
+    do = f"{without} Read its log, /aws/lambda/{name}, or run pulumi up."
+    raise ConfigError(f"the {kind} {name} fails", why=why[:500], do=do)
 
 
 def spot_role(access: Access) -> str:

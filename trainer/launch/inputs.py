@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.data.timeframes import can_resample, canonical, step_of
 from trainer.errors import DataError, nearest
 from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.store import Objects
@@ -58,6 +59,7 @@ class ChosenCandles:
             "synthetic": self.synthetic,
             "left_out": list(self.refused),
             "notes": list(self.notes),
+            "files": [item.key for item in self.inputs],
         }
 
 
@@ -91,15 +93,18 @@ def choose(
     frames = sorted({str(item.summary["timeframe"]) for item in known})
     if not timeframe and len(frames) > 1:
         raise DataError(f"{raw} holds several timeframes: {', '.join(frames)}", do="Choose one with --timeframe.")
-    timeframe = timeframe or frames[0]
-    if timeframe not in frames:
+    timeframe = canonical(timeframe) if timeframe else frames[0]
+    fitting = [frame for frame in frames if frame == timeframe or can_resample(frame, timeframe)]
+    if not fitting:
         raise DataError(f"{raw} holds no {timeframe} bars", why=f"it has {', '.join(frames)}", do="Choose with --timeframe.")
-    spans = _spans([item for item in known if item.summary["timeframe"] == timeframe])
+    base = max(fitting, key=step_of)  # as the node chooses: bars of that timeframe, else the longest that they are made from
+    spans = _spans([item for item in known if item.summary["timeframe"] == base])
     for symbol in symbols or exclude:
         if symbol not in spans:
             do = nearest(symbol, spans) or "Choose with --symbols."
             raise DataError(f"unknown symbol '{symbol}'", why=f"{raw} has {', '.join(spans)} at {timeframe}", do=do)
-    there = {symbol: sum(spans[symbol].values()) for symbol in (symbols or sorted(spans)) if symbol not in exclude}
+    ratio = step_of(timeframe) // step_of(base) if base != timeframe else 1
+    there = {symbol: sum(spans[symbol].values()) // ratio for symbol in (symbols or sorted(spans)) if symbol not in exclude}
     bars = {symbol: count for symbol, count in there.items() if count >= fewest_bars}
     why, do = f"one window and its label take {fewest_bars}", "Bring more bars, or set a smaller lookback."
     short = [DataError(f"{symbol} has {count} bars", why=why, do=do) for symbol, count in there.items() if symbol not in bars]
@@ -111,7 +116,7 @@ def choose(
                 "no symbol is left to train", why=f"data.exclude names all that {raw} has", do="Leave one out of data.exclude."
             )
         )
-    used = [item for item in known if item.summary["timeframe"] == timeframe and _symbols(item) & bars.keys()]
+    used = [item for item in known if item.summary["timeframe"] == base and _symbols(item) & bars.keys()]
     for item in used:
         _refuse_missing_column(item, columns)
     return ChosenCandles(
@@ -120,6 +125,7 @@ def choose(
         synthetic=any(item.summary.get("synthetic", False) for item in used),
         inputs=tuple(used),
         refused=tuple(map(str, short)),
+        notes=(f"bars of {timeframe} are made from bars of {base}",) if base != timeframe else (),
     )
 
 

@@ -45,14 +45,14 @@ def look(
     ec2 = access.client("ec2")
     try:
         with ThreadPoolExecutor(max_workers=4) as pool:
-            image = pool.submit(_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image)
+            image = pool.submit(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image)
             zones = pool.submit(_zones, ec2, names=names, subnets=outputs.subnets)
             priced = pool.submit(list_prices, access, machines, region=outputs.region, today=utc_now().date())
             # A rehearsal has no spot market; its dollars are list prices.
             prices = pool.submit(_spot_prices, ec2, names=names) if spot and not access.rehearsal else None
             return Offers(
                 image_line=line,
-                image_id=image.result(),
+                image_id=str(image.result()["ImageId"]),
                 launch_template_id=outputs.launch_templates[line],
                 zones=zones.result(),
                 spot_usd_per_hour=prices.result() if prices else {},
@@ -62,8 +62,8 @@ def look(
         raise aws_error(error, "cannot look up what the account offers") from error
 
 
-def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str) -> str:
-    """Resolve the image line to an id, and check that the template sizes the image's own root disk, and large enough.
+def find_image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str = "") -> dict[str, Any]:
+    """Describe the image of a line, and check that the template sizes the image's own root disk, and large enough.
 
     A wrong device name adds a second volume and leaves the root at its default size, without an error. A volume smaller than
     the image's snapshot is refused at the launch.
@@ -89,7 +89,7 @@ def _image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned
     if 0 < given < needed:
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
         raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
-    return image_id
+    return {**images[0], "ImageId": image_id}
 
 
 def _images(ec2: Any, image_id: str) -> list[Any]:

@@ -42,15 +42,7 @@ def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str
     A quota that can't be read is a note: it may allow everything.
     """
     codes = sorted({rung.quota_code for rung in ladder if rung.quota_code})
-    with ThreadPoolExecutor(max_workers=len(codes) + 1) as pool:
-        used = pool.submit(vcpus_in_use, access, seconds=seconds)
-        asked = {code: pool.submit(_read, access, code, seconds=seconds) for code in codes}
-    answers = {code: answer.result() for code, answer in asked.items()}
-    quotas = {
-        code: Quota(code=code, name=told["QuotaName"], value=float(told["Value"]), used=used.result().get(code, 0))
-        for code, told in answers.items()
-        if isinstance(told, dict)
-    }
+    quotas, unread = read_quotas(access, codes, seconds=seconds)
     types = {(rung.instance_type, rung.market): rung for rung in ladder}.values()
     over = [rung for rung in types if rung.quota_code in quotas and not quotas[rung.quota_code].allows(rung)]
     if len(over) == len(types):
@@ -62,8 +54,21 @@ def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str
             do=f"Ask for more at {links}, end what uses it, or name a smaller --instance.",
         )
     notes = [f"will not fit: {quotas[rung.quota_code].refusal(rung)}" for rung in over]
-    unread = [f"quota {code} can't be read ({told})" for code, told in answers.items() if isinstance(told, str)]
-    return "; ".join([*notes, *unread])
+    return "; ".join([*notes, *(f"quota {code} can't be read ({error})" for code, error in unread.items())])
+
+
+def read_quotas(access: Access, codes: Sequence[str], *, seconds: float) -> tuple[dict[str, Quota], dict[str, str]]:
+    """Return the quotas with their use, by code, and for each that can't be read the code of the error."""
+    with ThreadPoolExecutor(max_workers=len(codes) + 1) as pool:
+        used = pool.submit(vcpus_in_use, access, seconds=seconds)
+        asked = {code: pool.submit(_read, access, code, seconds=seconds) for code in codes}
+    answers = {code: answer.result() for code, answer in asked.items()}
+    quotas = {
+        code: Quota(code=code, name=told["QuotaName"], value=float(told["Value"]), used=used.result().get(code, 0))
+        for code, told in answers.items()
+        if isinstance(told, dict)
+    }
+    return quotas, {code: told for code, told in answers.items() if isinstance(told, str)}
 
 
 def vcpus_in_use(access: Access, *, seconds: float) -> dict[str, int]:

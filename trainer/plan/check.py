@@ -6,7 +6,7 @@ pyarrow:
     python -m trainer.plan.check --joined --data FOLDER         which symbols can't be joined over the folder's files
 
 One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, those that can't be trained on
-and why, and plan.json as text. Data or a job that no run could use: {"error": {"code", "what", "why", "do"}} and exit 2. Reads
+and why, and plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why", "do"}} and exit 2. Reads
 the candles and counts windows, in numpy alone: no torch, no features.
 """
 
@@ -34,7 +34,7 @@ _TRIES = 100  # to remove a folder in which files appear
 
 
 def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Plan the job's candles at `path` and describe them as JSON values. Raises DataError for what a run could not use."""
+    """Plan the job's candles at `path` and describe them as JSON values. Raises DataError for data that no run can use."""
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as folder_of_copies:
         folder = folder_of(job, path, scratch=Path(folder_of_copies))
         plan = plan_data(job, folder)
@@ -50,7 +50,7 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
         "notes": list(plan.notes),
         "refused": [{"symbol": entry.symbol, **entry.error.as_dict()} for entry in plan.refused.values()],
         "inputs": list(plan.inputs),
-        # What a model of the user's own reads is known once it was tried; without that, the node plans.
+        # Without a trial of a user's own model its reach is unknown; then the node plans.
         "plan": plan.to_bytes().decode() if all(home.is_tried for home in job.own_files.values()) else "",
     }
 
@@ -85,7 +85,7 @@ def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
 
 
 def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
-    """Describe a file: what the run takes from it; all that it holds, and its further columns, whatever the job takes."""
+    """Describe a file: the part that the run uses, everything that it holds, and its further columns."""
     return {
         "file": read.file,
         "path": str(read.path),
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _end_with(pipe: int, scratch: Path | None) -> None:
-    """End this process when the other end of a pipe closes, and remove its scratch folder, which nobody else is there to do."""
+    """End this process when the other end of a pipe closes, and remove its scratch folder."""
     while os.read(pipe, 1):
         pass
     for _ in range(_TRIES if scratch else 0):  # the main thread may be writing there

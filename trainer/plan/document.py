@@ -1,8 +1,8 @@
-"""plan.json: what planning decided about every symbol of a job, written by whoever reads the bars first. Standard library only.
+"""plan.json: the plan of every symbol of a job, written by the first process that reads the bars. Standard library only.
 
     {"format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files": [...], "symbols": {...}, "refused": {...}}
 
-A plan may come from anywhere, so reading it checks every type and bound. Workers derive their windows from it (`planning`) and
+A plan is untrusted input, so reading it checks every type and bound. Workers derive their windows from it (`planning`) and
 refuse other bars and other counts. Shapes are in bars: a span, and a range of holes, is [start, stop), half-open.
 """
 
@@ -35,8 +35,8 @@ class FoldPlan:
     """The spans of one fold, and how many bars of each a model can use; `chunks` is 0 for a model that reads windows."""
 
     spans: Spans
-    bars: Mapping[str, int]  # by span: those that have a label there, and all that it takes
-    ties: int  # bars dropped because nothing moves
+    bars: Mapping[str, int]  # by span: bars with a label there and everything that a model needs
+    ties: int  # bars dropped because the price does not move
     chunks: int
 
     @property
@@ -47,7 +47,7 @@ class FoldPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolPlan:
-    """One symbol: its bars, what was chosen for it, and its folds, oldest first."""
+    """One symbol: its bars, the settings chosen for it, and its folds, oldest first."""
 
     symbol: str
     files: tuple[str, ...]
@@ -69,12 +69,12 @@ class SymbolPlan:
 
     @property
     def mark(self) -> bytes:
-        """Return what a model of this symbol depends on: the bars, and all that was chosen. Not where they were read."""
+        """Return the values that a model of this symbol depends on: the bars and all choices, not the place of the files."""
         values = {key: value for key, value in _symbol_values(self).items() if key not in ("files", "rows")}
         return json.dumps(values, sort_keys=True).encode()
 
     def target_of(self, job: Job) -> TargetSettings:
-        """Return the job's target as chosen for this symbol. Raises DataError for one that the job does not leave open."""
+        """Return the job's target as chosen for this symbol. Raises DataError for a choice that the job does not allow."""
         for option in job.target.options():
             if target_values(option) == dict(self.target):
                 return option
@@ -85,7 +85,7 @@ class SymbolPlan:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return what events and reports say of it."""
+        """Return its summary for events and reports."""
         return {
             "bars": self.bars,
             "holes": self.num_holes,
@@ -100,7 +100,7 @@ class SymbolPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedSymbol:
-    """A symbol that no model can be trained on, and the error that says why."""
+    """A symbol that no model can be trained on, with its error."""
 
     symbol: str
     bars: int
@@ -116,7 +116,7 @@ class RefusedSymbol:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFile:
-    """A candle file, and what the job takes from it."""
+    """A candle file, and the part that the job uses."""
 
     file: str
     bytes: int
@@ -136,10 +136,10 @@ class DataPlan:
     files: tuple[PlannedFile, ...]
     symbols: Mapping[str, SymbolPlan]
     refused: Mapping[str, RefusedSymbol]
-    notes: tuple[str, ...] = ()  # what a user should know of the bars: nothing follows from them
+    notes: tuple[str, ...] = ()  # notes for the user; they change nothing
 
     def to_bytes(self) -> bytes:
-        """Return plan.json. Raises DataError where it would be too large to be read again."""
+        """Return plan.json. Raises DataError if it would be too large to be read again."""
         values = {
             "format": FORMAT,
             "made_for": self.made_for,
@@ -180,7 +180,7 @@ class DataPlan:
         }
 
     def check_fits(self, job: Job) -> None:
-        """Raise DataError where the plan belongs to another job."""
+        """Raise DataError if the plan belongs to another job."""
         made_for, wanted = dict(self.made_for), settings_of(job)
         others = sorted(
             f"{table}.{key}"
@@ -212,12 +212,12 @@ def settings_of(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def target_values(target: TargetSettings) -> dict[str, Any]:
-    """Return the settings of a target that its labels follow from, as JSON values; of one of the user's own, their digest."""
+    """Return the settings of a target that determine its labels, as JSON values; for a user's own target, their digest."""
     return {"code": target.code} if isinstance(target, OwnFile) else asdict(target)
 
 
 def read_plan(content: bytes) -> DataPlan:
-    """Read plan.json. Raises DataError for anything that no planning writes."""
+    """Read plan.json. Raises DataError for anything that planning does not write."""
     try:
         return _plan(read_object(content, most_bytes=LARGEST_BYTES, name="the plan"))
     except Unsound as error:
@@ -314,7 +314,7 @@ def _holes(value: Value, bars: int) -> tuple[tuple[int, int], ...]:
         if start == stop:
             raise Unsound(f"{item.name} is empty")
         ranges.append((start, stop))
-        end = stop + 1  # what touches the range before is part of it
+        end = stop + 1  # adjacent ranges would be one range
     return tuple(ranges)
 
 

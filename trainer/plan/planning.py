@@ -1,7 +1,7 @@
-"""Bars are planned once: from the candles of a job to its plan, and from the plan to the windows of a symbol. Numpy, no torch.
+"""Planning, done once: from the candles of a job to its plan, and from the plan to the windows of a symbol. Numpy, no torch.
 
-`plan_data` is run by whoever reads the bars first: the data check at a desk, or a training that is given no plan. It holds one
-symbol at a time. `plans_of` is what workers ask: nothing is chosen again, and other bars or other counts are refused.
+`plan_data` runs where the bars are read first: in the data check at a desk, or in a training without a plan. It holds one
+symbol at a time. Workers call `plans_of`, which chooses nothing again and refuses other bars or other counts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
-    """Plan every symbol of the job. Raises DataError where no symbol can be trained on."""
+    """Plan every symbol of the job. Raises DataError if no symbol can be trained on."""
     job = with_settings(job, timeframe=folder.timeframe)
     planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
     symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
@@ -108,7 +108,7 @@ def _plan_each(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Refused
 
 
 def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
-    """Plan all symbols with one split and one target: what one chooses by itself may be too far ahead for another."""
+    """Plan all symbols with one split and one target: the horizon that suits one may be too long for another."""
     cuts = cuts_of(job, folder)
     planned = {symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts)) for symbol in folder.symbols}
     chosen = {symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
@@ -124,7 +124,7 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
 
 
 def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]) -> SymbolPlan | RefusedSymbol:
-    """Plan one symbol. Its candles live no longer than this call."""
+    """Plan one symbol. Its candles are freed after this call."""
     bars = 0
     try:
         candles = folder.read(symbol)

@@ -27,12 +27,12 @@ from trainer.job import Job
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
-FEWEST_TEST_LABELS = 20  # that don't overlap, where the horizon is chosen: fewer say next to nothing about a forecast
+FEWEST_TEST_LABELS = 20  # non-overlapping, when the horizon is chosen: fewer would say next to nothing about a forecast
 
 
 @dataclass(frozen=True, kw_only=True)
 class BarTimes:
-    """What the times of a symbol's bars say by its calendar. Shapes: T bars."""
+    """Holes and session clock of a symbol's bars, by its calendar. Shapes: T bars."""
 
     calendar: str
     holes: np.ndarray  # (T,) bool: a hole lies before this bar
@@ -41,7 +41,7 @@ class BarTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which bars of a symbol train, validate and test in one fold. Shapes: T bars, K label columns."""
+    """Bars of a symbol that train, validate and test in one fold. Shapes: T bars, K label columns."""
 
     time: BarTimes
     target: TargetSettings  # the job's, with what it left open chosen
@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """The labels of one target. `bars` have all that they need, but possibly no label: nothing moved."""
+    """The labels of one target. `bars` have everything a label needs, but no label where the price did not move."""
 
     target: TargetSettings
     labels_TK: np.ndarray
@@ -85,15 +85,15 @@ class Labelled:
 
 
 def plan_folds(candles: Candles, job: Job, target: TargetSettings | None = None) -> tuple[Plan, ...]:
-    """Plan a symbol for each fold of the job, oldest first. Raises DataError when a span is left without bars, or no batch.
+    """Plan a symbol for each fold of the job, oldest first. Raises DataError if a span has no bars, or too few for a batch.
 
-    `target` replaces the job's, which may leave something to choose.
+    `target` replaces the job's, which may leave settings open.
     """
     if job.data.folds == 1:
         plans: tuple[Plan, ...] = (plan_symbol(candles, job, target=target),)
     else:
         _fold_spans(candles, job, embargo=max(job.data.embargo, job.target.bars_ahead))  # too few bars for so many folds
-        # What the last fold chooses holds for all: what is averaged over folds must be one thing.
+        # The last fold's choice holds for all: scores are averaged over folds.
         last = plan_symbol(candles, job, target=target)
         folded = _fold_spans(candles, job, embargo=max(job.data.embargo, last.horizon_bars))
         plans = tuple(plan_symbol(candles, job, spans=spans, target=last.target) for spans in folded)
@@ -175,21 +175,21 @@ def lay_out(
 
 
 def warmup_of(candles: Candles, job: Job) -> int:
-    """Return how many rows at the head of a series no output may depend on: before them an input has no value."""
+    """Return the number of rows at the head of a series that no output may depend on: there an input has no value."""
     return max(job.data.warmup, candles.columns_begin)
 
 
 def follow(
     candles: Candles, job: Job, time: BarTimes, target: TargetSettings, *, horizon_bars: int, folds: Sequence[Spans]
 ) -> tuple[Plan, ...]:
-    """Lay the bars out by a plan that somebody made: nothing is chosen. Raises DataError when a span is left without bars."""
+    """Return the bars of an existing plan: nothing is chosen. Raises DataError when a span is left without bars."""
     warmup = warmup_of(candles, job)
     chosen = _label(candles, job, target, time, first=_first_bar(job, target, warmup))
     return tuple(lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup) for spans in folds)
 
 
 def _first_bar(job: Job, target: TargetSettings, warmup: int) -> int:
-    """Return the first bar with all behind it that the model and the label read."""
+    """Return the first bar with enough bars before it for the model and the label."""
     return max(warmup + job.model.bars_seen - 1, target.reach)
 
 
@@ -211,7 +211,7 @@ def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, 
 
 
 def _label(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int) -> Labelled:
-    """Label the bars from `first` on that no hole spoils."""
+    """Label the bars from `first` on that have no hole in what they read."""
     labels = labels_of(target).label(target, candles, time.clock)
     ends = labels.ends_T
     bars = np.arange(first, len(candles), dtype=np.int64)
@@ -316,7 +316,7 @@ def _fold_spans(candles: Candles, job: Job, *, embargo: int) -> tuple[Spans, ...
 
 
 def refuse_large_batch(where: str, job: Job, available: int) -> None:
-    """Raise DataError where an epoch has fewer windows, or chunks, than a batch."""
+    """Raise DataError if an epoch has fewer windows, or chunks, than a batch."""
     kind = job.model.reads
     if job.train.batch > available:
         raise DataError(

@@ -1,7 +1,7 @@
-"""One split for several series: the instants at which each of them passes from training to validation to test. Numpy, no torch.
+"""One split for several series: the instants at which training, validation and test of all begin. Numpy, no torch.
 
-A model that trains on several series must not learn from one what another has yet to do, so all are cut at the same instants.
-The shares of the job are shares of the bars of all series; of one series alone they give the spans that it has by itself.
+A model of several series must not learn the future of one from another, so all are split at the same instants.
+The shares of the job are shares of the bars of all series; for a single series they give its usual spans.
 Purge and embargo hold within each series, and so between all: a label of training ends before the instant at which
 validation begins, whichever series it is of.
 """
@@ -91,7 +91,7 @@ def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
     for symbol in folder.symbols:
         try:
             candles = folder.read(symbol)
-        except DataError:  # whoever plans this symbol says so
+        except DataError:  # reported when this symbol is planned
             continue
         timeline.add(candles.timestamp[warmup_of(candles, job) :])
     return timeline.cuts(job)
@@ -100,7 +100,7 @@ def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
 def plan_at(candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None) -> tuple[Plan, ...]:
     """Plan a symbol for each fold, split at these instants. Raises DataError when a span is left without bars.
 
-    `target` replaces the job's, which may leave something to choose.
+    `target` replaces the job's, which may leave settings open.
     """
     first = warmup_of(candles, job)
 
@@ -109,13 +109,13 @@ def plan_at(candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSe
 
     if len(candles) > first:
         _refuse_empty_spans(candles, cuts, spans(0))
-    # What the last fold chooses holds for all, and its longest label decides the embargo.
+    # The last fold's choice holds for all, and its longest label decides the embargo.
     last = plan_symbol(candles, job, spans=spans(job.target.bars_ahead)[-1], target=target)
     return tuple(plan_symbol(candles, job, spans=one, target=last.target) for one in spans(last.horizon_bars))
 
 
 def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSettings:
-    """Return the target that the series have in common: of what each chose by itself, the one that looks ahead least."""
+    """Return the common target of the series: of their own choices, the one that looks ahead least."""
     options = job.target.options()  # the farthest first
     return options[max(options.index(one) for one in chosen)]
 

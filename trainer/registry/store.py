@@ -69,12 +69,12 @@ class Listing:
 
 
 def list_models(objects: Objects) -> Listing:
-    """Return every model of the bucket: production first, then experiments, the newest run first."""
+    """Return every model of the bucket: production first, then experiments, the newest run first, each by name."""
     models = [_model(objects, stored, stage="production") for stored in _weights(objects.list(prefix=PRODUCTION))]
     problems: dict[str, TrainerError] = {}
     for run_id in reversed(run_ids(objects)):
         try:
-            models += models_of_run(objects, run_id)
+            models += sorted(models_of_run(objects, run_id), key=lambda model: model.name)
         except TrainerError as error:
             problems[run_id] = error
     return Listing(models=tuple(models), problems=problems)

@@ -1,6 +1,6 @@
 """One account of an embedded AWS: its world, its clock, its functions and its memory, under one lock.
 
-Owns nothing that AWS would decide; `front` and the modules of rules do that with what stands here.
+Makes no decision of AWS's; `front` and the modules of rules do, with this state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One target call of a schedule, and what came of it."""
+    """One target call of a schedule, and its result."""
 
     schedule: str
     at: datetime
@@ -51,7 +51,7 @@ class Redelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Who was given an access key. Instances, functions and schedules have a role; an IAM user's name is the user's."""
+    """Owner of an access key. Instances, functions and schedules have a role; an IAM user's name is the user's."""
 
     kind: Kind
     name: str
@@ -60,7 +60,7 @@ class Principal:
 
 @dataclass(frozen=True, kw_only=True)
 class CallerIdentity:
-    """A principal as IAM knows it: what STS says of it, its part of each request's context, and its policies."""
+    """A principal in IAM: its STS identity, its part of each request's context, and its policies."""
 
     arn: str
     user_id: str
@@ -83,7 +83,7 @@ class Function:
 
     @property
     def principal(self) -> Principal:
-        """Return who the function is to IAM."""
+        """Return the function's principal."""
         return Principal(kind="FUNC", name=self.name, role=self.role)
 
 
@@ -98,18 +98,18 @@ class EmbeddedAccount:
     objects: ObjectLog | None
     run_nodes: bool
     fire_schedules: bool
-    endpoint: Callable[[], str]  # the server's URL, known once it listens
+    endpoint: Callable[[], str]  # the server's URL, set once it listens
     keyring: Keyring
     function_code: Path  # unpacked zips by hash, which servers share
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    storage_lock: threading.RLock = field(default_factory=threading.RLock)  # apart: a large object must not hold up EC2
+    storage_lock: threading.RLock = field(default_factory=threading.RLock)  # separate: a large object must not block EC2
     functions: dict[str, Function] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)  # by access key: who has one
     identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
     decisions: deque[tuple[Principal, Authorization, Decision]] = field(default_factory=lambda: deque(maxlen=10_000))
     quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
-    has_spot_role: bool = True  # as an account that has launched on spot before
+    has_spot_role: bool = True  # as in an account that has launched on spot before
     bucket_policies: dict[str, str] = field(default_factory=dict)
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
@@ -121,7 +121,7 @@ class EmbeddedAccount:
     alarms: dict[str, Alarm] = field(default_factory=dict)
     alarms_at: datetime | None = None  # when they were evaluated last
     released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
-    instance_states: dict[str, str] = field(default_factory=dict)  # by id, as the event bus was told
+    instance_states: dict[str, str] = field(default_factory=dict)  # by id, as last sent to the event bus
     calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
     world: World = field(init=False)
 
@@ -139,7 +139,7 @@ class EmbeddedAccount:
         return wire.call_moto(self.account, region, service, operation, params)
 
     def release(self, instance_id: str) -> None:
-        """Let moto give back the volumes and interfaces of an instance that has ended."""
+        """Let moto release the volumes and interfaces of an ended instance."""
         try:
             self.moto("ec2", "TerminateInstances", {"InstanceIds": [instance_id]})
         except AwsError as error:
@@ -159,7 +159,7 @@ Rules = dict[tuple[str, str], Rule]
 
 
 def refuse(what: str) -> Rule:
-    """Return a rule for what moto would do wrongly and the embedded AWS does not do at all."""
+    """Return a rule that refuses an operation which moto would do wrongly."""
 
     def rule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise AwsError("UnsupportedOperation", f"The embedded AWS does not {what}.")

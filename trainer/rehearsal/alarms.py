@@ -1,6 +1,6 @@
 """Rules of CloudWatch: metrics are kept, and alarms on them evaluated once a minute of the account's clock; actions publish.
 
-moto keeps what can be read about alarms. Besides what PutMetricData brings there are the metrics of the embedded AWS itself:
+moto stores the readable state of alarms. Besides the data of PutMetricData there are metrics of the embedded AWS itself:
 AWS/Lambda Invocations and Errors, and AWS/SQS ApproximateNumberOfMessagesVisible of the queues that an alarm watches.
 Alarms on one metric and one statistic; actions are topics.
 """
@@ -88,7 +88,7 @@ def evaluate_due(cloud: EmbeddedAccount) -> None:
 def _look_at_queue(cloud: EmbeddedAccount, metric: MetricId) -> None:
     try:
         messages = depth(cloud, dict(metric.dimensions)["QueueName"])
-    except AwsError:  # no such queue has no metric
+    except AwsError:  # a missing queue has no metric
         return
     cloud.metrics.put(metric, cloud.clock.now(), messages)
 

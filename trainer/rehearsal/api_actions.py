@@ -24,7 +24,7 @@ _CREATED = ("instance", "volume", "network-interface")
 
 
 def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Return what IAM is asked about a call: the caller must be allowed all of it. Raises AwsError as AWS does."""
+    """Return IAM's questions about a call, all of which must be allowed. Raises AwsError as AWS does."""
     if (call.service, call.operation) in _NO_POLICY:
         return []
     if questions := TABLE.get((call.service, call.operation)):
@@ -36,7 +36,7 @@ def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """HeadObject has no action of its own, and a version is read by another one than the object."""
+    """Ask for reading an object: HeadObject has no action of its own, and reading a version has another one."""
     action = "s3:GetObjectVersion" if call.params.get("VersionId") else "s3:GetObject"
     return [Authorization(action=action, resource=_object(call))]
 
@@ -85,7 +85,7 @@ def _object(call: Call) -> str:
 
 
 def create_fleet(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """A fleet asks for everything that it is made of, as CreateFleet and as RunInstances."""
+    """Ask for everything that a fleet uses, as CreateFleet and as RunInstances."""
     params = call.params
     spot = params["TargetCapacitySpecification"].get("DefaultTargetCapacityType") == "spot"
     tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
@@ -114,7 +114,7 @@ def run_instances(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any], template: Any) -> Asked:
-    """Ask for what an instance is made from: template, image, subnet, security groups."""
+    """Ask for the inputs of an instance: template, image, subnet, security groups."""
     image = find_image(cloud, call.region, request)
     owner = {"ec2:owner": image.get("ImageOwnerAlias") or image["OwnerId"]}
     asked = [Authorization(action=action, resource=f"arn:aws:ec2:{call.region}::image/{image['ImageId']}", context=owner)]
@@ -130,7 +130,7 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
 
 
 def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
-    """Ask for what comes to be: the instance and its parts, with the tags that they are to have."""
+    """Ask for the new resources: the instance and its parts, with their tags."""
     tags = {one["ResourceType"]: one for one in request["TagSpecifications"]}
     asked = []
     for kind in _CREATED:
@@ -144,7 +144,7 @@ def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
 
 
 def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:
-    """Ask for the tags and the role that a launch hands out."""
+    """Ask for the tags and the role that a launch assigns."""
     asked = [  # moto keeps the tags of a template itself among those of its instances
         _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances")
         for one in request["TagSpecifications"]
@@ -168,7 +168,7 @@ def _passing(role_arn: str, service: str) -> Authorization:
 
 
 def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Instances by their tags. One that is not there is nobody's to ask for: the call itself says so."""
+    """Ask for instances by their tags. A missing one is not asked for: the call itself fails."""
     with cloud.lock:
         asked = call.params.get("InstanceIds") or [call.params["InstanceId"]]
         known = [cloud.world.instances[one] for one in asked if one in cloud.world.instances]
@@ -223,7 +223,7 @@ def quota(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def role(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """A role that is not there has no path."""
+    """Ask for a role by its ARN; a missing role has no path."""
     name = call.params["RoleName"]
     resource = f"arn:aws:iam::{cloud.account}:role/{name}"
     if name == SPOT_ROLE and cloud.has_spot_role:
@@ -232,7 +232,7 @@ def role(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Parameters that AWS publishes belong to no account."""
+    """Ask for a parameter; those that AWS publishes belong to no account."""
     names = call.params["Names"] if "Names" in call.params else [call.params["Name"]]
     owners = {name: "" if name.startswith("/aws/service/") else cloud.account for name in names}
     return [

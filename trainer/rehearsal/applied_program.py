@@ -26,14 +26,14 @@ from trainer.rehearsal.world import AwsError
 
 FORMAT = 1
 PROGRAM_DIGITS = 32  # of a key: the program; what follows are settings of a rehearsal's own
-# What decides which calls an application makes, besides the program itself and the package that packs its functions.
+# Sources that determine the calls of an application, besides the program and the package that packs its functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
 _PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py")
 _PACKAGE_FILES = ("**/*.py", "**/*.sh", "**/*.toml", "**/*.csv", "**/*.json")
 # subnet-0a1b..., an account's number, the unique id of a role or an instance profile
 _ID = re.compile(r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\bA(?:ROA|IPA)[A-Z0-9]{17}\b")
 Send = Callable[[str, str, dict[str, Any]], dict[str, Any]]  # (service, operation, parameters) -> answer
-_OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is made anew
+_OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is created again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Recorder:
         self._params: dict[str, dict[str, Any]] = {}  # of the call under way; callers make one at a time
 
     def watch(self, client: Any) -> None:
-        """Record what a client does from now on."""
+        """Record a client's calls from now on."""
         client.meta.events.register("provide-client-params.*", self._asked)
         client.meta.events.register("after-call.*", self._answered)
 
@@ -84,7 +84,7 @@ class Recorder:
 class ProgramStore:
     """Applied programs in a folder, by hash. Several processes may use it at once.
 
-    What is stored is replayed, a function's code included, so the folder must be this user's, and nobody else's to write.
+    Stored calls are replayed, function code included, so the folder must be this user's and writable by nobody else.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,21 +92,21 @@ class ProgramStore:
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """Let one process at a time apply a program: the others then find it here. Raises ConfigError for an unsafe folder."""
+        """Let one process at a time apply a program; the others then reuse it. Raises ConfigError for an unsafe folder."""
         open_folder(self.folder)
         with (self.folder / f"{key}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def read(self, key: str) -> AppliedProgram | None:
-        """Return a stored application, or None where there is none that can be read: the program is then applied again."""
+        """Return a stored application, or None if there is no readable one: the program is then applied again."""
         try:
             return from_json((self.folder / f"{key}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, key: str, applied: AppliedProgram) -> None:
-        """Store an application in place of those of other programs: one of yesterday is not applied again."""
+        """Store an application and remove those of other programs: an old program is not applied again."""
         for older in self.folder.glob("*.json"):
             if not older.name.startswith(key[:PROGRAM_DIGITS]):
                 older.unlink(missing_ok=True)
@@ -116,7 +116,7 @@ class ProgramStore:
 
 
 def open_folder(folder: Path) -> None:
-    """Make a folder for what is run again later. Raises ConfigError where it is not this user's, or others may write there."""
+    """Make the folder of stored applications. Raises ConfigError if it is not this user's, or others may write there."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     about = folder.stat()
     if about.st_uid != os.getuid() or about.st_mode & 0o022:
@@ -126,9 +126,9 @@ def open_folder(folder: Path) -> None:
 
 
 def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[str, str] | None = None) -> str:
-    """Return the hash of everything that decides how the program in `program` is applied to an account.
+    """Return the hash of everything that determines how the program in `program` is applied to an account.
 
-    With settings of a rehearsal's own, theirs follows that of the program without them.
+    The hash of a rehearsal's own settings follows that of the program without them.
     """
     digest = hashlib.sha256(f"{FORMAT} {stack} {sys.version}".encode())
     for name in LIBRARIES:
@@ -145,7 +145,7 @@ def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[st
 def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, Any]:
     """Make the recorded calls in another account and return the program's outputs there.
 
-    Raises AwsError as AWS does, and ValueError where an answer is of another shape than the recorded one.
+    Raises AwsError as AWS does, and ValueError for an answer of another shape than the recorded one.
     """
     replaced = {applied.account: account}
     for call in applied.calls:
@@ -192,7 +192,7 @@ def to_json(applied: AppliedProgram) -> str:
 
 
 def from_json(text: str) -> AppliedProgram:
-    """Read what `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    """Read the JSON of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
     document = json.loads(text, object_hook=_bytes_again)
     if document["format"] != FORMAT:
         raise ValueError(f"format {document['format']}")

@@ -1,4 +1,4 @@
-"""Lambda's asynchronous invocation, decided: when a failed one is tried again, and the record of one that is given up. Pure.
+"""Lambda's asynchronous invocation: retry times of a failed one, and the record of one that is given up. Pure.
 
 https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html (looked up 2026-11-22): two more tries unless
 the function's settings say less, after one minute and after two; given up once the event is older than they allow.
@@ -15,7 +15,7 @@ from typing import Any
 from trainer.runs.record import iso
 
 WAITS = (timedelta(minutes=1), timedelta(minutes=2))
-MOST_AGE_SECONDS = 6 * 3600  # of an event, unless the function's settings say less
+MOST_AGE_SECONDS = 6 * 3600  # of an event, unless the function's settings are lower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class AsyncSettings:
 
 
 def next_try(invocation: AsyncInvocation, settings: AsyncSettings, now: datetime) -> datetime | str:
-    """Return when an invocation that has just failed is tried again, or the condition under which it is given up."""
+    """Return the retry time of an invocation that just failed, or the condition under which it is given up."""
     if invocation.tries > settings.retries:
         return "RetriesExhausted"
     at = now + WAITS[min(invocation.tries, len(WAITS)) - 1]
@@ -59,7 +59,7 @@ def next_try(invocation: AsyncInvocation, settings: AsyncSettings, now: datetime
 def failure_record(
     invocation: AsyncInvocation, *, function_arn: str, condition: str, error: Mapping[str, Any], now: datetime
 ) -> str:
-    """Return what Lambda sends to the on-failure destination, as JSON."""
+    """Return Lambda's message to the on-failure destination, as JSON."""
     record = {
         "version": "1.0",
         "timestamp": iso(now.replace(microsecond=0)),

@@ -1,4 +1,4 @@
-"""Authorization of a call by its caller's policies, and the refusal in the words of the service that is asked."""
+"""Authorization of a call by its caller's policies, and the refusal in the service's own words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError
 
 _OBJECT_READS = ("GetObject", "HeadObject")
-# AWS's code and HTTP status where a policy does not allow a call; services whose answers are JSON say the last.
+# AWS's code and HTTP status for a call that no policy allows; services with JSON answers use the last.
 _REFUSALS = {
     "ec2": ("UnauthorizedOperation", 403),
     "s3": ("AccessDenied", 403),
@@ -38,7 +38,7 @@ def authorize(cloud: EmbeddedAccount, call: Call, access_key: str) -> None:
 
 
 def demand(cloud: EmbeddedAccount, principal: Principal, service: str, asked: Authorization) -> None:
-    """Raise AwsError, as a service words it, unless a principal's policies allow what AWS itself does on its behalf."""
+    """Raise AwsError, in a service's words, unless a principal's policies allow an action of AWS on its behalf."""
     _demand(cloud, service, principal, identity_of(cloud, principal, service), asked)
 
 
@@ -50,7 +50,7 @@ def _demand(cloud: EmbeddedAccount, service: str, principal: Principal, identity
 
 
 def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
-    """Raise AwsError for an object that is not there, where the caller may not list the bucket: S3 does not tell him.
+    """Raise AwsError for a missing object if the caller may not list the bucket: S3 then answers AccessDenied.
 
     A read has no s3:prefix, so that a permission to list by prefix does not count here.
     """

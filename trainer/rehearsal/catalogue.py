@@ -1,6 +1,6 @@
 """Catalogue of the embedded AWS: machine images, and the retired instance types that `historic` still offers.
 
-`today` is what moto dumped from AWS (package built 2026-10-27); `historic` adds the p3 family, which AWS stopped describing
+`today` is moto's dump of AWS (package built 2026-10-27); `historic` adds the p3 family, which AWS stopped describing
 in 2026-04 (figures: the last dump that had them, 2026-04-01). The images are those of `images.json`, which moto loads too.
 """
 
@@ -51,7 +51,7 @@ def retired_offerings(catalogue: Catalogue, location_type: str, region: str) -> 
 
 
 def gpu_count(instance_type: str) -> int:
-    """Return how many whole GPUs a type has; 0 for a type without, or one nobody knows."""
+    """Return the number of whole GPUs of a type; 0 for a type without, or an unknown one."""
     if instance_type in _RETIRED:
         return _RETIRED[instance_type][2]
     gpus = _moto_types().get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
@@ -59,14 +59,14 @@ def gpu_count(instance_type: str) -> int:
 
 
 def vcpu_count(instance_type: str) -> int:
-    """Return how many vCPUs a type has; 0 for one nobody knows."""
+    """Return the number of vCPUs of a type; 0 for an unknown one."""
     if instance_type in _RETIRED:
         return _RETIRED[instance_type][0]
     return int(_moto_types().get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 0))
 
 
 def is_known(instance_type: str, catalogue: Catalogue) -> bool:
-    """Say whether a type exists in a catalogue, offered or not."""
+    """Return whether a type exists in a catalogue, offered or not."""
     return instance_type in _moto_types() or (catalogue == "historic" and instance_type in _RETIRED)
 
 

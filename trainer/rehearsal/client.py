@@ -1,7 +1,7 @@
 """A command's side of the embedded AWS: find or start its server, lease it, have the Pulumi program applied, give access.
 
-The server is a process of its own, so that it survives whoever started it; `home` says where it listens and with which secret.
-Both sides of a request to the server itself prove that they know that secret. Nothing here imports moto or boto3.
+The server is a separate process, so that it survives the command that started it; the note of `home` has its address and
+secret. Both sides of a request to the server itself prove that they know that secret. Nothing here imports moto or boto3.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ START_SECONDS = 60.0  # about two on an idle machine
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever answers in the server's place leads nowhere."""
+    """Refuse redirects: another process may answer in the server's place."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)  # a proxy has no business on loopback
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)  # no proxy on loopback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Server:
         )
 
     def apply_program(self, account: str) -> None:
-        """Have the Pulumi program applied to an account, unless it is; some seconds. Raises ConfigError with what it said."""
+        """Have the Pulumi program applied to an account, unless it is; some seconds. Raises ConfigError with its error."""
         try:
             answer = _ask(self.note, "program", {"account": account}, timeout_seconds=180)
         except OSError as failure:
@@ -84,7 +84,7 @@ class Server:
             raise ConfigError(error["what"], why=error["why"], do=error["do"])
 
     def release(self) -> None:
-        """Give the lease back; a server that is gone needs none."""
+        """Release the lease; a server that is gone needs none."""
         try:
             _ask(self.note, "release", {"lease": self.lease})
         except OSError:
@@ -95,9 +95,9 @@ class Server:
 def rehearsal(
     root: Path | None = None, *, account: str = ACCOUNT, program: bool = True, create: bool = True
 ) -> Iterator[Access]:
-    """Give access to the embedded AWS of `root` for as long as the context lasts; it starts in about two seconds.
+    """Give access to the embedded AWS of `root` while the context lasts; it starts in about two seconds.
 
-    With `program`, the Pulumi program stands in the account; without, there is what earlier rehearsals left in its bucket.
+    With `program`, the Pulumi program is applied in the account; without, it has what earlier rehearsals left in its bucket.
     Raises ConfigError off Linux, without the packages of the `rehearsal` extra, when the server does not come up, and, without
     `create`, where there was no rehearsal yet.
     """
@@ -120,7 +120,7 @@ def default_root() -> Path:
 
 
 def lease_server(root: Path, *, holder: int | None = None) -> Server:
-    """Lease the server of `root` for a process (this one), and start it where none runs."""
+    """Lease the server of `root` for a process (default: this one); start the server if none runs."""
     if sys.platform != "linux":
         raise ConfigError("the embedded AWS needs Linux or a container", do="Run this in a container, or use an AWS account.")
     needs("moto")
@@ -131,7 +131,7 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
         server = _lease_running(root, holder or os.getpid())
         if server:
             return server
-        # A server that finds another one at work, or on its way out, ends at once: then it is this one's turn to try again.
+        # A new server ends at once if another one runs or is ending: then try again.
         code = None if starting is None else starting.poll()
         if code:
             raise _start_failed(root)
@@ -164,13 +164,13 @@ def _lease_running(root: Path, holder: int) -> Server | None:
         return None
     try:
         lease = _ask(note, "lease", {"pid": holder, "root": str(root)}).get("lease")
-    except OSError:  # it ended without a word, and perhaps somebody else has its port
+    except OSError:  # it was killed, and perhaps another process has its port
         return None
     return Server(note=note, lease=lease) if lease else None
 
 
 def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start a server in a session of its own: a Ctrl-C at the desk is not meant for it."""
+    """Start a server in a session of its own: a Ctrl-C at the desk must not end it."""
     words = ("-m", "trainer.rehearsal.server", "--root", str(root))
     variables = environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
     shared = environment.rehearsal_environment().fork_server
@@ -190,7 +190,7 @@ def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
 
 
 def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float = 10.0) -> dict[str, Any]:
-    """Ask the server itself. Raises OSError where it does not answer, or somebody answers who has not its secret."""
+    """Send a request to the server itself. Raises OSError without an answer, or for one not signed with its secret."""
     keyring, path, data = Keyring(note.secret), f"/_rehearsal/{what}", json.dumps(body).encode()
     at, nonce = str(int(time.time())), secrets.token_hex(16)
     headers = {
@@ -212,7 +212,7 @@ def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float 
 
 
 def _start_failed(root: Path) -> ConfigError:
-    """Return why a server did not start: its own refusal, a full disk, or the last line that it printed."""
+    """Return the error of a server that did not start: its own refusal, a full disk, or the last line that it printed."""
     what, log = "the embedded AWS did not start", root / home.LOG
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
     last = lines[-1] if lines else "it said nothing"

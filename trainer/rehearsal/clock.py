@@ -8,7 +8,7 @@ from trainer.runs.record import utc_now
 
 
 class Clock:
-    """Tell the time of one account. It runs at rate 1 and can be moved forward."""
+    """Clock of one account. It runs at rate 1 and can be moved forward."""
 
     def __init__(self) -> None:
         self._skipped = timedelta()
@@ -18,19 +18,19 @@ class Clock:
         return utc_now() + self._skipped
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward. Raises ValueError for a step back: nothing here could bear one."""
+        """Move the clock forward. Raises ValueError for a step back."""
         if seconds < 0:
             raise ValueError(f"the clock cannot go back {-seconds} s")
         self._skipped += timedelta(seconds=seconds)
 
 
 class StoppedClock(Clock):
-    """A clock that stands still between `advance` calls, for tests that look at exact instants."""
+    """A clock that stops between `advance` calls, for tests of exact instants."""
 
     def __init__(self, now: datetime) -> None:
         super().__init__()
         self._stopped_at = now
 
     def now(self) -> datetime:
-        """Return the instant the clock stands at."""
+        """Return the current instant."""
         return self._stopped_at + self._skipped

@@ -1,6 +1,6 @@
 """Rules of EC2: launches that are idempotent, honour the whole template and can find no capacity; states that take time.
 
-moto keeps the network, volumes and templates; an instance's life stands in `world`, and how one comes to be in `launches`.
+moto keeps the network, volumes and templates; `world` has the states of instances, `launches` creates them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from trainer.rehearsal.launches import launch, launch_fleet, merged_request, tem
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import STATE_CODES, AwsError, Instance
 
-CONSOLE_BYTES = 64 * 1024  # EC2 keeps so much
+CONSOLE_BYTES = 64 * 1024  # EC2's limit
 
 
 def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Launch from the first pool that has capacity; what the others lacked stands in Errors, under HTTP 200."""
+    """Launch from the first pool that has capacity; the errors of earlier pools are in Errors, with HTTP 200."""
     params = call.params
     _refuse_dry_run(params)
     if params.get("Type") != "instant":
@@ -51,7 +51,7 @@ def run_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Show the instances that match, with their states at this instant, one reservation a launch."""
+    """Describe the matching instances with their current states, one reservation per launch."""
     with cloud.lock:
         now = cloud.clock.now()
         instances = _find(cloud, call)
@@ -66,7 +66,7 @@ def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def describe_instance_status(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Show the status of running instances, or of all that match."""
+    """Describe the status of running instances, or of all that match."""
     with cloud.lock:
         now = cloud.clock.now()
         instances = _find(cloud, call)
@@ -76,7 +76,7 @@ def describe_instance_status(cloud: EmbeddedAccount, call: Call) -> dict[str, An
 
 
 def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Begin to end instances; ending one again changes nothing."""
+    """Start terminating instances; terminating one again changes nothing."""
     _refuse_dry_run(call.params)
     with cloud.lock:
         now = cloud.clock.now()
@@ -86,7 +86,7 @@ def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
                 {
                     "InstanceId": one.id,
                     "PreviousState": _state(before),
-                    # AWS never answers "terminated" to whoever ends an instance: that is for DescribeInstances to show
+                    # AWS never answers "terminated" here: only DescribeInstances shows it
                     "CurrentState": _state("terminated" if before == "terminated" else "shutting-down"),
                 }
                 for one, before in changes
@@ -95,7 +95,7 @@ def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Show what user data printed, as a system whose cloud-init writes to the console does; the last 64 KB."""
+    """Return the output of user data, as on a system whose cloud-init writes to the console; the last 64 KB."""
     with cloud.lock:
         instance = cloud.world.find(instance_ids=[call.params["InstanceId"]], filters=[], now=cloud.clock.now())[0]
     log = cloud.root / "sandbox" / instance.id / "var/log/cloud-init-output.log"
@@ -104,7 +104,7 @@ def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Describe instance types, with the retired ones that this account's catalogue still knows."""
+    """Describe instance types, with the retired ones of this account's catalogue."""
     asked = list(call.params.get("InstanceTypes", []))
     retired = retired_types(cloud.catalogue, asked)
     names = {one["InstanceType"] for one in retired}
@@ -121,7 +121,7 @@ def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any
 
 
 def describe_instance_type_offerings(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Say where instance types are offered, with the retired ones that this account's catalogue still knows."""
+    """Describe where instance types are offered, with the retired ones of this account's catalogue."""
     params = call.params
     offerings = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)["InstanceTypeOfferings"]
     fields = {"instance-type": "InstanceType", "location": "Location"}

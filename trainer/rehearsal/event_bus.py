@@ -1,4 +1,4 @@
-"""The default event bus: EC2's events about instances, matched against the rules that stand there, and brought to functions.
+"""The default event bus: EC2's events about instances, matched against its rules and delivered to functions.
 
 moto keeps rules, targets and permissions. A target is one of our functions, and its policy has to let the rule call it, as on
 AWS. Patterns may name values of fields, and no other operator.
@@ -23,7 +23,7 @@ STATE_CHANGE, SPOT_WARNING = "EC2 Instance State-change Notification", "EC2 Spot
 
 
 def tell_states(cloud: EmbeddedAccount) -> None:
-    """Tell the bus of every instance whose state is another than it was told last."""
+    """Send an event for every instance whose state changed since its last event."""
     with cloud.lock:
         now = cloud.clock.now()
         states = {one.id: one.state(now) for one in cloud.world.instances.values()}
@@ -34,7 +34,7 @@ def tell_states(cloud: EmbeddedAccount) -> None:
 
 
 def tell(cloud: EmbeddedAccount, kind: str, instance_id: str, detail: Mapping[str, Any]) -> None:
-    """Bring one event about an instance to the targets of the rules that match it."""
+    """Deliver one event about an instance to the targets of the matching rules."""
     event = {
         "version": "0",
         "id": str(uuid.uuid4()),

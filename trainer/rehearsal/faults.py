@@ -1,4 +1,4 @@
-"""What goes wrong in the embedded AWS because a test asked for it: calls that fail, pools without capacity, refusals. Pure.
+"""Faults of the embedded AWS that tests ask for: calls that fail, pools without capacity, refusals. Pure.
 
 The base of `world.World`. An error can end a call before or after it took effect, stand inside CreateFleet's answer (HTTP 200),
 or end an instance as it starts, which only its StateReason shows.
@@ -19,14 +19,14 @@ class AwsError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Where capacity comes from. In a rule, an empty field means any."""
+    """A capacity pool. In a rule, an empty field means any."""
 
     instance_type: str = ""
     availability_zone: str = ""
     market: str = ""  # "on-demand" or "spot"
 
     def covers(self, other: Pool) -> bool:
-        """Say whether a rule speaks of that pool."""
+        """Return whether a rule applies to that pool."""
         return (
             self.instance_type in ("", other.instance_type)
             and self.availability_zone in ("", other.availability_zone)
@@ -36,7 +36,7 @@ class Pool:
 
 @dataclass(kw_only=True)
 class Fault:
-    """An answer that goes wrong, once."""
+    """One faulty answer."""
 
     operation: str  # such as "CreateFleet"
     code: str
@@ -46,19 +46,21 @@ class Fault:
 
 @dataclass(kw_only=True)
 class Faults:
-    """Faults of one account that are still to come."""
+    """Pending faults of one account."""
 
     full: set[Pool] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
     refusals: list[AwsError] = field(default_factory=list)  # of the next pools that CreateFleet asks
-    stillborn: list[tuple[str, str]] = field(default_factory=list)  # reasons for which the next instances end as they start
+    stillborn: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # state reasons of the next instances, which end as they start
 
     def fill(self, *, instance_type: str = "", availability_zone: str = "", market: str = "") -> None:
-        """Leave no capacity in the pools this describes; an empty word means any."""
+        """Empty the matching pools; an empty argument means any."""
         self.full.add(Pool(instance_type=instance_type, availability_zone=availability_zone, market=market))
 
     def is_full(self, pool: Pool) -> bool:
-        """Say whether a pool has nothing left."""
+        """Return whether a pool is empty."""
         return any(rule.covers(pool) for rule in self.full)
 
     def fail_next(self, operation: str, code: str, *, status: int = 500, after: bool = False) -> None:

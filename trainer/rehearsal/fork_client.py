@@ -1,4 +1,4 @@
-"""The client's side of `fork_server`: orders one fork. As a script it stands for `python`, and ends as its fork ends.
+"""The client's side of `fork_server`: orders one fork. As a script it replaces `python`, and ends as its fork ends.
 
     python -I -S fork_client.py SOCKET PYTHON ARGUMENT...     # what `python` in a node's environment calls
 
@@ -31,7 +31,7 @@ def send_order(
     name: str,
     detached: bool = False,
 ) -> socket.socket:
-    """Order a fork and return the connection that stands for it. `files`: number in the fork -> number here.
+    """Order a fork and return its connection. `files`: number in the fork -> number here.
 
     A detached fork goes on when the connection is closed.
     """

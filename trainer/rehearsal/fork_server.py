@@ -5,10 +5,10 @@ a fork finds its code in its own folders, as a new interpreter would. A plain sc
 
     python fork_server.py SOCKET [PID [LIBRARY...]]     # standard input is the listening socket, bound to SOCKET
 
-Whoever starts it binds the socket (`listen`), so that a client can connect at once and waits for nothing but its fork.
+Its parent binds the socket (`listen`), so that a client can connect at once and waits only for its fork.
 
-A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. What a
-client asks for is `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first
+A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. A
+client asks for `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first
 process of a node, which is a fork server of its own) or `python --serve SOCKET` (a fork server for somebody else, who gives
 the listening socket as standard input).
 
@@ -39,8 +39,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# What a node's agent, its smoke test, the trainer and its workers load. torch._dynamo is what the first optimizer loads, arch
-# and scikit-learn what scores do.
+# Libraries of a node's agent, its smoke test, the trainer and its workers. The first optimizer loads torch._dynamo, scores
+# load arch and scikit-learn.
 LIBRARIES = (
     *("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "torch._dynamo"),
     *("arch.bootstrap", "sklearn.linear_model"),
@@ -49,7 +49,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 HEADER_BYTES = 8
 MOST_FILES = 64
 MOST_BYTES = 1 << 20
-MESSAGE_SECONDS = 10.0  # a client that stops in the middle of its message keeps nobody waiting for longer
+MESSAGE_SECONDS = 10.0  # limit for a client that stops in the middle of its message
 POLL_SECONDS = 0.1
 
 
@@ -58,7 +58,7 @@ STANDARD_PATH = [path for path in sys.path if path.startswith(sys.base_prefix) a
 
 
 class ForkServer:
-    """Answers clients on a Unix socket. `step` returns None after a while, and in a new fork what that is to run."""
+    """Server for clients on a Unix socket. `step` returns None after a while, and in a new fork the order to run."""
 
     def __init__(self, path: Path, listener: socket.socket) -> None:
         """Serve the clients of a listening socket that is bound to `path`."""
@@ -68,7 +68,7 @@ class ForkServer:
         self._forks: dict[socket.socket, Fork | None] = {}  # by client; None until its message has come
 
     def step(self, *, wait_seconds: float = POLL_SECONDS) -> Order | None:
-        """Serve whoever has something to say. Returns None, or in a new fork the order that it is to carry out."""
+        """Serve the clients that have sent something. Returns None, or in a new fork the order to run."""
         for key, _ in self._selector.select(wait_seconds):
             if key.fileobj is self._listener:
                 client, _ = self._listener.accept()
@@ -82,7 +82,7 @@ class ForkServer:
         return None
 
     def collect(self) -> dict[int, int] | None:
-        """Wait for ended children and tell their clients; return their exit codes by process id, None without any child."""
+        """Wait for ended children and notify their clients; return their exit codes by process id, None without any child."""
         ended: dict[int, int] = {}
         while True:
             try:
@@ -112,7 +112,7 @@ class ForkServer:
             order = None if fork else receive_order(client)
         except (OSError, ValueError, KeyError, TypeError):
             order = None
-        if order is None:  # the client has gone, or is none of ours
+        if order is None:  # the client is gone, or not ours
             if fork is not None:
                 fork.abandon()
             self._forget(client)
@@ -145,7 +145,7 @@ class Fork:
         self._detached = detached
 
     def abandon(self) -> None:
-        """Kill it with its process group: nobody waits for it any more."""
+        """Kill it with its process group."""
         if self._detached:
             return
         for kill in (os.killpg, os.kill):  # it may not have its own group yet
@@ -154,7 +154,7 @@ class Fork:
 
 
 class Order:
-    """What a fork shall be: Python's command line, an environment, a folder, and open files by the numbers they shall have."""
+    """Order of a fork: Python's command line, environment, folder, and open files by number."""
 
     def __init__(self, message: dict[str, Any], received: list[int]) -> None:
         self.executable = str(message["executable"])
@@ -188,7 +188,7 @@ class Order:
         sys.stdout.reconfigure(write_through=bool(self.environment.get("PYTHONUNBUFFERED")))
 
     def run(self) -> None:
-        """Run the code as `__main__`. Raises what it raises, SystemExit among that."""
+        """Run the code as `__main__`. Raises its exceptions, SystemExit included."""
         flag, what, rest = split_command(self.arguments)
         sys.executable = self.executable
         multiprocessing.spawn.set_executable(self.executable)
@@ -233,7 +233,7 @@ def split_command(words: list[str]) -> tuple[str, str, list[str]]:
 
 
 def receive_order(client: socket.socket) -> Order | None:
-    """Read one message with its open files; None where the client has gone."""
+    """Read one message with its open files; None if the client is gone."""
     head, ancillary, _, _ = client.recvmsg(HEADER_BYTES, socket.CMSG_SPACE(MOST_FILES * 4), socket.MSG_WAITALL)
     received = array.array("i")
     for level, kind, data in ancillary:
@@ -253,14 +253,14 @@ def receive_order(client: socket.socket) -> Order | None:
 
 
 def load_libraries(names: Sequence[str]) -> None:
-    """Import every library that is installed (or run a file that does), and keep what they allocated out of collections."""
+    """Import every installed library (or run a file that does), and exclude their objects from garbage collection."""
     for name in names:
         with suppress(ImportError):
             runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
     ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("trainer", "infra"))
     assert not ours, f"a fork must find its own code, and {ours} would be this checkout's"
     gc.collect()
-    gc.freeze()  # forks share these pages as long as nobody writes to them
+    gc.freeze()  # forks share these pages until they are written
 
 
 def serve(server: ForkServer, *, until_ends: int) -> Order | None:
@@ -283,7 +283,7 @@ def supervise(words: list[str]) -> Order | None:
 
 
 def main(path: Path, *, until_ends: int, more_libraries: Sequence[str]) -> None:
-    """Load the libraries and serve; in each fork, do what was ordered."""
+    """Load the libraries and serve; in each fork, run the order."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the desk is not meant for it
     server = ForkServer(path, inherited_listener())
     load_libraries((*LIBRARIES, *more_libraries))

@@ -1,6 +1,6 @@
-"""The fork server of an embedded AWS: started beside it, and asked for the first process of each node.
+"""Start the fork server of an embedded AWS, and ask it for the first process of each node.
 
-Owns the server's process and the handle of a fork. What a fork does is `fork_server`'s, what a node is `instance`'s.
+Owns the server's process and the handle of a fork; see `fork_server` for forks and `instance` for nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "GOMP_SPINCOUNT": "10
 
 
 class ForkedProcess:
-    """A fork that somebody else is the parent of: the part of subprocess.Popen that a node needs."""
+    """A fork with another parent: the part of subprocess.Popen that a node needs."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -38,7 +38,7 @@ class ForkedProcess:
             raise RuntimeError("the fork server forked nothing")
         self.pid: int = json.loads(first)["pid"]
         try:
-            self._handle: int | None = os.pidfd_open(self.pid)  # the number may be somebody else's once it has ended
+            self._handle: int | None = os.pidfd_open(self.pid)  # once it has ended, another process may have its number
         except ProcessLookupError:
             self._handle = None
         self._exit: int | None = None
@@ -66,7 +66,7 @@ class ForkedProcess:
 
     def _read(self) -> None:
         line = self._connection.recv(64)
-        self._exit = json.loads(line)["exit"] if line else -signal.SIGKILL  # its parent was killed, and so will it be
+        self._exit = json.loads(line)["exit"] if line else -signal.SIGKILL  # its parent was killed; it will be, too
         self._connection.close()
         if self._handle is not None:
             os.close(self._handle)
@@ -102,7 +102,7 @@ class ForkServerProcess:
     ) -> ForkedProcess:
         """Fork a process that ends by itself when this server does.
 
-        Waits for the libraries where they are being loaded. Raises RuntimeError without a server.
+        Waits while the libraries are being loaded. Raises RuntimeError without a server.
         """
         if self._server is None and self._parent is not None:
             words, files_there = ("--serve", str(self.path)), {0: self._listener.fileno(), 1: 2, 2: 2}
@@ -113,7 +113,7 @@ class ForkServerProcess:
         return fork(self.path, arguments, environment=environment, folder=folder, files=files, name=name, detached=True)
 
     def close(self) -> None:
-        """End the server; what it forked ends by itself."""
+        """End the server; its forks end by themselves."""
         if self._server is not None:
             self._server.kill()
             self._server.wait()

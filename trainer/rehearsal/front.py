@@ -1,10 +1,11 @@
 """The front: one WSGI callable that every request to the embedded AWS goes through. A rule answers it, or moto does.
 
-Anybody on this machine can reach its port, and any web page in a browser there. So a request counts only with this server's
-Host, without an Origin, and with a signature by a key of this server. Paths of its own ask for a secret in their own way:
-/imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts both).
+Every process of this machine can reach its port, and every web page in a browser there. So a request is accepted only with this
+server's Host, without an Origin, and with a signature by a key of this server. The server's own paths check a secret
+differently: /imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts
+both).
 
-Which account is meant, and who calls, stands in the access key; `authorization` asks the caller's policies. Rules are dict in,
+The access key names account and caller; `authorization` checks the caller's policies. Rules are dict in,
 dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics` and `alarms`.
 """
 
@@ -28,7 +29,7 @@ _OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, al
 RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
-_MOTOS_OWN = ("moto-api", "favicon.ico", "latest")  # first parts of paths that moto answers itself, whoever asks
+_MOTOS_OWN = ("moto-api", "favicon.ico", "latest")  # first parts of paths that moto answers itself, for any caller
 
 
 class Front:
@@ -39,7 +40,7 @@ class Front:
         self.host = ""  # address and port, as the Host header has to say; set once the server listens
         self._clouds: dict[str, EmbeddedAccount] = {}
         self._lock = threading.Lock()
-        self.mounts: dict[str, Mount] = {}  # first part of the path -> who answers
+        self.mounts: dict[str, Mount] = {}  # first part of the path -> handler
 
     def cloud(self, account: str) -> EmbeddedAccount:
         """Return an account's cloud, made (and restored from memory) when first asked for."""
@@ -49,7 +50,7 @@ class Front:
             return self._clouds[account]
 
     def clouds(self) -> list[EmbeddedAccount]:
-        """Return every cloud there is."""
+        """Return every cloud."""
         with self._lock:
             return list(self._clouds.values())
 
@@ -70,7 +71,7 @@ class Front:
         return self._answer(environ, wire.read_body(environ), start_response)
 
     def _check_place(self, environ: Environ) -> str:
-        """Refuse what a web page can bring about; return the first part of the path."""
+        """Refuse requests that a web page can make; return the first part of the path."""
         if environ.get("HTTP_HOST") != self.host or "HTTP_ORIGIN" in environ:
             raise AwsError("AccessDenied", "The embedded AWS answers programs of its own user alone.", 403)
         path = environ.get("RAW_URI", "")
@@ -80,7 +81,7 @@ class Front:
         return first
 
     def _check_sender(self, environ: Environ) -> bytes:
-        """Return the body of a request that a key of this server has signed. A stranger's is read only to hash it."""
+        """Return the body of a request that a key of this server has signed. Others are read only to hash them."""
         claim = signatures.claim_of(environ)
         account, _, service = wire.account_of(environ)
         if not account:
@@ -102,6 +103,7 @@ class Front:
         if call is None:
             return self._pass_on(environ, account, start_response)
         cloud = self.cloud(account)
+        start_response = _dated(start_response, cloud)
         try:
             authorize(cloud, call, wire.access_key_of(environ))
         except AwsError as error:
@@ -114,7 +116,7 @@ class Front:
                 cloud.identities.clear()
 
     def _pass_on(self, environ: Environ, account: str, start_response: StartResponse) -> Iterable[bytes]:
-        """Let moto answer what no model of botocore has; who is held to policies is allowed nothing of it."""
+        """Let moto answer requests without a botocore model; callers with policies are refused."""
         try:
             _, _, service = wire.account_of(environ)
             held = identities.principal_of(self.cloud(account), wire.access_key_of(environ), service)
@@ -127,7 +129,7 @@ class Front:
     def _carry_out(self, cloud: EmbeddedAccount, call: Call, start_response: StartResponse) -> Iterable[bytes]:
         with cloud.lock:
             cloud.calls.append((call.service, call.operation))
-            asked = not call.params.get("DryRun")  # faults are for calls that do something
+            asked = not call.params.get("DryRun")  # faults apply to calls that change something
             before = cloud.world.take_fault(call.operation, after=False) if asked else None
             after = cloud.world.take_fault(call.operation, after=True) if asked and not before else None
         rule = RULES.get((call.service, call.operation))
@@ -147,14 +149,11 @@ class Front:
             # 507: boto3 repeats after a 500, and would then report what half of the first try left.
             full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}: free some, or set MAYFLY_HOME.", 507)
             return _respond(wire.encode(call, full), start_response)
-        status, headers, answered = result if isinstance(result, tuple) else wire.encode(call, result)
-        date = format_datetime(cloud.clock.now(), usegmt=True)  # the desk reads AWS's clock from it
-        headers = [*((name, value) for name, value in headers if name.lower() != "date"), ("Date", date)]
-        return _respond((status, headers, answered), start_response)
+        return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
 
 
 def _small_body(environ: Environ) -> bytes:
-    """Read the body of a request to a path of ours. Raises AwsError for one that none of these has."""
+    """Read the body of a request to a path of ours. Raises AwsError for a body that none of these has."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdigit() or int(length) > MOST_MOUNT_BYTES:
         raise AwsError("RequestEntityTooLarge", "The body is too large.", 413)
@@ -166,6 +165,16 @@ def _without_cors(start_response: StartResponse) -> StartResponse:
 
     def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
         return start_response(status, [one for one in headers if not one[0].lower().startswith("access-control-")], *more)
+
+    return start
+
+
+def _dated(start_response: StartResponse, cloud: EmbeddedAccount) -> StartResponse:
+    """Return a start_response that dates every answer, moto's too, by the account's clock: the desk reads AWS's time there."""
+
+    def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
+        date = ("Date", format_datetime(cloud.clock.now(), usegmt=True))
+        return start_response(status, [*(one for one in headers if one[0].lower() != "date"), date], *more)
 
     return start
 

@@ -1,13 +1,13 @@
-"""The folder of an embedded AWS: private, believed only where it is this user's own, and the note that tells where it listens.
+"""The folder of an embedded AWS: private, trusted only if it is this user's own, with a note of the server's address.
 
     <root>/server.json     address, process and secret of the server that runs, for its user alone (0600)
     <root>/server.lock     held by that server
-    <root>/server.log      what it printed
-    <root>/format.json     version of what lies below
+    <root>/server.log      its output
+    <root>/format.json     version of the folder's format
     <root>/s3 instances lambda sandbox
 
-A folder may have come with a repository, so nothing in it is believed that could harm: a note leads to loopback only, and
-counts only where the server there knows its secret. Standard library only.
+A folder may have come with a repository, so nothing harmful in it is trusted: a note may point to loopback only, and counts
+only if the server there knows its secret. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ LEAST_FREE_BYTES = 1 << 20
 _URL = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
 _MOST_NOTE_BYTES = 4096
-# Folders that the server writes below; what a node or a function makes lies deeper, and may hold links of its own.
+# Folders that the server writes to; files of nodes and functions lie deeper and may be links.
 _OWN_FOLDERS = ("*", "s3/*", "s3/*/*", "instances/*", "lambda/*", "sandbox/*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Where a server listens, which process it is, and its secret (32 bytes)."""
+    """Note of a running server: its address, its process, and its secret (32 bytes)."""
 
     url: str
     pid: int
-    started: str  # in the kernel's ticks: a process id may be somebody else's by now
+    started: str  # in the kernel's ticks: another process may have the id by now
     secret: bytes
 
 
 def open_home(root: Path) -> Path:
-    """Make the folder, if need be, and return it resolved. Raises ConfigError where others could have written it."""
+    """Make the folder if needed and return it resolved. Raises ConfigError if others could have written it."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -93,7 +93,7 @@ def check_version(root: Path) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what a damaged file of the folder brings about into one ConfigError that names it."""
+    """Turn the exceptions of a damaged file of the folder into one ConfigError that names it."""
     try:
         yield
     except OSError as error:
@@ -103,7 +103,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def disk_full(root: Path) -> ConfigError:
-    """Return the error of a disk that has no room."""
+    """Return the error of a full disk."""
     do = "Free some space, or set MAYFLY_HOME to a folder on another disk."
     return ConfigError("the embedded AWS can't write", why=f"no space left on the disk of {root}", do=do)
 
@@ -115,7 +115,7 @@ def open_private(path: Path, flags: int) -> IO[bytes]:
 
 
 def write_note(root: Path, note: Note) -> None:
-    """Tell commands where the server listens; the file is there whole or not at all."""
+    """Write the note for commands; the file appears whole or not at all."""
     new = root / f"{NOTE}.new"
     new.unlink(missing_ok=True)
     told = {"url": note.url, "pid": note.pid, "started": note.started, "secret": note.secret.hex()}
@@ -125,7 +125,7 @@ def write_note(root: Path, note: Note) -> None:
 
 
 def read_note(root: Path) -> Note | None:
-    """Return the note, or None where there is none that could be this user's own server's."""
+    """Return the note, or None without one that could be of this user's own server."""
     try:
         descriptor = os.open(root / NOTE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -156,5 +156,5 @@ def _damaged(path: Path, why: str) -> ConfigError:
 
 
 def _links(root: Path) -> Iterator[Path]:
-    """Yield symbolic links where the server would write through them."""
+    """Yield symbolic links through which the server would write."""
     return (path for pattern in _OWN_FOLDERS for path in root.glob(pattern) if path.is_symlink())

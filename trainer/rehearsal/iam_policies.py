@@ -1,9 +1,9 @@
 """Evaluation of IAM policy documents, parsed once: Allow, Deny, wildcards, conditions, policy variables. Pure.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (looked up 2026-11-22). Identity
-policies alone: no boundaries, session policies or service control policies. What this does not know (an
-operator, an element) is a ValueError when the document is read, and never a match. Policies of resources and of roles (whom
-they trust) are asked about AWS's own services only: `lets_service`.
+policies alone: no boundaries, session policies or service control policies. An unknown operator
+or element is a ValueError when the document is read, and never a match. Policies of resources and trust policies of roles are
+evaluated for AWS's own services only: `lets_service`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ELEMENTS = {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", 
 
 @dataclass(frozen=True, kw_only=True)
 class Authorization:
-    """One question to IAM: may the caller do this to that? A call asks one or several."""
+    """One question to IAM: may the caller perform this action on that resource? A call asks one or several."""
 
     action: str  # such as s3:GetObject
     resource: str  # its ARN, or "*"
@@ -68,7 +68,7 @@ class PolicyStatement:
     conditions: tuple[Condition, ...]
 
     def applies(self, asked: Authorization, context: Mapping[str, Values]) -> bool:
-        """Return whether the statement has a say in a question."""
+        """Return whether the statement applies to a question."""
         action = any(matches(one, asked.action.lower()) for one in self.actions)
         if action == self.all_but_actions:
             return False
@@ -115,7 +115,7 @@ def read_policy(name: str, text: str) -> IamPolicy:
 
 
 def lets_service(text: str, service: str, asked: Authorization) -> bool:
-    """Return whether a policy of a resource, or of whom a role trusts, lets an AWS service do something.
+    """Return whether a resource policy, or a role's trust policy, allows an AWS service an action.
 
     `service` is such as `sns.amazonaws.com`; the question carries `aws:sourcearn` and `aws:sourceaccount`. Raises ValueError.
     """
@@ -190,7 +190,7 @@ def matches_filled(pattern: str, value: str, context: Mapping[str, Values]) -> b
         known = context.get(piece.lower()) if number % 2 else piece
         if not isinstance(known, str):
             return False
-        # What is put in is text: a `*` in a session's name must not widen the pattern.
+        # Substituted values are literal: a `*` in a session's name must not widen the pattern.
         filled.append(re.escape(known) if number % 2 else _pattern(piece).pattern)
     return re.fullmatch("".join(filled), value, re.DOTALL) is not None
 

@@ -1,7 +1,7 @@
-"""Who calls: the identity behind an access key, with its policies, as IAM holds them; the rules of IAM and STS about that.
+"""Callers: the identity behind an access key with its policies in IAM; rules of IAM and STS about identities.
 
-Instances, functions and schedules have their role's policies, IAM users those that are attached to them or inline; groups are
-not looked at. The desk is an administrator.
+Instances, functions and schedules have their role's policies, IAM users their attached and inline ones; groups are ignored. The
+desk is an administrator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.runs.record import utc_now
 
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _CHECKED = ("NODE", "FUNC", "TIME", "USER")
-# What services answer to an access key that nobody has; the others, whose answers are JSON, all say the same.
+# Errors of services for an unknown access key; those with JSON answers share one.
 _UNKNOWN_KEY = {
     "ec2": ("AuthFailure", 401),
     "s3": ("InvalidAccessKeyId", 403),
@@ -28,13 +28,13 @@ _UNKNOWN_KEY = {
 
 
 def unknown_key(service: str) -> AwsError:
-    """Return a service's answer to an access key that nobody has."""
+    """Return a service's error for an unknown access key."""
     code, status = _UNKNOWN_KEY.get(service, ("UnrecognizedClientException", 403))
     return AwsError(code, "The security token included in the request is invalid.", status)
 
 
 def principal_of(cloud: EmbeddedAccount, access_key: str, service: str) -> Principal | None:
-    """Return who is held to policies under this access key, None for who is not. Raises AwsError for a key nobody was given."""
+    """Return the principal whose policies apply to this access key, None for the desk. Raises AwsError for an unknown key."""
     if not access_key[16:].startswith(_CHECKED):
         return None
     if access_key not in cloud.principals:
@@ -43,7 +43,7 @@ def principal_of(cloud: EmbeddedAccount, access_key: str, service: str) -> Princ
 
 
 def identity_of(cloud: EmbeddedAccount, principal: Principal, service: str) -> CallerIdentity:
-    """Return a principal's identity and policies, read once until IAM changes. Raises AwsError where IAM has it no more."""
+    """Return a principal's identity and policies, read once until IAM changes. Raises AwsError if IAM no longer has it."""
     known = cloud.identities.get(principal)
     if known is None:
         try:
@@ -78,7 +78,7 @@ def _of_user(cloud: EmbeddedAccount, principal: Principal) -> CallerIdentity:
 
 
 def _context(cloud: EmbeddedAccount, described: dict[str, Any], user_id: str) -> dict[str, str]:
-    """Return a caller's part of a request's context. Loopback counts as encrypted: nobody else reads it."""
+    """Return a caller's part of a request's context. Loopback counts as encrypted."""
     own = {"userid": user_id, "principalarn": described["Arn"], "principalaccount": cloud.account, "securetransport": "true"}
     tags = {f"aws:principaltag/{tag['Key'].lower()}": tag["Value"] for tag in described.get("Tags", [])}
     return {f"aws:{name}": value for name, value in own.items()} | tags
@@ -100,7 +100,7 @@ def _policies(cloud: EmbeddedAccount, kind: str, name: str) -> tuple[IamPolicy, 
 
 
 def trusts(cloud: EmbeddedAccount, role_name: str, service: str, source_arn: str) -> bool:
-    """Return whether a role lets an AWS service take it on, on behalf of `source_arn`. A role that is not there lets nobody."""
+    """Return whether an AWS service may assume a role on behalf of `source_arn`; False for a missing role."""
     try:
         role = cloud.moto("iam", "GetRole", {"RoleName": role_name})["Role"]
     except AwsError:
@@ -117,7 +117,7 @@ def _json_text(document: str) -> str:
 
 
 def get_caller_identity(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
-    """Say who calls. No policy is asked, as on AWS."""
+    """Return the caller's identity. No policy applies, as on AWS."""
     principal = principal_of(cloud, access_key_of(call.environ), call.service)
     if principal is None:
         return collect(call.environ, call.account)

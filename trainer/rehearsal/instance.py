@@ -1,11 +1,11 @@
 """A node as a process group of this machine: started in a sandbox folder, watched, and ended with all of its descendants.
 
-Owns the sandbox's layout, its PATH of stubs, firing its timers, and the promise that nothing of it is left. Knows nothing
-of EC2: the server decides when an instance starts and ends, and says so here.
+Owns the sandbox's layout, its PATH of stubs, its timers, and the promise that nothing of it remains. Knows nothing of EC2: the
+server decides when an instance starts and ends.
 
     <sandbox>/.mayfly-sandbox        marks the folder; names its scratch folder, for `reap`
     <sandbox>/bin                    the whole PATH of the node: the stubs, and links to a few harmless tools
-    <sandbox>/run                    user data, timers that are started, `poweroff` once it was called
+    <sandbox>/run                    user data, started timers, `poweroff` once it was called
     <sandbox>/var/log/cloud-init-output.log
 """
 
@@ -34,8 +34,8 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 FORKING_PYTHON = Path(__file__).with_name("forking_python.sh")
 FORK_CLIENT = Path(__file__).with_name("fork_client.py")
 MARKER = ".mayfly-sandbox"
-# What bootstrap.sh and the libraries below it call. systemctl, poweroff and their like come from STUBS alone, so that no
-# process which finds its tools by PATH can reach this machine's own.
+# Tools of bootstrap.sh and its libraries. systemctl, poweroff and the like come from STUBS alone, so that no process that looks
+# tools up by PATH can reach this machine's own.
 TOOLS = (
     *(
         "bash",
@@ -62,7 +62,7 @@ SCRATCH_PREFIX = "mayfly-"
 POLL_SECONDS = 0.02
 COMM_LENGTH = 15  # of a process's name, as Linux keeps it
 _INSTANCE_ID = re.compile(r"i-[\w-]{1,60}", re.ASCII)
-Member = tuple[int, str]  # a process: its id, and when it began, since a number is given out again
+Member = tuple[int, str]  # a process: its id and its start, since ids are reused
 State = Literal["running", "poweroff", "exited"]
 
 
@@ -77,7 +77,7 @@ def start_node(
 ) -> NodeProcess:
     """Run user data as a node in `sandbox` and return the process; about 0.1 s. With `forks`, its interpreters are forks.
 
-    `environment` is all that the node gets besides HOME, PATH and the sandbox's own variables. It has to hold
+    `environment` is the node's whole environment besides HOME, PATH and the sandbox's own variables. It must have
     AWS_EC2_METADATA_SERVICE_ENDPOINT, AWS_ENDPOINT_URL and MAYFLY_REHEARSAL_GPUS (how many GPUs the type has).
     """
     sandbox = sandbox.resolve()
@@ -85,7 +85,7 @@ def start_node(
     script = sandbox / "run" / "user-data"
     script.write_bytes(user_data)
     script.chmod(0o700)
-    # Sockets live in TMPDIR, and the path of one holds 107 bytes: a sandbox deep in somebody's folders has no room for it.
+    # Sockets live in TMPDIR, and the path of one holds 107 bytes: a deep sandbox would exceed that.
     scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
     variables = {
         "HOME": str(sandbox / "home"),
@@ -103,7 +103,7 @@ def start_node(
         shutil.rmtree(scratch, ignore_errors=True)
         raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
     record = {"instance_id": instance_id, "process_group": int(first_line), "scratch": str(scratch)}
-    # By rename: a server that is killed right here must not leave half a record for the next one.
+    # By rename: a server that is killed here must not leave half a record.
     (sandbox / f"{MARKER}.new").write_text(json.dumps(record))
     (sandbox / f"{MARKER}.new").rename(sandbox / MARKER)
     return NodeProcess(
@@ -182,7 +182,7 @@ class NodeProcess:
     supervisor_started: str
 
     def poll(self) -> State:
-        """Say how the node is: `poweroff` once the stub was called, `exited` when user data ended without that."""
+        """Return the node's state: `poweroff` once the stub was called, `exited` if user data ended without it."""
         if (self.sandbox / "run/poweroff").exists():
             return "poweroff"
         if (self.sandbox / "run/user-data-exit").exists() or self.supervisor.poll() is not None:
@@ -217,10 +217,10 @@ class NodeProcess:
 
 
 def reap(root: Path) -> int:
-    """Kill what is left of the nodes in `root`/sandbox, whose server was killed; return how many processes that were.
+    """Kill the remaining processes of nodes in `root`/sandbox, whose server was killed; return their number.
 
-    What a folder says is not believed, since it may have come with a repository: a process is a node's by its own marks, and
-    a scratch folder is removed only where it is one of ours.
+    The folder is not trusted, since it may have come with a repository: a process is a node's by its own marks, and a scratch
+    folder is removed only if it is ours.
     """
     killed = 0
     for marker in (root / "sandbox").glob(f"*/{MARKER}"):
@@ -238,7 +238,7 @@ def _recorded_scratch(marker: Path) -> str:
     try:
         return str(json.loads(marker.read_text(encoding="utf-8"))["scratch"])
     except (OSError, ValueError, KeyError, TypeError):
-        return ""  # the server died before it knew, or the record is damaged
+        return ""  # the server died before it wrote the record, or the record is damaged
 
 
 def _remove_scratch(recorded: str) -> None:
@@ -263,11 +263,11 @@ def _unit_settings(text: str) -> dict[str, str]:
 
 
 def _end(members: Callable[[], set[Member]], *, grace_seconds: float) -> None:
-    """End every member: SIGTERM once for each that there is or comes within the grace, then SIGKILL until none is left."""
+    """End every member: SIGTERM once for each present or new one within the grace, then SIGKILL until none is left."""
     deadline = time.monotonic() + grace_seconds
     told: set[Member] = set()
     while time.monotonic() < deadline and (left := members()):
-        _signal(left - told, signal.SIGTERM, signal.SIGCONT)  # a process may be forked while the first are being told
+        _signal(left - told, signal.SIGTERM, signal.SIGCONT)  # a process may be forked while others are being signalled
         told |= left
         time.sleep(POLL_SECONDS)
     while left := members():
@@ -276,7 +276,7 @@ def _end(members: Callable[[], set[Member]], *, grace_seconds: float) -> None:
 
 
 def _signal(members: set[Member], *numbers: int) -> None:
-    """Send signals to processes that are still the same ones."""
+    """Send signals to processes that still have the same start."""
     for pid, started in members:
         try:
             descriptor = os.pidfd_open(pid)
@@ -295,8 +295,8 @@ def _signal(members: set[Member], *numbers: int) -> None:
 def _members(instance_id: str, sandbox: Path, supervisor: Member | None) -> set[Member]:
     """Return the live processes of a node: below its supervisor, or carrying its marks in their environment.
 
-    The tree is complete as long as the supervisor lives, since it is a subreaper; the marks find what is left after it. A fork
-    of a fork server has no environment of its own to be read from outside: its name and its folder are the node's.
+    The tree is complete while the supervisor lives, since it is a subreaper; afterwards the marks find the rest. The
+    environment of a fork can't be read from outside: it is recognized by its name and its folder.
     """
     processes = {process.pid: process for process in _processes()}
     lives = supervisor and supervisor[0] in processes and processes[supervisor[0]].started == supervisor[1]

@@ -1,7 +1,7 @@
-"""Memory of instances: what became of them, for the hour that AWS would show it, over a restart of the server.
+"""Log of instances: their last states, kept over a restart of the server for the hour that AWS would show them.
 
-One JSON file an instance. An instance that was not seen to end, because the server was killed, is terminated when it is
-read back: `instance.reap` has ended its processes by then.
+One JSON file an instance. An instance without an end, because the server was killed, is read back as terminated:
+`instance.reap` has ended its processes by then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INSTANTS = ("launched_at", "running_at", "shutting_down_at", "stopped_at", "ter
 
 
 class InstanceLog:
-    """The folder that remembers one account's instances."""
+    """Folder of one account's instances."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class InstanceLog:
         folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, instance: Instance) -> None:
-        """Write an instance, if anything about it changed since the last time."""
+        """Write an instance, if it changed since the last time."""
         text = _to_json(instance)
         if self._written.get(instance.id) == text:
             return
@@ -41,12 +41,12 @@ class InstanceLog:
         self._written[instance.id] = text
 
     def forget(self, instance_id: str) -> None:
-        """Drop an instance that AWS would not show any more."""
+        """Drop an instance that AWS would no longer show."""
         self._written.pop(instance_id, None)
         (self._folder / f"{instance_id}.json").unlink(missing_ok=True)
 
     def restore(self, world: World, now: datetime) -> list[str]:
-        """Put the remembered instances back, ended all of them. Returns the ids of those that are too old to show.
+        """Restore the stored instances, all ended. Returns the ids of those that are too old to show.
 
         Raises ConfigError for a file that can't be read.
         """
@@ -81,7 +81,7 @@ def _from_json(text: str) -> Instance:
 
 
 def _mark(value: Any) -> dict[str, str]:
-    """Write the instants inside a description so that they come back as such."""
+    """Encode the instants of a description so that they can be read back."""
     if isinstance(value, datetime):
         return {"$instant": iso(value)}
     raise TypeError(f"{type(value).__name__} has no place in an instance's description")

@@ -1,7 +1,7 @@
 """Keys of an embedded AWS: one random secret a server, an access key for each principal, and signatures of its own endpoints.
 
-A principal's secret key is HMAC(server secret, access key): whoever holds one can't make another, so a node never has the
-desk's. Only who can read the server's private note (`home`) can make them all. Standard library only: the desk imports it.
+A principal's secret key is HMAC(server secret, access key): one key can't be derived from another, so a node never has the
+desk's. Only readers of the server's private note (`home`) can derive all. Standard library only: the desk imports it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 
 # The caller's own (an administrator), an instance's, a function's, a schedule's, an IAM user's.
 Kind = Literal["DESK", "NODE", "FUNC", "TIME", "USER"]
-FRESH_SECONDS = 900.0  # as AWS: how far a request's time may be from this machine's
+FRESH_SECONDS = 900.0  # allowed difference of a request's time from this machine's, as on AWS
 TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER = "X-Mayfly-Time", "X-Mayfly-Nonce", "X-Mayfly-Signature"
 
 
@@ -27,13 +27,13 @@ class Credentials:
 
 
 class Keyring:
-    """Derives every credential of one server from its secret (32 bytes; random unless it is given)."""
+    """Derives all credentials of one server from its secret (32 bytes; random unless given)."""
 
     def __init__(self, secret: bytes | None = None) -> None:
         self.secret = secret or secrets.token_bytes(32)
 
     def credentials(self, account: str, kind: Kind = "DESK", name: str = "") -> Credentials:
-        """Return a principal's credentials in an account (12 digits); `name` tells those of a kind apart."""
+        """Return a principal's credentials in an account (12 digits); `name` distinguishes those of a kind."""
         key = access_key(account, kind, name)
         return Credentials(access_key=key, secret_key=self.secret_key(key))
 
@@ -42,7 +42,7 @@ class Keyring:
         return self._derived(f"key {access_key}")
 
     def metadata_secret(self, instance_id: str) -> str:
-        """Return the part of an instance's metadata address that nobody can guess."""
+        """Return the secret part of an instance's metadata address."""
         return self._derived(f"metadata {instance_id}")
 
     def request_signature(self, path: str, at: str, nonce: str, body: bytes) -> str:
@@ -50,7 +50,7 @@ class Keyring:
         return self._derived(f"ask {path} {at} {nonce} {hashlib.sha256(body).hexdigest()}")
 
     def answer_signature(self, nonce: str, body: bytes) -> str:
-        """Return the signature of the answer, by which a desk knows that it speaks to the server whose secret it has read."""
+        """Return the signature of the answer, which proves to the desk that it comes from the server whose secret it read."""
         return self._derived(f"answer {nonce} {hashlib.sha256(body).hexdigest()}")
 
     def _derived(self, text: str) -> str:
@@ -60,5 +60,5 @@ class Keyring:
 def access_key(account: str, kind: Kind = "DESK", name: str = "") -> str:
     """Return the access key of a principal. It names its account; keys of Amazon's have no 0, 1, 8 or 9 in them."""
     mark = "" if kind == "DESK" else hashlib.sha256(name.encode()).hexdigest()[:16].upper()
-    prefix = "AKIA" if kind in ("DESK", "USER") else "ASIA"  # AKIA: for long; ASIA: a role's, for a while
+    prefix = "AKIA" if kind in ("DESK", "USER") else "ASIA"  # AKIA: long-term; ASIA: a role's, temporary
     return f"{prefix}{account}{kind}{mark}"

@@ -19,21 +19,21 @@ from typing import Any
 
 
 class Context:
-    """What Lambda tells a handler about its invocation."""
+    """Lambda's context object: data about the invocation."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self._ends_at = time.monotonic() + told.pop("timeout_seconds")
         self.__dict__.update(told)
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return how long the function may still run."""
+        """Return the remaining time of the function, in milliseconds."""
         return max(int((self._ends_at - time.monotonic()) * 1000), 0)
 
 
 def set_clock(ahead_seconds: float) -> None:
-    """Let `datetime.now` tell the account's time where its clock was moved, to what is imported from here on.
+    """Make `datetime.now` return the account's time for modules imported from now on, if its clock was moved.
 
-    boto3 signs its requests by the real one, by which they are checked.
+    boto3 keeps signing with the real time, against which signatures are checked.
     """
     real = datetime.datetime
 
@@ -48,7 +48,7 @@ def set_clock(ahead_seconds: float) -> None:
         now = real.now(datetime.timezone.utc)
         return now.replace(tzinfo=None) if remove_tzinfo else now
 
-    with contextlib.suppress(ImportError):  # a function without boto3 in its zip calls nobody
+    with contextlib.suppress(ImportError):  # a function without boto3 in its zip makes no calls
         compat = importlib.import_module("botocore.compat")
         compat.get_current_datetime = get_current_datetime  # type: ignore[attr-defined]
 
@@ -64,7 +64,7 @@ def main(folder: str, handler: str, context: str) -> dict[str, Any]:
     try:
         result = getattr(importlib.import_module(module), function)(event, Context(told))
         return {"result": json.loads(json.dumps(result))}
-    except BaseException as error:  # whatever a handler raises is its answer, as on AWS; SystemExit too
+    except BaseException as error:  # any exception of a handler is its answer, as on AWS; SystemExit too
         answer = {
             "errorType": type(error).__name__,
             "errorMessage": str(error),

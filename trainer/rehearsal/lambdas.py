@@ -1,8 +1,8 @@
-"""Rules of Lambda: a function runs from the zip that CreateFunction received, unpacked, with nothing else of ours importable.
+"""Rules of Lambda: a function runs from the unpacked zip of CreateFunction; nothing else of ours is importable.
 
 Each invocation is a process, `lambda_runner.py`, on this Python's standard library and the zip alone, with the function's role.
-moto keeps what can be read about functions. One version, no layers, no concurrency limits. An asynchronous invocation that
-fails is tried again, and given up, as `asynchronous` says.
+moto stores the readable state of functions. One version, no layers, no concurrency limits. Retries of asynchronous invocations
+follow `asynchronous`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _processes: set[subprocess.Popen[bytes]] = set()
 def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Create a function, and unpack its zip."""
     params = call.params
-    if not _NAME.fullmatch(params["FunctionName"]):  # it names a folder, too
+    if not _NAME.fullmatch(params["FunctionName"]):  # also the name of a folder
         raise AwsError("ValidationException", f"FunctionName '{params['FunctionName']}' must match [a-zA-Z0-9-_]+.")
     role = params["Role"].rpartition("/")[2]
     arn = f"arn:aws:lambda:{call.region}:{cloud.account}:function:{params['FunctionName']}"
@@ -61,7 +61,7 @@ def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     if answer[0] < 300:
         try:
             folder = _unpack(cloud, params["Code"].get("ZipFile") or b"")
-        except OSError:  # a full disk: there is no such function
+        except OSError:  # a full disk: the function was not created
             cloud.moto("lambda", "DeleteFunction", {"FunctionName": params["FunctionName"]})
             raise
         with cloud.lock:
@@ -164,12 +164,12 @@ def _attempt(cloud: EmbeddedAccount, invocation: AsyncInvocation) -> None:
 
 
 def _try_again(cloud: EmbeddedAccount, function: Function, failed: AsyncInvocation, error: dict[str, Any]) -> None:
-    """Note when a failed invocation is due again, or send it to where the function's settings say."""
+    """Schedule the retry of a failed invocation, or send it to the function's destination."""
     try:
         settings = AsyncSettings.from_answer(
             cloud.moto("lambda", "GetFunctionEventInvokeConfig", {"FunctionName": function.name})
         )
-    except AwsError:  # nobody changed Lambda's defaults
+    except AwsError:  # Lambda's defaults
         settings = AsyncSettings()
     now = cloud.clock.now()
     after = next_try(failed, settings, now)
@@ -186,7 +186,7 @@ def _try_again(cloud: EmbeddedAccount, function: Function, failed: AsyncInvocati
 
 
 def function_name(arn_or_name: str) -> str:
-    """Return the name of the function that an ARN or a name means."""
+    """Return a function's name, from its ARN or name."""
     return arn_or_name.partition(":function:")[2].partition(":")[0] or arn_or_name
 
 
@@ -247,7 +247,7 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
 
 
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:
-    """Return the file that holds what a function printed."""
+    """Return the file of a function's output."""
     return cloud.root / "lambda" / cloud.account / f"{name}.log"
 
 
@@ -260,7 +260,7 @@ def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
 
 
 def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
-    """Return where a function's output goes: nowhere, as on AWS, where its role may not write its log."""
+    """Return the file for a function's output: none if its role may not write its log, as on AWS."""
     stream = f"arn:aws:logs:{REGION}:{cloud.account}:log-group:{function.log_group}:log-stream:$LATEST"
     try:
         for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
@@ -272,7 +272,7 @@ def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
 
 
 def stop_all() -> None:
-    """Kill every invocation of this process that still runs: its server ends."""
+    """Kill every running invocation of this process, because its server ends."""
     for process in list(_processes):
         process.kill()
 
@@ -290,7 +290,7 @@ def _function(cloud: EmbeddedAccount, name: str) -> Function:
 
 
 def _unpack(cloud: EmbeddedAccount, code: bytes) -> Path:
-    """Unpack a zip where its hash says, unless it is there: its libraries are compiled once, not once an account."""
+    """Unpack a zip into the folder of its hash, unless it is there: libraries are compiled once, not per account."""
     folder = cloud.function_code / hashlib.sha256(code).hexdigest()[:32]
     open_folder(folder.parent)
     if not _keep(folder):
@@ -303,7 +303,7 @@ def _unpack(cloud: EmbeddedAccount, code: bytes) -> Path:
                 raise
         try:
             partial.rename(folder)
-        except OSError:  # somebody else unpacked the same zip meanwhile
+        except OSError:  # another process unpacked the same zip meanwhile
             shutil.rmtree(partial, ignore_errors=True)
             if not folder.exists():
                 raise
@@ -312,7 +312,7 @@ def _unpack(cloud: EmbeddedAccount, code: bytes) -> Path:
 
 
 def _keep(folder: Path) -> bool:
-    """Note that a folder is in use, and say whether it is there."""
+    """Mark a folder as in use; return whether it exists."""
     try:
         os.utime(folder)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Launches: what CreateFleet and RunInstances make of a template and a request, checked the way AWS does.
+"""Launches: CreateFleet and RunInstances from a template and a request, checked as AWS checks them.
 
-moto makes the machines, with every field spelled out, because it drops most fields of a template; `world` gives
-them a life. The caller holds the account's lock.
+moto creates the machines, with every field passed explicitly, because it drops most fields of a template; `world` has their
+states. The caller holds the account's lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from trainer.rehearsal.wire import get_model
 from trainer.rehearsal.world import AwsError, Instance, Pool
 
 USER_DATA_LIMIT_BYTES = 16 * 1024  # before base64 (EC2 user guide, looked up 2026-11-20)
-# What an override says about the fleet, and not about an instance.
+# Members of an override about the fleet, not about an instance.
 _FLEET_ONLY = ("Priority", "WeightedCapacity", "MaxPrice", "AvailabilityZone")
 
 
 def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer CreateFleet: launch from the first pool that can, and say what the pools before it lacked."""
+    """Answer CreateFleet: launch from the first pool with capacity, with the errors of the pools before it."""
     capacity = params["TargetCapacitySpecification"]
     market = capacity.get("DefaultTargetCapacityType", "on-demand")
     missing = int(capacity["TotalTargetCapacity"])
@@ -49,7 +49,7 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
 
 
 def _candidates(params: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """List (template, override) in the order to try them: by priority where one is given, else as they stand."""
+    """List (template, override) in the order to try them: by priority if given, else in their order."""
     pairs = [
         (config["LaunchTemplateSpecification"], override)
         for config in params["LaunchTemplateConfigs"]
@@ -59,7 +59,7 @@ def _candidates(params: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, 
 
 
 def own_request(override: dict[str, Any], *, spot: bool) -> dict[str, Any]:
-    """Return what an override of a fleet says about an instance, as parameters of RunInstances."""
+    """Return the parameters of RunInstances in a fleet's override."""
     own = {name: value for name, value in override.items() if name not in _FLEET_ONLY}
     if spot:
         own["InstanceMarketOptions"] = {"MarketType": "spot"}
@@ -69,7 +69,7 @@ def own_request(override: dict[str, Any], *, spot: bool) -> dict[str, Any]:
 
 
 def template_data(cloud: EmbeddedAccount, region: str, specification: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a launch template's data, with the names by which AWS tags instances made from it."""
+    """Return a launch template's data, with the tags that AWS adds to its instances."""
     if not specification:
         return {}
     asked = {name: value for name, value in specification.items() if name != "Version"}
@@ -87,7 +87,7 @@ def template_data(cloud: EmbeddedAccount, region: str, specification: dict[str, 
 
 
 def merged_request(template: dict[str, Any], own: dict[str, Any], tags: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge a template with what a request says itself into the parameters of RunInstances; the request's word wins."""
+    """Merge a template and a request into the parameters of RunInstances; the request overrides."""
     request = {**template, **own}
     by_type: dict[str, dict[str, str]] = {}
     for specification in [*template.get("TagSpecifications", []), *tags]:
@@ -109,7 +109,7 @@ def merged_request(template: dict[str, Any], own: dict[str, Any], tags: list[dic
 def launch(
     cloud: EmbeddedAccount, region: str, request: dict[str, Any], count: int, *, token: str = "", fleet_id: str = ""
 ) -> list[Instance]:
-    """Check a request the way AWS does, let moto make the machines, and give them a life."""
+    """Check a request as AWS does, let moto create the machines, and start them in `world`."""
     now = cloud.clock.now()
     marks = request.pop("_marks", [])
     for name in ("ClientToken", "LaunchTemplate", "DryRun"):
@@ -156,7 +156,7 @@ def launch(
 
 
 def find_image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Find the image of a request, by id or by the parameter that names it."""
+    """Return the image of a request, given by id or by its parameter."""
     image_id = str(request.get("ImageId", ""))
     if image_id.startswith("resolve:ssm:"):
         name = image_id.removeprefix("resolve:ssm:")
@@ -171,7 +171,7 @@ def find_image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> 
 
 
 def _zone(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> str:
-    """Return the zone a request lands in: its subnet's, else the one it names."""
+    """Return the zone of a request: its subnet's, else the one it names."""
     interfaces = request.get("NetworkInterfaces") or [{}]
     subnet_id = request.get("SubnetId") or interfaces[0].get("SubnetId")
     if subnet_id:
@@ -181,7 +181,7 @@ def _zone(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> str:
 
 
 def _check_pool(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
-    """Refuse a type that nobody knows, one that is not offered in the zone, and a pool with nothing left."""
+    """Refuse an unknown type, one that is not offered in the zone, and a pool without capacity."""
     if not is_known(pool.instance_type, cloud.catalogue):
         raise AwsError("InvalidParameterValue", f"Invalid value '{pool.instance_type}' for InstanceType.")
     rules = [
@@ -227,7 +227,7 @@ def _add_root_device(request: dict[str, Any], root_device: str) -> None:
 
 
 def _tag_parts(cloud: EmbeddedAccount, region: str, request: dict[str, Any], descriptions: list[dict[str, Any]]) -> None:
-    """Tag the volumes and interfaces that came with the instances, which moto leaves bare or half so."""
+    """Tag the volumes and interfaces of the instances, which moto leaves untagged or half tagged."""
     tags = {one["ResourceType"]: one["Tags"] for one in request.get("TagSpecifications", [])}
     parts = {
         "volume": [item["Ebs"]["VolumeId"] for one in descriptions for item in one.get("BlockDeviceMappings", [])],

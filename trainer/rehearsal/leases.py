@@ -1,6 +1,6 @@
-"""Leases on the embedded AWS, held by processes of this machine; they decide when the server may end.
+"""Leases on the embedded AWS, held by processes of this machine; the server may end without any.
 
-A lease dies with its holder, whatever killed it: a process is known by its id and its start time. Pure but for /proc.
+A lease ends with its holder, however that ends: a process is identified by its id and its start time. Pure but for /proc.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 IDLE_SECONDS = 5.0
-FIRST_LEASE_SECONDS = 30.0  # a server that nobody leases after its start ends, too
+FIRST_LEASE_SECONDS = 30.0  # a server that is not leased after its start ends
 
 
 @dataclass(kw_only=True)
@@ -26,7 +26,7 @@ class Leases:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, pid: int) -> str | None:
-        """Return a new lease for a process, or None where the server is about to end or the process has ended."""
+        """Return a new lease for a process, or None if the server is about to end or the process has ended."""
         started = start_ticks(pid)
         with self._lock:
             if self._ended or not started:
@@ -37,16 +37,16 @@ class Leases:
             return lease
 
     def release(self, lease: str) -> None:
-        """Give a lease back."""
+        """Release a lease."""
         with self._lock:
             self._holders.pop(lease, None)
 
     def end(self) -> None:
-        """Let the server end whoever holds it. Takes no lock: signal handlers call it."""
+        """Let the server end despite leases. Takes no lock: signal handlers call it."""
         self._ended = True
 
     def over(self, now: float, *, instances_alive: bool) -> bool:
-        """Say whether the server may end: five seconds after the last lease and instance. After a yes it never leases."""
+        """Return whether the server may end: five seconds after the last lease and instance. After True it grants no lease."""
         with self._lock:
             self._holders = {lease: who for lease, who in self._holders.items() if start_ticks(who[0]) == who[1]}
             if self._ended:
@@ -62,7 +62,7 @@ class Leases:
 
 
 def start_ticks(pid: int) -> str:
-    """Return when a process began, in the kernel's ticks, or '' where there is no such process or it is a zombie."""
+    """Return the start of a process in the kernel's ticks, or '' for none or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The instance-metadata endpoint of a rehearsal's node (IMDSv2), as a pure function of what EC2 knows about the instance.
+"""The instance-metadata endpoint of a rehearsal's node (IMDSv2), as a pure function of the instance's data.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html (looked up 2026-11-20). No network
 and no clock here: the front mounts `respond` at http://127.0.0.1:PORT/imds/<instance-id>/<secret>/latest/...
@@ -33,7 +33,7 @@ class RoleCredentials:
 
 @dataclass(frozen=True, kw_only=True)
 class MetadataView:
-    """What the metadata service tells one instance about itself."""
+    """Data of one instance for its metadata service."""
 
     instance_id: str
     instance_type: str
@@ -50,7 +50,7 @@ class MetadataView:
 
 @dataclass(kw_only=True)
 class TokenStore:
-    """The session tokens handed out, each for one instance and a time."""
+    """Session tokens, each for one instance and a limited time."""
 
     _tokens: dict[str, tuple[str, datetime]] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class TokenStore:
         return token
 
     def holds(self, instance_id: str, token: str, *, now: datetime) -> bool:
-        """Say whether the token was given to this instance and is still good."""
+        """Return whether the token belongs to this instance and is still valid."""
         owner, expires_at = self._tokens.get(token, ("", now))
         return owner == instance_id and expires_at > now
 
@@ -70,7 +70,7 @@ class TokenStore:
 def respond(
     view: MetadataView, tokens: TokenStore, method: str, path: str, headers: Mapping[str, str], now: datetime
 ) -> Response:
-    """Answer one request; `path` begins with /latest. Without a token nothing is told (IMDSv2 only)."""
+    """Answer one request; `path` begins with /latest. Without a token the answer is 401 (IMDSv2 only)."""
     given = {name.lower(): value for name, value in headers.items()}
     path = path.rstrip("/")
     if path == "/latest/api/token":
@@ -96,7 +96,7 @@ def _token(view: MetadataView, tokens: TokenStore, method: str, seconds: str, no
 
 
 def _meta_data(view: MetadataView, path: str, now: datetime) -> str | None:
-    """Return the text at a path below meta-data, or None where there is nothing (spot/instance-action: no notice)."""
+    """Return the text at a path below meta-data, or None without one (spot/instance-action: no notice)."""
     plain = {
         "": "ami-id\ninstance-id\ninstance-type\nplacement/\niam/\ntags/",
         "/ami-id": view.image_id,

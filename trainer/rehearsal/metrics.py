@@ -1,7 +1,7 @@
-"""CloudWatch's metrics and the state of an alarm on one, decided. Pure: every function takes the time.
+"""CloudWatch's metrics and the states of alarms on them. Pure: every function takes the time.
 
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html (2026-11-22): the last periods are
-looked at, and `TreatMissingData` says what a period without data counts as. Periods end at the moment of the evaluation.
+evaluated, and `TreatMissingData` decides about periods without data. Periods end at the moment of the evaluation.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Metrics:
 
 @dataclass(kw_only=True)
 class Alarm:
-    """An alarm as PutMetricAlarm described it, since when there is one, and its state."""
+    """An alarm of PutMetricAlarm, with its creation time and its state."""
 
     params: Mapping[str, Any]
     since: datetime
@@ -70,11 +70,11 @@ class Alarm:
 
     @property
     def metric(self) -> MetricId:
-        """Return what it watches."""
+        """Return its metric."""
         return MetricId.of(self.params["Namespace"], self.params)
 
     def evaluate(self, metrics: Metrics, now: datetime) -> tuple[str, str]:
-        """Return the state at this instant and the reason for it; the state it has until it is as old as what it looks at."""
+        """Return the state at this instant and its reason; the present state until the alarm is older than its window."""
         params = self.params
         period, periods = timedelta(seconds=int(params["Period"])), int(params["EvaluationPeriods"])
         if now - self.since < period * periods:

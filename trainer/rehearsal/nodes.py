@@ -1,7 +1,7 @@
 """Instances that really run: user data as processes of this machine, watched until they end, and each instance's metadata.
 
-`world` decides the states; this module starts and ends what stands behind them. One thread calls `step` again and again;
-ending a node takes its grace, so that happens on a thread of its own.
+`world` decides the states; this module starts and ends the processes. One thread calls `step` repeatedly; nodes are ended on
+separate threads, since that takes their grace.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ CREDENTIALS_LIFE = timedelta(hours=6)
 
 @dataclass(kw_only=True)
 class Nodes:
-    """The processes behind the instances of every account, by instance id."""
+    """Processes of the instances of every account, by instance id."""
 
     grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads the models that are finished
     find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
-    forks: ForkServerProcess | None = None  # that nodes are forked from; they are started afresh without
+    forks: ForkServerProcess | None = None  # fork server of the nodes; without it they are started anew
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
     _tokens: TokenStore = field(default_factory=TokenStore)
     _tokens_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def step(self, cloud: EmbeddedAccount) -> None:
-        """Start what has come to run, fire timers, notice who switched off, and end what is to end."""
+        """Start instances that are running now, fire timers, notice power-offs, and end instances that shut down."""
         with cloud.lock:
             due = cloud.world.due_to_start(cloud.clock.now())
-            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]  # what cloud-init would run
+            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]  # run by cloud-init on AWS
             for instance in due:
                 instance.occupied = True
             mine = [one for one in cloud.world.instances.values() if one.occupied]
@@ -70,7 +70,7 @@ class Nodes:
     def metadata(self, environ: Environ, body: bytes) -> Answer:
         """Answer /imds/<instance id>/<its secret>/latest/..., as that instance's metadata service would.
 
-        On AWS nobody but the instance can reach this address; here nobody else knows it.
+        On AWS only the instance can reach this address; here only the instance knows it.
         """
         _, _, instance_id, secret, rest = f"{environ['PATH_INFO']}////".split("/", 4)
         cloud = self.find_cloud(instance_id)
@@ -90,7 +90,7 @@ class Nodes:
         return status, [("Content-Type", content_type)], text
 
     def metadata_url(self, cloud: EmbeddedAccount, instance_id: str) -> str:
-        """Return the address of an instance's metadata service, which is told to its node alone."""
+        """Return the address of an instance's metadata service, which only its node gets."""
         return f"{cloud.endpoint()}/imds/{instance_id}/{cloud.keyring.metadata_secret(instance_id)}"
 
     def _start(self, cloud: EmbeddedAccount, instance: Instance) -> None:
@@ -142,12 +142,12 @@ class Nodes:
 
 
 def sandbox(cloud: EmbeddedAccount, instance_id: str) -> Path:
-    """Return the folder an instance lives in."""
+    """Return an instance's folder."""
     return cloud.root / "sandbox" / instance_id
 
 
 def remove_sandbox(cloud: EmbeddedAccount, instance_id: str) -> None:
-    """Remove what an instance left on disk, once it is forgotten."""
+    """Remove an instance's folder, once AWS would no longer show it."""
     shutil.rmtree(sandbox(cloud, instance_id), ignore_errors=True)
 
 
@@ -175,7 +175,7 @@ def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredenti
         return None
     try:
         roles = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": profile})["InstanceProfile"]["Roles"]
-    except AwsError:  # the profile was deleted: AWS, too, stops handing out credentials
+    except AwsError:  # the profile was deleted: AWS stops issuing credentials, too
         return None
     if not roles:
         return None

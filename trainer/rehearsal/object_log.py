@@ -1,7 +1,7 @@
-"""Memory of S3: every object version written through to a folder, and restored with the same VersionIds, ETags and dates.
+"""Storage of S3: every object version is written to a folder, and restored with the same VersionId, ETag and date.
 
-A version is a payload file and a JSON, both put in place by rename; a bucket's settings are the requests that made them,
-replayed. No pickle. With `wire`, the one module that knows moto's inside (pinned exactly).
+A version is a payload file and a JSON, both put in place by rename; a bucket's settings are stored as
+requests and replayed. No pickle. This module and `wire` use internals of moto, which is pinned exactly.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ REGION = "us-east-1"
 
 
 class _StoredKey(FakeKey):
-    """An object whose payload lies in the folder, and is read when somebody asks for it."""
+    """An object whose payload is in the folder and read on demand."""
 
     _payload: Path | None = None
 
     @classmethod
     def adopt(cls, key: FakeKey, payload: Path) -> None:
-        """Let go of a payload that moto holds in memory, in favour of the file."""
+        """Release a payload that moto holds in memory; the file replaces it."""
         key.__class__ = cls
         key._payload = payload  # type: ignore[attr-defined]
         key.multipart = None  # its parts are the payload a second time
@@ -57,14 +57,14 @@ class _StoredKey(FakeKey):
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """Where a version lies, and the one thing about it that may change."""
+    """File of a version, and its tags, which alone may change."""
 
     name: str
     tags: dict[str, str]
 
 
 class ObjectLog:
-    """The folder that remembers one account's buckets."""
+    """Folder of one account's buckets."""
 
     def __init__(self, folder: Path, account: str) -> None:
         self._versions, self._payloads, self._settings = folder / "versions", folder / "payloads", folder / "settings"
@@ -81,18 +81,18 @@ class ObjectLog:
     # settings ---------------------------------------------------------------------------------------------------------
 
     def save_setting(self, service: str, operation: str, about: str, params: dict[str, Any]) -> None:
-        """Remember a request that set something up (a bucket's versioning, a parameter), in place of an earlier one like it."""
+        """Store a request that made a setting (a bucket's versioning, a parameter), replacing an earlier one."""
         saved = json.dumps({"service": service, "operation": operation, "about": about, "params": params})
         _replace(self._setting_file(operation, about), saved.encode())
 
     def drop_settings(self, about: str) -> None:
-        """Forget everything that was set up for one thing."""
+        """Delete the stored settings of one bucket or parameter."""
         for path in self._settings.glob("*.json"):
             if json.loads(path.read_text(encoding="utf-8"))["about"] == about:
                 path.unlink()
 
     def settings(self) -> Iterable[tuple[Path, str, str, dict[str, Any]]]:
-        """Return the remembered requests, those that create a bucket first: (its file, service, operation, parameters).
+        """Return the stored requests, those that create a bucket first: (its file, service, operation, parameters).
 
         Raises ConfigError for a file that can't be read.
         """
@@ -129,10 +129,9 @@ class ObjectLog:
         self._files[bucket, key] = after
 
     def restore(self, now: datetime) -> int:
-        """Put the remembered versions back into moto, whose buckets exist again, and return how many there were.
+        """Restore the stored versions in moto, whose buckets exist again; return their number.
 
-        Old versions whose time is over by the bucket's lifecycle go first: moto has no clock for that, and a desk has no end
-        of disk.
+        Versions that the bucket's lifecycle would have expired are deleted first: moto does not expire any.
         """
         count = 0
         for path, saved in self._unexpired(now):
@@ -145,7 +144,7 @@ class ObjectLog:
         payload = self._payloads / path.stem
         self._next = max(self._next, int(path.stem) + 1)
         if bucket is None or (saved["kind"] == "object" and not payload.exists()):
-            return 0  # half a version: the server died between payload and JSON, and its writer got no answer
+            return 0  # an incomplete version: the server died between payload and JSON, and the writer got no answer
         version: Any = _object(saved, payload, bucket) if saved["kind"] == "object" else _marker(saved)
         version.last_modified = datetime.fromisoformat(saved["last_modified"])
         bucket.keys.setlist(saved["name"], [*bucket.keys.getlist(saved["name"], []), version])
@@ -157,7 +156,7 @@ class ObjectLog:
         return 1
 
     def _unexpired(self, now: datetime) -> Iterable[tuple[Path, dict[str, Any]]]:
-        """Return the remembered versions, oldest first, and delete those that their bucket's lifecycle would have."""
+        """Return the stored versions, oldest first; delete those that their bucket's lifecycle would have expired."""
         limits = [
             (params["Bucket"], rule.get("Filter", {}).get("Prefix", ""), rule["NoncurrentVersionExpiration"]["NoncurrentDays"])
             for _, _, operation, params in self.settings()
@@ -165,7 +164,7 @@ class ObjectLog:
             for rule in params["LifecycleConfiguration"]["Rules"]
             if rule["Status"] == "Enabled" and "NoncurrentVersionExpiration" in rule
         ]
-        newer: dict[tuple[str, str], datetime] = {}  # when the version after this one was made
+        newer: dict[tuple[str, str], datetime] = {}  # creation time of the next version
         kept = []
         for path in sorted(self._versions.glob("*.json"), reverse=True):
             with reading(path):
@@ -219,7 +218,7 @@ def _is_object(version: Any) -> bool:
 
 
 def _identity(version: Any) -> str:
-    """Tell versions apart, those without a version id too: an unversioned bucket replaces its object in place."""
+    """Return the identity of a version, also without a version id: an unversioned bucket replaces its object in place."""
     etag = version.etag if _is_object(version) else "marker"
     return f"{version.version_id} {etag} {version.last_modified.isoformat()}"
 
@@ -248,11 +247,11 @@ def _marker(saved: dict[str, Any]) -> FakeDeleteMarker:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically."""
     temporary = path.with_suffix(".tmp")
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
-    except OSError:  # a full disk: half a file helps nobody
+    except OSError:  # a full disk: remove the incomplete file
         temporary.unlink(missing_ok=True)
         raise

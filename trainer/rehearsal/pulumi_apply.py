@@ -30,9 +30,9 @@ APPLY_SECONDS = 120  # on an idle machine it takes four
 
 
 def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | None = None) -> AppliedProgram:
-    """Apply the program to an account of a running server, in a child process, and return what it did. Takes a few seconds.
+    """Apply the program to an account of a running server, in a child process, and return the application. Takes a few seconds.
 
-    `access` must be a rehearsal's: its key names the account. Raises ConfigError with what the child said.
+    `access` must be a rehearsal's: its key names the account. Raises ConfigError with the child's error.
     """
     if access.endpoint_url is None or access.access_key is None or access.secret_key is None:
         raise ConfigError("the Pulumi program is only applied to an embedded AWS", do="Run `pulumi up` for an account.")
@@ -81,9 +81,9 @@ def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str,
 
     sys.path.insert(0, str(program))  # for `from infra.network import Network`
     try:
-        # Waits for every resource, and raises what the first of them raised.
+        # Waits for every resource, and raises the first error.
         pulumi.runtime.test(run_program)()  # type: ignore[no-untyped-call]
-    except pulumi.RunError as error:  # how the program refuses a setting
+    except pulumi.RunError as error:  # the program refused a setting
         raise ConfigError(str(error)) from error
     return AppliedProgram(account=account, outputs=outputs, calls=tuple(cloud.recorder.calls))
 
@@ -103,7 +103,7 @@ def read_project(program: Path) -> dict[str, Any]:
 
 
 def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return the stack's settings as Pulumi would pass them: defaults, then Pulumi.<stack>.yaml, then overrides.
+    """Return the stack's settings in Pulumi's order: defaults, then Pulumi.<stack>.yaml, then overrides.
 
     Raises UsageError for a setting that Pulumi.yaml doesn't declare or whose type is another.
     """
@@ -113,7 +113,7 @@ def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict
     stack_file = program / f"Pulumi.{stack}.yaml"
     for key, value in (_read_yaml(stack_file).get("config") or {} if stack_file.is_file() else {}).items():
         namespace, _, name = key.rpartition(":")
-        if namespace in ("", project["name"]):  # another namespace is a provider's: aws:region is the server's here
+        if namespace in ("", project["name"]):  # other namespaces are providers': aws:region is the server's here
             values[_known(name, declared)] = value
     for key, text in overrides.items():
         values[_known(key, declared)] = text

@@ -1,13 +1,14 @@
 """Create each resource type of infra/ on the embedded AWS: one function a type, which calls the service through boto3.
 
-A type or a property that is not handled here is an error: a rehearsal must not pass over what `pulumi up` would do. What
-this doesn't know are the provider's own rules (which arguments exclude each other, what forces a replacement).
+A type or a property that is not handled here is an error: a rehearsal must not skip what `pulumi up` would do. The
+provider's own rules (exclusive arguments, forced replacements) are not checked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,14 +29,14 @@ _ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 
 
 class Properties(dict[str, Any]):
-    """A resource's inputs, taken out one by one; what nobody takes is an error."""
+    """A resource's inputs, taken one by one; an input that is not taken is an error."""
 
     def take(self, *names: str) -> dict[str, Any]:
-        """Take these inputs out, where they are given."""
+        """Take these inputs, if given."""
         return {name: self.pop(name) for name in names if name in self}
 
     def rest(self) -> dict[str, Any]:
-        """Take out everything that is left."""
+        """Take all remaining inputs."""
         rest = dict(self)
         self.clear()
         return rest
@@ -131,9 +132,7 @@ def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
     try:
         s3.create_bucket(Bucket=bucket, **elsewhere)
     except ClientError as error:
-        if (
-            error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou"
-        ):  # restored from memory: the one thing that outlives a server
+        if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":  # restored from disk: buckets outlive the server
             raise
     if tags := properties.pop("tags", {}):
         s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tag_list(tags)})
@@ -294,7 +293,7 @@ def _policy(cloud: Resources, name: str, properties: Properties) -> Made:
     return policy["Arn"], {"arn": policy["Arn"], "name": policy_name}
 
 
-# --- what instances are made of
+# --- inputs of instances
 
 
 @makes("aws:ec2/launchTemplate:LaunchTemplate")
@@ -377,7 +376,8 @@ def _event_target(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:ssm/parameter:Parameter")
 def _parameter(cloud: Resources, name: str, properties: Properties) -> Made:
     parameter = physical_name(properties, name)
-    value = {"value": properties.pop("insecureValue")}  # `value` itself would be a secret, and this program has none
+    outputs = {**json.loads(properties.pop("insecureValue")), "rehearsal": True}  # whoever reads it sees what it is
+    value = {"value": json.dumps(outputs, sort_keys=True)}  # `value` itself would be a secret, and this program has none
     cloud.send("ssm", "PutParameter", {**properties.rest(), **value, "name": parameter})
     return parameter, {"arn": cloud.arn("ssm", f"parameter{parameter}"), "name": parameter}
 

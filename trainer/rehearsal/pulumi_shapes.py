@@ -1,7 +1,7 @@
 """Turn a Pulumi resource's inputs into the parameters of an AWS request, guided by botocore's description of that request.
 
 Pulumi writes `httpPutResponseHopLimit` and EC2 `HttpPutResponseHopLimit`: the same names but for their case, save those in
-RENAMED. What fits no member of the request is an error, so that a misspelt or forgotten property can't pass a rehearsal.
+RENAMED. A property that fits no member of the request is an error, so that a misspelt one can't pass a rehearsal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 
 
 def to_parameters(value: Any, shape: Shape, path: str) -> Any:
-    """Convert a Pulumi value to the given shape. Raises ConfigError, naming `path`, for what AWS's request has no place for."""
+    """Convert a Pulumi value to the given shape. Raises ConfigError, naming `path`, for a value that does not fit."""
     kind = shape.type_name
     if kind == "structure":
         return _structure(value, shape, path)

@@ -1,4 +1,4 @@
-"""Messages to SQS queues from inside the embedded AWS: dead letters, and what topics deliver. moto keeps the queues."""
+"""Messages to SQS queues from inside the embedded AWS: dead letters and deliveries of topics. moto keeps the queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def send_as(cloud: EmbeddedAccount, principal: Principal, queue_arn: str, body: 
 
 
 def send_as_service(cloud: EmbeddedAccount, service: str, source_arn: str, queue_arn: str, body: str) -> None:
-    """Send a message as an AWS service, which the queue's own policy has to allow. Raises AwsError where it does not."""
+    """Send a message as an AWS service. Raises AwsError if the queue's own policy does not allow it."""
     url = _url(cloud, queue_arn)
     told = cloud.moto("sqs", "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["Policy"]})
     policy = told.get("Attributes", {}).get("Policy") or json.dumps({"Statement": []})

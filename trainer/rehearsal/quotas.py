@@ -1,4 +1,4 @@
-"""Service Quotas of the embedded AWS: how many vCPUs of GPU instances an account may run at once, told and enforced.
+"""Service Quotas of the embedded AWS: vCPUs of GPU instances that an account may run at once, described and enforced.
 
 Codes and families: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas" (looked up 2026-11-22).
 """
@@ -19,11 +19,11 @@ NAMES = {
     "L-7212CCBC": "All P4, P3 and P2 Spot Instance Requests",
     "L-C4BD4855": "All P5 Spot Instance Requests",
 }
-DEFAULT_VCPUS = 768.0  # of an account that has asked for them; a new one has none
+DEFAULT_VCPUS = 768.0  # of an account that requested them; a new one has none
 
 
 def code_of(pool: Pool) -> str:
-    """Return the code of the quota that a pool counts against, '' where none is kept here."""
+    """Return the code of a pool's quota, '' if it has none here."""
     family, spot = pool.instance_type.split(".")[0], pool.market == "spot"
     if family.startswith(("g", "vt")):
         return "L-3819A6DF" if spot else "L-DB2E81BA"
@@ -35,7 +35,7 @@ def code_of(pool: Pool) -> str:
 
 
 def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
-    """Raise AwsError where so many more instances of a pool would exceed their quota. The caller holds the account's lock."""
+    """Raise AwsError if so many more instances of a pool would exceed their quota. The caller holds the account's lock."""
     code = code_of(pool)
     if not code:
         return
@@ -54,7 +54,7 @@ def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
 
 
 def get_service_quota(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Tell a quota of EC2's."""
+    """Describe a quota of EC2."""
     code = call.params["QuotaCode"]
     if call.params["ServiceCode"] != "ec2" or code not in NAMES:
         raise AwsError("NoSuchResourceException", "The request failed because the specified service quota does not exist.")

@@ -1,9 +1,9 @@
 """Rules of EventBridge Scheduler, and its targets: schedules are checked, kept by moto for reading, and fired by `fire_due`.
 
 A target is one of our Lambda functions, or a universal target (`arn:aws:scheduler:::aws-sdk:<service>:<action>`), which is
-called as a client would, under the schedule's role. A target that can't be called is tried again as the schedule's retry policy
-says, and then a message goes to its dead letter queue. Each try is kept in `EmbeddedAccount.deliveries`. Flexible windows are
-not supported.
+called as a client would, under the schedule's role. A target that can't be called is retried by the schedule's retry policy;
+then a message goes to its dead letter queue. Each try is recorded in `EmbeddedAccount.deliveries`. Flexible windows are not
+supported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _READ_ONLY = (
 
 
 def create_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Create a schedule. Nonsense in its expression, name or target is a ValidationException, as on AWS."""
+    """Create a schedule. An invalid expression, name or target is a ValidationException, as on AWS."""
     params = call.params
 
     def create() -> dict[str, Any]:
@@ -59,7 +59,7 @@ def create_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def update_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Replace a schedule by what the request says, as AWS does: what it leaves out gets its default."""
+    """Replace a schedule, as AWS does: omitted settings get their defaults."""
     params = call.params
     with cloud.lock:
         _check(cloud, params)
@@ -99,7 +99,7 @@ def fire_due(cloud: EmbeddedAccount) -> None:
 
 
 def wait_for_deliveries(cloud: EmbeddedAccount) -> None:
-    """Return once every firing so far, whoever fired it, stands in `EmbeddedAccount.deliveries`."""
+    """Wait until every firing so far is recorded in `EmbeddedAccount.deliveries`."""
     with cloud.lock:
         threads = list(cloud.in_flight)
     for thread in threads:
@@ -122,7 +122,7 @@ def _deliver(cloud: EmbeddedAccount, delivery: Redelivery) -> None:
         if firing.completed and not again:
             try:
                 cloud.moto("scheduler", "DeleteSchedule", {"GroupName": firing.group, "Name": firing.name})
-            except AwsError as failure:  # somebody deleted it while it fired
+            except AwsError as failure:  # deleted while it fired
                 log.debug("schedule %s: %s", firing.name, failure)
         cloud.deliveries.append(Delivery(schedule=firing.name, at=firing.at, target_arn=firing.target["Arn"], error=error))
         cloud.in_flight.remove(threading.current_thread())
@@ -196,7 +196,7 @@ def _fill_in(text: str, cloud: EmbeddedAccount, firing: Firing, *, attempt: int)
 
 
 def _check(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
-    """Refuse what AWS refuses and moto takes."""
+    """Refuse what AWS refuses and moto accepts."""
     if not re.fullmatch(r"[0-9a-zA-Z\-_.]{1,64}", params["Name"]):
         raise AwsError("ValidationException", f"Name '{params['Name']}' must be 1 to 64 letters, digits, '-', '_' or '.'.")
     try:
@@ -222,7 +222,7 @@ def _role_name(arn: str) -> str:
 
 
 def _group_arn(cloud: EmbeddedAccount, group: str) -> str:
-    """Return what the Scheduler gives as aws:SourceArn: the group and not the schedule (user guide, looked up 2026-11-22)."""
+    """Return the Scheduler's aws:SourceArn: the group and not the schedule (user guide, looked up 2026-11-22)."""
     return f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule-group/{group}"
 
 

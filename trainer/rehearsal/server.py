@@ -4,7 +4,7 @@
 
     python -m trainer.rehearsal.server --root FOLDER
 
-What lies below the root is `home`'s to say.
+See `home` for the files below the root.
 """
 
 from __future__ import annotations
@@ -51,12 +51,17 @@ from trainer.rehearsal.world import AwsError, Delays, Instance, World
 
 log = logging.getLogger("trainer.rehearsal")
 STEP_SECONDS = 0.1
-_accounts = itertools.count(1)  # in this process: moto's state is its own, whoever starts a server in it
+_accounts = itertools.count(1)  # per process, like moto's state
 
 
 class _Handler(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else an answer waits 40 ms for an acknowledgement between its head and its body
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Begin an answer without a Date of this machine's: the front adds the account's."""
+        self.log_request(code)
+        self.send_response_only(code, message)
 
     def log(self, type: str, message: str, *args: Any) -> None:
         if type == "error":
@@ -64,7 +69,7 @@ class _Handler(MotoRequestHandler):
 
 
 class EmbeddedAws:
-    """An AWS in this process, for as long as the context lasts; in memory where `root` is None."""
+    """An AWS in this process while the context lasts; in memory if `root` is None."""
 
     def __init__(
         self,
@@ -113,7 +118,7 @@ class EmbeddedAws:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End everything: nodes and functions first, while they can still reach their AWS."""
+        """End everything; nodes and functions first, while they can still reach their AWS."""
         self._ends.set()
         self._threads[1].join()
         self.nodes.close()
@@ -130,7 +135,7 @@ class EmbeddedAws:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def account(self) -> Access:
-        """Return access to an account that nobody has used."""
+        """Return access to an unused account."""
         return self.access(f"{next(_accounts):012d}")
 
     def access(self, account: str) -> Access:
@@ -141,7 +146,7 @@ class EmbeddedAws:
         )
 
     def cloud(self, access: Access) -> EmbeddedAccount:
-        """Return what stands behind an access."""
+        """Return the account behind an access."""
         return self.front.cloud((access.access_key or "")[4:16])
 
     def world(self, access: Access) -> World:
@@ -152,17 +157,17 @@ class EmbeddedAws:
         """Apply the Pulumi program to an account, unless it is already, and return its outputs. `config`: settings of its own.
 
         Takes some seconds the first time, and milliseconds once the same program's calls are stored. Raises ConfigError with
-        what the program said; the account is then as it was before, but for its buckets.
+        the program's error; the account is then as before, except for its buckets.
         """
         account = self.cloud(access).account
-        if self._fork_nodes and self.nodes.forks is None:  # whoever applies it launches soon: libraries load beside that
+        if self._fork_nodes and self.nodes.forks is None:  # a launch follows soon: load libraries in the background
             self.nodes.forks = ForkServerProcess(self._fork_server)
         with self._stack_locks.setdefault(account, threading.Lock()):
             if account not in self._stacks:
                 try:
                     self._stacks[account] = self._apply_or_replay(access, account, config or {})
                 except (TrainerError, subprocess.SubprocessError) as error:
-                    forget_account(account, keep=("s3",))  # half a program would stand in the way of the next try
+                    forget_account(account, keep=("s3",))  # a half-applied program would block the next try
                     if isinstance(error, TrainerError):
                         raise
                     raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=str(error)) from error
@@ -179,19 +184,19 @@ class EmbeddedAws:
                 return applied.outputs
         try:
             return replay(applied, account=account, send=partial(call_application, self.front.inside, account, REGION))
-        except (AwsError, ValueError) as error:  # what is stored does not fit this server
+        except (AwsError, ValueError) as error:  # the stored application does not fit this server
             log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
             forget_account(account, keep=("s3",))
             return pulumi_apply.apply(access, config=config).outputs
 
     def restore(self) -> None:
-        """Read what an earlier server left of every account. Raises ConfigError for a file that can't be read."""
+        """Restore every account of an earlier server. Raises ConfigError for a file that can't be read."""
         for folder in sorted({path.name for kind in ("s3", "instances") for path in self.root.glob(f"{kind}/*")}):
             if len(folder) == 12 and folder.isdigit():
                 self.front.cloud(folder)
 
     def busy(self) -> bool:
-        """Say whether any instance of any account is alive."""
+        """Return whether any instance of any account is alive."""
         for cloud in self.front.clouds():
             with cloud.lock:
                 if cloud.world.alive(cloud.clock.now()):
@@ -199,7 +204,7 @@ class EmbeddedAws:
         return False
 
     def healthy(self) -> bool:
-        """Say whether both threads are at work."""
+        """Return whether both threads run."""
         return all(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
@@ -214,7 +219,7 @@ class EmbeddedAws:
                 self._keep_memory(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
-        """Let moto give back what ended instances held, write down what changed, and forget what AWS would not show."""
+        """Release resources of ended instances in moto, store changes, and drop what AWS would no longer show."""
         with cloud.lock:
             now = cloud.clock.now()
             forgotten = cloud.world.forget(now)
@@ -232,7 +237,7 @@ class EmbeddedAws:
                 memory.forget(instance_id)
 
     def _save(self, memory: InstanceLog, instances: Sequence[Instance]) -> None:
-        """Write down what changed; on a full disk, as soon as there is room."""
+        """Store changes; on a full disk, as soon as there is room."""
         try:
             for one in instances:
                 memory.save(one)
@@ -270,7 +275,7 @@ class EmbeddedAws:
 
 
 class Control:
-    """Answers what commands ask of the server itself, at /_rehearsal/<what>: JSON, signed by the server's secret both ways."""
+    """Requests of commands to the server itself, at /_rehearsal/<what>: JSON, signed with the server's secret both ways."""
 
     def __init__(self, aws: EmbeddedAws, leases: Leases) -> None:
         self._aws, self._leases = aws, leases
@@ -290,7 +295,7 @@ class Control:
         return 200, [("Content-Type", "application/json"), signed], text
 
     def _told(self, what: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Do what is asked and return the answer; None for what this server doesn't know."""
+        """Carry out a request and return the answer; None for an unknown one."""
         if what in ("lease", "stop") and asked["root"] != str(self._aws.root):
             return {"lease": None, "stopped": False}  # the note was copied together with its folder
         if what == "lease":
@@ -310,7 +315,7 @@ class Control:
 
 
 def serve(root: Path, *, catalogue: Catalogue) -> int:
-    """Run the embedded AWS of `root` until nobody needs it. Returns at once where another process does already.
+    """Run the embedded AWS of `root` until it is no longer needed. Returns at once if another process runs it.
 
     Raises ConfigError for a folder that is not this user's alone.
     """
@@ -352,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--catalogue", choices=("historic", "today"), default="historic", help="instance types on offer")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    os.umask(0o077)  # whatever it writes, and its nodes and functions, is its user's alone
+    os.umask(0o077)  # its files, and those of its nodes and functions, are its user's alone
     try:
         return serve(options.root, catalogue=options.catalogue)
     except OSError as error:
@@ -361,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refused: TrainerError = home.disk_full(options.root)
     except TrainerError as error:
         refused = error
-    print(f"{home.REFUSED}{json.dumps(refused.as_dict())}", file=sys.stderr)  # for `client`, and for whoever reads the log
+    print(f"{home.REFUSED}{json.dumps(refused.as_dict())}", file=sys.stderr)  # for `client` and readers of the log
     return refused.exit_code
 
 

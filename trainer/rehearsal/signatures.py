@@ -20,16 +20,16 @@ from trainer.rehearsal.keys import FRESH_SECONDS
 from trainer.rehearsal.wire import Environ, account_of
 from trainer.rehearsal.world import AwsError
 
-MOST_UNHASHED_BYTES = 100 << 20  # of a body that is read before its sender is known; a function's zip is half of it
+MOST_UNHASHED_BYTES = 100 << 20  # limit of a body that is read before its sender is known; a function's zip is half of it
 _AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=([^,\s]+), ?SignedHeaders=([a-z0-9;_.-]+), ?Signature=([0-9a-f]{64})")
-# What S3's clients say in place of a hash; a signature for each chunk is not verified here, and so not taken.
+# Values of S3's clients instead of a hash; signatures per chunk are not verified here, and so refused.
 _NO_HASH = ("UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
 _CONTENT_HASH = "HTTP_X_AMZ_CONTENT_SHA256"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a request's Authorization header says of its sender; nothing of it is true until `check_signature` returns."""
+    """Claims of a request's Authorization header, untrusted until `check_signature` returns."""
 
     access_key: str
     region: str
@@ -40,7 +40,7 @@ class Claim:
 
 
 def claim_of(environ: Environ) -> Claim:
-    """Read the claim. Raises AwsError for a request without one, and for one that leaves out what has to be signed."""
+    """Read the claim. Raises AwsError for a request without one, and for one that omits a required header."""
     account_of(environ)
     match = _AUTHORIZATION.fullmatch(environ["HTTP_AUTHORIZATION"].strip())
     scope = match[1].split("/") if match else []
@@ -55,7 +55,7 @@ def claim_of(environ: Environ) -> Claim:
 
 
 def check_time(claim: Claim, now: datetime) -> None:
-    """Raise AwsError where a request was signed more than a quarter of an hour from `now`."""
+    """Raise AwsError for a request that was signed more than a quarter of an hour from `now`."""
     try:
         at = datetime.strptime(claim.at, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     except ValueError as error:
@@ -68,7 +68,7 @@ def check_time(claim: Claim, now: datetime) -> None:
 def hashes_its_body(environ: Environ) -> bool:
     """Return whether the signature covers a hash of the body, so that it can be checked before the body is read.
 
-    Raises AwsError for a larger body than may be read of a sender who is not known yet.
+    Raises AwsError for a body that is too large for an unknown sender.
     """
     if _CONTENT_HASH in environ:
         return True

@@ -1,4 +1,4 @@
-"""Rules of S3 and SSM: writes one at a time and remembered, conditions that hold, bucket policies kept out of moto's reach.
+"""Rules of S3 and SSM: writes are serialized and stored, conditions enforced, bucket policies kept away from moto.
 
 Reads and everything else pass to moto untouched.
 """
@@ -39,7 +39,7 @@ def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Change a bucket's settings, and remember them: reads in a later session need versioning, for one."""
+    """Change a bucket's settings and store them: a later session needs its versioning, for example."""
     with cloud.storage_lock:
         answer = wire.collect(call.environ, call.account)
         if cloud.objects and answer[0] < 300:
@@ -49,7 +49,7 @@ def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def delete_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Delete a bucket and what is remembered of it."""
+    """Delete a bucket and its stored settings."""
     with cloud.storage_lock:
         answer = wire.collect(call.environ, call.account)
         if answer[0] < 300:
@@ -72,7 +72,7 @@ def put_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def get_bucket_policy(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Return the policy that was put."""
+    """Return the bucket's policy."""
     bucket = call.params["Bucket"]
     cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
     if bucket not in cloud.bucket_policies:
@@ -87,7 +87,7 @@ def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def get_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
-    """Read a parameter; those by which AWS publishes image ids exist here too."""
+    """Read a parameter; AWS's public parameters of image ids exist here, too."""
     name = call.params["Name"]
     if not name.startswith(IMAGE_PARAMETERS):
         return wire.collect(call.environ, call.account)
@@ -109,7 +109,7 @@ def get_parameters(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answe
 
 
 def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Write a parameter. The stack's own is remembered, and one remembered from an earlier session may be created again."""
+    """Write a parameter. The stack's own is stored, and one stored by an earlier session may be created again."""
     name = call.params["Name"]
     with cloud.storage_lock:
         restored = name in cloud.restored_parameters
@@ -124,7 +124,7 @@ def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def restore(cloud: EmbeddedAccount) -> int:
-    """Put back what an earlier session left: buckets with their settings, object versions, the stack's parameter."""
+    """Restore an earlier session: buckets with their settings, object versions, the stack's parameter."""
     if cloud.objects is None:
         return 0
     with cloud.storage_lock:
@@ -147,7 +147,7 @@ def _restore_setting(cloud: EmbeddedAccount, service: str, operation: str, param
 
 
 def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
-    """Hold If-Match and If-None-Match of CopyObject against the destination, which moto does not look at."""
+    """Check If-Match and If-None-Match of CopyObject against the destination, which moto ignores."""
     if "IfMatch" not in params and "IfNoneMatch" not in params:
         return
     try:

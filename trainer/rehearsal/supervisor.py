@@ -1,9 +1,9 @@
-"""The first process of a rehearsal's node: runs the user data and keeps every descendant in reach.
+"""The first process of a rehearsal's node: runs the user data and adopts every descendant.
 
 Started by `instance.start_node` as a plain script (`python -I supervisor.py USER_DATA LOG`), never imported by the node; or run
 by `fork_server`, whose clients it then serves: the node's interpreters are forks of it.
-It is a child subreaper (Linux), so whatever double forks or calls setsid stays below it in the process tree and can be
-found and ended. It leaves when nothing is left to look after, and ends the node itself if its server is gone.
+It is a child subreaper (Linux), so processes that double fork or call setsid stay below it in the process tree and can be
+found and ended. It exits when no descendant is left, and ends the node itself if its server is gone.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def reap() -> dict[int, int] | None:
 
 
 def main(user_data: Path, log: Path, forks: Any = None) -> Any:
-    """Run the user data and stay until it and all its descendants have ended. Returns in each fork the order of its client."""
+    """Run the user data and wait until it and all its descendants have ended. Returns in each fork the order of its client."""
     server = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # it leaves last
@@ -107,7 +107,7 @@ def main(user_data: Path, log: Path, forks: Any = None) -> Any:
             note = user_data.parent / "user-data-exit"
             note.with_suffix(".new").write_text(str(ended[user_data_pid]))
             note.with_suffix(".new").rename(note)
-        if os.getppid() != server:  # its AWS was killed: nothing may outlive it
+        if os.getppid() != server:  # its AWS was killed: end with it
             end_all()
             return None
         if forks is None:

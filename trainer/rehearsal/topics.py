@@ -1,6 +1,6 @@
-"""Rules of SNS: what is published to a topic reaches its subscribers: functions and queues whose own policy lets the topic.
+"""Rules of SNS: a published message reaches the topic's subscribers: functions and queues whose own policy allows the topic.
 
-moto keeps topics and subscriptions. An e-mail subscription waits for its confirmation, which nobody here gives, so it gets
+moto keeps topics and subscriptions. An e-mail subscription is never confirmed here, so it gets
 nothing. Other protocols, filters and message structures are refused.
 """
 
@@ -70,7 +70,7 @@ def publish_as_service(
 
 
 def deliver(cloud: EmbeddedAccount, topic_arn: str, *, subject: str, message: str) -> str:
-    """Bring a message to a topic's subscribers and return its id. One that can't be reached loses it, and holds up no other."""
+    """Deliver a message to a topic's subscribers and return its id. One that can't be reached misses it."""
     message_id = str(uuid.uuid4())
     notification = {
         "Type": "Notification",

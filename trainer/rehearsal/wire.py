@@ -1,7 +1,7 @@
 """AWS's wire format: any request to (service, operation, parameters), a result or an error back, and calls into moto itself.
 
 moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned exactly.
-This is the one module, with `object_log`, that imports moto. Nothing here knows a rule of any service.
+Only this module and `object_log` import moto. It has no rules of services.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Answer = tuple[int, list[tuple[str, str]], bytes]  # status, headers, body
 StartResponse = Callable[..., Any]
 Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-# What requests are signed for, where botocore's model has another name.
+# Signing names of services, where botocore's model has another name.
 _MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
 _SIGNING_NAMES = {model: signing for signing, model in _MODEL_NAMES.items()}
 
@@ -54,7 +54,7 @@ warnings.filterwarnings("ignore", module=r"moto\..*")
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request, understood."""
+    """One parsed request."""
 
     service: str
     operation: str
@@ -68,9 +68,9 @@ class Call:
 
 
 def account_of(environ: Environ) -> tuple[str, str, str]:
-    """Return (account, region, service) that a request says it is signed for; the account is empty for a key of none.
+    """Return (account, region, service) that a request claims to be signed for; the account is empty for an unknown key.
 
-    Raises AwsError for a request without an Authorization header. Who may say so is `signatures`' to check.
+    Raises AwsError for a request without an Authorization header. `signatures` checks the claim.
     """
     parts = _scope_of(environ)
     match = EMBEDDED_KEY.fullmatch(parts[0])
@@ -80,7 +80,7 @@ def account_of(environ: Environ) -> tuple[str, str, str]:
 
 
 def access_key_of(environ: Environ) -> str:
-    """Return the access key that a request says it is signed with."""
+    """Return the access key that a request claims."""
     return _scope_of(environ)[0]
 
 
@@ -89,7 +89,7 @@ def _scope_of(environ: Environ) -> list[str]:
 
 
 def read_body(environ: Environ) -> bytes:
-    """Read the request's body as it was sent, and put it back for whoever reads next."""
+    """Read the request's body as it was sent, and put it back for the next reader."""
     if environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked":
         body = environ["wsgi.input"].read()
         environ.pop("HTTP_TRANSFER_ENCODING")
@@ -102,7 +102,7 @@ def read_body(environ: Environ) -> bytes:
 
 
 def decode(environ: Environ, body: bytes) -> Call | None:
-    """Understand a request, or return None where no model of botocore has its operation."""
+    """Parse a request, or return None if no model of botocore has its operation."""
     account, region, service = account_of(environ)
     model = get_model(service)
     request = Request(dict(environ, **{"wsgi.input": io.BytesIO(body)}))
@@ -148,7 +148,7 @@ def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
 
 
 def refusal(environ: Environ, error: AwsError) -> Answer:
-    """Write an error to somebody who is not known, in the words of the service that is asked; parses nothing of the request."""
+    """Write an error to an unknown caller, in the service's own words, without parsing the request."""
     try:
         _, region, service = account_of(environ)
         model = get_model(service)
@@ -162,7 +162,7 @@ def refusal(environ: Environ, error: AwsError) -> Answer:
 
 
 def to_moto(environ: Environ, account: str, start_response: StartResponse) -> Iterable[bytes]:
-    """Let moto answer a request as it came, for one account."""
+    """Let moto answer an unchanged request, for one account."""
     environ["HTTP_X_MOTO_ACCOUNT_ID"] = account
     answer: Iterable[bytes] = _moto(environ, start_response)
     return answer
@@ -183,13 +183,13 @@ def call_application(
     """Send a request to a WSGI application that speaks AWS, and return its parsed answer. Raises AwsError with its code."""
     model = get_model(service)
     operation_model = model.operation_model(operation)
-    protocol = model.resolved_protocol  # what a client would choose: a model's first is one that moto may not speak
+    protocol = model.resolved_protocol  # the client's choice: moto may not support a model's first protocol
     sent = create_serializer(protocol, False).serialize_to_request(params, operation_model)
     body = sent["body"]
     data = urllib.parse.urlencode(body).encode() if isinstance(body, dict) else body
     scope = f"{access_key(account)}/20260101/{region}/{_SIGNING_NAMES.get(service, service)}/aws4_request"
     headers = {**sent["headers"], "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
-    path, _, fixed_query = sent["url_path"].partition("?")  # such as "?policy", which says what of a bucket is meant
+    path, _, fixed_query = sent["url_path"].partition("?")  # such as "?policy", which selects a part of a bucket
     builder = EnvironBuilder(
         path=path,
         base_url="http://127.0.0.1",

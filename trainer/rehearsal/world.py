@@ -1,8 +1,8 @@
 """State that the front adds to moto, as plain values: instances and their states, tokens, schedules, time. Pure.
 
-No I/O, no threads, no clock of its own: every method takes `now`, and whoever calls keeps calls apart. The front asks it for
-each request, and a simulator may call it directly, at microseconds an operation. What an instance is made of (its
-description) comes from outside; what becomes of it is decided here.
+No I/O, no threads, no clock of its own: every method takes `now`, and callers serialize their calls. The front calls it for
+each request, and a simulator may call it directly, at microseconds an operation. An instance's description comes from outside;
+its states are decided here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.rehearsal.faults import Pool as Pool
 from trainer.rehearsal.filters import matches
 from trainer.schedule_expressions import At, Expression, first_fire, next_fire
 
-MEMORY = timedelta(hours=1)  # how long AWS shows a terminated instance (EC2 user guide)
+MEMORY = timedelta(hours=1)  # time for which AWS shows a terminated instance (EC2 user guide)
 STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
 OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
@@ -28,7 +28,7 @@ LOST_HOST = ("Server.InternalError", "Server.InternalError: the embedded AWS its
 
 @dataclass(frozen=True, kw_only=True)
 class Delays:
-    """How long the states that take time take, in seconds."""
+    """Durations of states, in seconds."""
 
     pending_seconds: float = 1.5
     shutting_down_seconds: float = 1.0
@@ -36,7 +36,7 @@ class Delays:
 
 @dataclass(kw_only=True)
 class Instance:
-    """One machine: what it is made of, and the instants of its life."""
+    """One machine: its description and the instants of its states."""
 
     description: dict[str, Any]  # as DescribeInstances shows it, State and reasons apart
     reservation_id: str
@@ -48,8 +48,8 @@ class Instance:
     stopped_at: datetime | None = None
     terminated_at: datetime | None = None
     reason: tuple[str, str] = ("", "")
-    started: bool = False  # its user data was handed to whoever runs it
-    occupied: bool = False  # processes stand behind it: it is not gone before they are
+    started: bool = False  # its user data was started
+    occupied: bool = False  # it has processes, and is not terminated before they end
 
     @property
     def id(self) -> str:
@@ -63,7 +63,7 @@ class Instance:
 
     @property
     def pool(self) -> Pool:
-        """Return the pool that the instance came from."""
+        """Return the instance's capacity pool."""
         return Pool(
             instance_type=self.description["InstanceType"],
             availability_zone=self.description["Placement"]["AvailabilityZone"],
@@ -71,7 +71,7 @@ class Instance:
         )
 
     def state(self, now: datetime) -> str:
-        """Return EC2's word for the state at this instant."""
+        """Return EC2's name of the state at this instant."""
         if self.terminated_at is not None and now >= self.terminated_at:
             return "terminated"
         if self.shutting_down_at is not None:
@@ -104,12 +104,12 @@ class Firing:
     name: str
     at: datetime
     target: dict[str, Any]
-    completed: bool  # it was the last, and the schedule deletes itself
+    completed: bool  # the last one: the schedule deletes itself
 
 
 @dataclass(kw_only=True)
 class World(Faults):
-    """The state of one account, beyond what moto keeps."""
+    """State of one account beyond moto's."""
 
     delays: Delays = field(default_factory=Delays)
     instances: dict[str, Instance] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class World(Faults):
     # idempotency ------------------------------------------------------------------------------------------------------
 
     def once(self, operation: str, params: dict[str, Any], create: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Answer a request with the same ClientToken as the first time. Raises AwsError where its parameters differ.
+        """Answer a request with the same ClientToken as the first time. Raises AwsError if its parameters differ.
 
         A request that failed leaves no trace: its token can be tried again, as on AWS.
         """
@@ -144,7 +144,7 @@ class World(Faults):
     def add(
         self, description: dict[str, Any], *, reservation_id: str, user_data: bytes, shutdown_behavior: str, now: datetime
     ) -> Instance:
-        """Start a machine's life: pending now, running when the delay is over."""
+        """Add a machine: pending now, running after the delay."""
         instance = Instance(
             description={**description, "LaunchTime": now},
             reservation_id=reservation_id,
@@ -159,14 +159,14 @@ class World(Faults):
         return instance
 
     def due_to_start(self, now: datetime) -> list[Instance]:
-        """Return the instances that have come to run since the last time, each once."""
+        """Return the instances that started to run since the last call, each once."""
         due = [one for one in self.instances.values() if not one.started and one.state(now) == "running"]
         for instance in due:
             instance.started = True
         return due
 
     def terminate(self, instance_ids: Sequence[str], now: datetime) -> list[tuple[Instance, str]]:
-        """Begin to end instances, and return each with its state before. One unknown id fails the whole call."""
+        """Start terminating instances; return each with its previous state. One unknown id fails the whole call."""
         self.forget(now)
         unknown = [one for one in instance_ids if one not in self.instances]
         if unknown:
@@ -178,7 +178,7 @@ class World(Faults):
         return changes
 
     def power_off(self, instance_id: str, now: datetime) -> None:
-        """Let the operating system of an instance switch itself off: what follows is its shutdown behaviour."""
+        """Power an instance off from inside: its shutdown behaviour decides its next state."""
         instance = self.instances[instance_id]
         if instance.shutdown_behavior == "terminate":
             self._shut_down(instance, OS_SHUTDOWN, now)
@@ -186,13 +186,13 @@ class World(Faults):
             instance.stopped_at, instance.reason = now, OS_SHUTDOWN
 
     def vacated(self, instance_id: str, now: datetime) -> None:
-        """Note that no process stands behind an instance any more."""
+        """Record that an instance has no process any more."""
         instance = self.instances[instance_id]
         instance.occupied = False
         self._settle(instance, now)
 
     def lost(self, instance_id: str, now: datetime) -> None:
-        """End an instance whose machine vanished: the server that ran it died."""
+        """End an instance whose processes vanished with their server."""
         instance = self.instances[instance_id]
         instance.occupied = False
         if instance.terminated_at is None:
@@ -207,7 +207,7 @@ class World(Faults):
         return old
 
     def alive(self, now: datetime) -> list[Instance]:
-        """Return the instances that are neither terminated nor stopped: what keeps an embedded AWS alive."""
+        """Return the instances that are neither terminated nor stopped; they keep an embedded AWS alive."""
         return [one for one in self.instances.values() if one.state(now) not in ("terminated", "stopped") or one.occupied]
 
     def describe(self, instance: Instance, now: datetime) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class World(Faults):
         )
 
     def delete_schedule(self, group: str, name: str) -> None:
-        """Drop a schedule, if it is there."""
+        """Drop a schedule, if it exists."""
         self.schedules.pop((group, name), None)
 
     def delete_schedule_group(self, group: str) -> None:
@@ -308,7 +308,7 @@ class World(Faults):
             del self.schedules[key]
 
     def fire_due(self, now: datetime) -> list[Firing]:
-        """Return what is due, each once however late, and move the schedules on; completed ones that say so are dropped."""
+        """Return due firings, each once however late, and advance the schedules; completed ones are dropped if they say so."""
         firings = []
         for key, schedule in list(self.schedules.items()):
             if not schedule.enabled or schedule.next_at is None or schedule.next_at > now:

@@ -15,12 +15,13 @@ import math
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trainer.arguments import Parser
+from trainer.artifacts.folder import check_folder
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
@@ -28,7 +29,7 @@ from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
 
 if TYPE_CHECKING:
-    from trainer.train.observing.events import EventLog
+    from trainer.train.observing.events import EventLog, Story
 
 
 def parser(prog: str = "python -m trainer.train") -> Parser:
@@ -54,8 +55,13 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     return parse
 
 
-def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.train") -> int:
-    """Run the command, which `mayfly train` is as well; return its exit code."""
+def main(
+    arguments: list[str] | None = None,
+    *,
+    prog: str = "python -m trainer.train",
+    story: Callable[[TextIO], Story] | None = None,
+) -> int:
+    """Run the command, which `mayfly train` is as well, with a `story` of its own; return its exit code."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     log: EventLog | None = None
@@ -64,13 +70,13 @@ def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.t
         # torch and the data packages load here, after the arguments are known to be right and signals are caught.
         from trainer.train.observing.events import EventLog, Story
 
-        story = Story(sys.stderr)
-        log = EventLog(options.events, story)
+        shown = (story or Story)(sys.stderr)
+        log = EventLog(options.events, shown)
         try:
             with ExitStack() as ends:
                 return _train(options, log, ends)
         finally:
-            story.finish()
+            shown.finish()
     except Stopped as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
@@ -90,6 +96,7 @@ def main(arguments: list[str] | None = None, *, prog: str = "python -m trainer.t
 
 def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     job = _job(options)
+    check_folder(options.out)
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
     import torch
@@ -119,6 +126,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
 
+    earlier = {path.name for path in options.out.glob("*.safetensors")}
+
     def emit(event: dict[str, Any]) -> None:
         log.emit(event)
         observed(event)
@@ -144,7 +153,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     ):
         outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
-    emit({"event": "ended", **counts})
+    kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
+    replaced = sorted(done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept"))
+    emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     for done in outcome.done.values():
         print(json.dumps({"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
     return 100 if outcome.failed else 0

@@ -51,6 +51,7 @@ class Predictions:
     bar: np.ndarray  # (N,) int64 ns UTC: the start of the last bar that the model saw
     available_at: np.ndarray  # (N,) int64 ns UTC: the end of that bar, when the prediction could be made
     columns: dict[str, np.ndarray]  # (N,) float64, by the target's columns
+    synthetic: bool  # the model was trained on generated bars
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +188,14 @@ class _Running:
             columns = scores_of(target).columns(target, outputs_NO, task.candles, task.bars, fitted)
             bar = task.candles.timestamp[task.bars]
             available_at = bar + step_of(card.timeframe)  # an event bar has its last trade's time, which is its end
-            yield Predictions(model=task.model.name, symbol=symbol, bar=bar, available_at=available_at, columns=columns)
+            yield Predictions(
+                model=task.model.name,
+                symbol=symbol,
+                bar=bar,
+                available_at=available_at,
+                columns=columns,
+                synthetic=bool(card.data.get("synthetic")),
+            )
 
     def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
         """Return the outputs (N, O); few windows run in a small batch, if that gave the same digits for this shape before."""

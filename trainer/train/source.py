@@ -16,7 +16,8 @@ import torch
 
 from trainer.code_files import training_sha256
 from trainer.data.candles import Candles
-from trainer.data.reading import Part, read_parts
+from trainer.data.parts import Part
+from trainer.data.reading import read_parts
 from trainer.data.settings import DataSettings
 from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job, with_settings

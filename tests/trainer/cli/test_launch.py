@@ -29,7 +29,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert launch("--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--epochs", 2, "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mayfly · rehearsal · 2 models: lstm → direction"
-    assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · 2 epochs"
+    assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · warm-up 256 bars · 2 epochs"
     assert lines[3].split() == ["instance", "market", "zones", "GPUs", "$/h", "est.", "time", "est.", "cost"]
     assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
     assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle"
@@ -54,6 +54,7 @@ def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, can
         "synthetic": True,
         "left_out": [],
         "notes": [],
+        "files": [],
     }
     assert plan["job"]["data"]["symbols"] == ["BTC-USD", "ETH-USD"]
     assert (plan["hard_stop"]["seconds"], plan["max_duration_seconds"]) == (1800, 2100)
@@ -92,7 +93,9 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
 def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys):
     assert launch("--rehearse", "--instance", "p3.8xlarge", "--dry-run") == 0
     printed = capsys.readouterr()
-    assert "no --data and an empty raw/, so this is the demo's job: SYNTHETIC bars of BTC-USD, ETH-USD, SOL-USD" in printed.err
+    assert (
+        "no --data and no data set main, so this is the demo's job: SYNTHETIC bars of BTC-USD, ETH-USD, SOL-USD" in printed.err
+    )
     assert "crypto-lstm · rehearsal · 3 models: lstm → direction" in printed.out
     assert "BTC-USD, ETH-USD, SOL-USD · 60,000 SYNTHETIC bars of 1m (the last 20,000 of each)" in printed.out
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import ast
+import io
 from pathlib import Path
 
 import pytest
 
-from trainer.cli.output import counted, duration, money, one_line, printable
+from trainer.cli.output import counted, duration, folded, money, one_line, printable
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,6 +37,19 @@ def test_what_a_terminal_obeys_is_escaped_and_everything_else_stays():
     )
     assert printable("\x1b[31m\r\x00\x7f\x9b\u202e\u2028\ud800") == r"\x1b[31m\x0d\x00\x7f\x9b\u202e\u2028\ud800"
     assert one_line("a\nb") == "a b"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_line_is_broken_between_words_at_a_terminal_only(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    line = "error: " + "/a/path/that-is-longer-than-the-terminal/" * 2 + " is no folder of candles, and is not taken for one"
+    lines = folded(line, Terminal()).splitlines()
+    assert " ".join(lines) == line and all(len(one) <= 60 or " " not in one for one in lines)
+    assert folded(line, io.StringIO()) == line
 
 
 def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():

@@ -8,12 +8,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trainer
 from tests.models import make_model
+from trainer.cli import predict as verb
 from trainer.cli.main import main
 from trainer.errors import UsageError
+from trainer.train.predict import Predictions
 
 BTC = "lstm-direction_BTC-USD_1m"
 
@@ -123,3 +126,21 @@ def test_a_name_stands_for_the_newest_finished_model_which_is_named(account, can
         "experiments expire, this one after 2027-05-19"
     )
     assert error.startswith("error: ") and "has a card that can't be used" in error
+
+
+def few(rows: int) -> Predictions:
+    times = np.arange(rows, dtype=np.int64) * 60_000_000_000
+    values = {"probability": np.full(rows, 0.123456789)}
+    return Predictions(model="lstm-direction_A_1m", symbol="A", bar=times, available_at=times + 60_000_000_000, columns=values)
+
+
+def test_at_a_terminal_few_rows_are_a_table_and_many_are_csv(monkeypatch, capsys):
+    monkeypatch.setattr(verb, "is_terminal", lambda stream: True)
+    verb._write(iter([few(2), few(1)]))
+    head, first, *more = capsys.readouterr().out.splitlines()
+    assert head.split() == ["model", "symbol", "bar", "available_at", "probability"] and len(more) == 2
+    assert first.split()[1:] == ["A", "1970-01-01T00:00:00Z", "1970-01-01T00:01:00Z", "0.12346"]
+    verb._write(iter([few(verb.MOST_DRAWN), few(1), few(2)]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "model,symbol,bar,available_at,probability" and len(lines) == 1 + verb.MOST_DRAWN + 3
+    assert lines[1].endswith(",0.123456789")

@@ -15,27 +15,38 @@ from tests.network import HOOK
 from trainer.cli.main import main
 
 PROGRAM = (
-    "import boto3; print(boto3.client('sts').get_caller_identity()['Account'], "
-    "boto3.client('ssm').get_parameter(Name='/mayfly/mayfly/dev')['Parameter']['Name'])"
+    "import boto3, json; print(boto3.client('sts').get_caller_identity()['Account'], "
+    "json.loads(boto3.client('ssm').get_parameter(Name='/mayfly/mayfly/dev')['Parameter']['Value'])['rehearsal'], "
+    "len(boto3.client('s3').list_buckets()['Buckets']))"
 )
+STALE = {  # what a shell may have of an account of its own: each would lead elsewhere, or spoil the keys
+    "AWS_PROFILE": "of-an-account",
+    "AWS_SESSION_TOKEN": "of-an-account",
+    "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
+    "AWS_CA_BUNDLE": "/of/an/account",
+}
 
 
 @pytest.mark.slow
 def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": f"{HOOK}:{ROOT}", "HTTP_PROXY": "http://127.0.0.1:9"}
+    environment |= STALE | {"AWS_PAGER": ""}
     mayfly = f"{sys.executable} -m trainer.cli.main"
     lines = (
         f'set -e; variables=$({mayfly} rehearse --env); eval "$variables"; {sys.executable} -c "{PROGRAM}"',
         f"{mayfly} launch --dry-run --json --instance p3.8xlarge --data {candles} > {tmp_path}/plan.json",
-        f"{mayfly} rehearse --stop",
+        f"{mayfly} status --json > {tmp_path}/status.json; env > {tmp_path}/variables; {mayfly} rehearse --stop",
     )
     script = ["bash", "-c", "; ".join(lines)]
     ended = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["000000000001", "/mayfly/mayfly/dev", "stopped"]
+    assert ended.stdout.split() == ["000000000001", "True", "1", "stopped"]
     assert "000000000001" not in ended.stderr
     assert json.loads((tmp_path / "plan.json").read_text())["rehearsal"] is True
+    assert json.loads((tmp_path / "status.json").read_text()) == {"runs": []}
+    names = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
+    assert not names & STALE.keys() and "AWS_PAGER" in names
     assert not (tmp_path / "home" / "server.json").exists()
 
 

@@ -244,12 +244,12 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="Prices with two readings",
         files={"AAPL_1d.csv": "Date;Open;High;Low;Close;Volume\n2021-01-04;47,123;47,500;47,000;47,200;7\n"},
-        error="has prices with two readings (47,123 may be 47123 or 47.123). Write them with a decimal point",
+        error="has numbers with two readings (47,123 may be 47123 or 47.123). Write them with a decimal point",
     ),
     Shape(
         title="Thousands separators and currency signs",
         files={"AAPL_1d.csv": 'Date,Close/Last,Volume,Open,High,Low\n2021-01-04,"$1,101.50",7,"$1,100.00","$1,102","$1,099"\n'},
-        error="has prices such as '$1,101.50' (a price is read with one decimal sign and nothing between thousands)",
+        error="has numbers such as '$1,101.50' (a number is read with one decimal sign and nothing between thousands)",
     ),
     Shape(
         title="Forex without volume",

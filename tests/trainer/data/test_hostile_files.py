@@ -14,7 +14,8 @@ import pytest
 from trainer import symbols
 from trainer.artifacts.names import MODEL_SUFFIX, ModelName, is_model_file
 from trainer.data import bounds, sources
-from trainer.data.reading import CandleFolder, Part, read_candles, read_parts
+from trainer.data.parts import Part
+from trainer.data.reading import CandleFolder, read_candles, read_parts
 from trainer.data.timeframes import step_of
 from trainer.data.writing import write_candles
 from trainer.errors import DataError

@@ -13,7 +13,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from trainer.data import arrays, reading, sources
+from trainer.data import arrays, parts, reading, sources
 from trainer.data.candles import Candles
 from trainer.data.headers import open_source
 from trainer.data.reading import CandleFolder, read_candles, read_parts
@@ -75,7 +75,7 @@ def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, m
         return sources.stream_series(source, symbols, columns)
 
     monkeypatch.setattr(reading, "stream_series", counted)
-    monkeypatch.setattr(reading, "read_series", lambda source, columns: pytest.fail(f"{source.path} is read whole"))
+    monkeypatch.setattr(parts, "read_series", lambda source, columns: pytest.fail(f"{source.path} is read whole"))
     folder = CandleFolder(tmp_path, scratch)
     for symbol in folder.symbols:
         folder.read(symbol)
@@ -85,8 +85,8 @@ def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, m
 
 def test_no_part_of_a_stream_holds_more_than_a_batch(tmp_path, make_candles, small_parts):
     write_candles(tmp_path / "all_1m.parquet", [make_candles(300, symbol=symbol) for symbol in ("AAA", "BBB")])
-    parts = list(sources.stream_series(open_source(tmp_path / "all_1m.parquet"), None))
-    assert len(parts) == 10 and all(sum(len(one.timestamp) for one in series) <= 64 for series, _ in parts)
+    streamed = list(sources.stream_series(open_source(tmp_path / "all_1m.parquet"), None))
+    assert len(streamed) == 10 and all(sum(len(one.timestamp) for one in series) <= 64 for series, _ in streamed)
 
 
 def test_a_file_that_its_name_or_its_statistics_show_to_hold_one_symbol_is_not_copied(tmp_path, scratch, make_candles):

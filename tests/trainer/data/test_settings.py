@@ -45,3 +45,10 @@ def test_the_warmup_follows_from_features_and_timeframe(timeframe: str, warmup: 
     assert DataSettings(timeframe=timeframe, features=("all",)).warmup == 256
     named = job_of(timeframe=timeframe or "1m", features="bar_gap,log_return_15").data
     assert (named.warmup, named.inputs) == (15, ("log_return_15", "bar_gap"))  # in the order of all
+
+
+def test_a_pair_with_a_slash_is_asked_for_by_the_name_that_it_trains_under() -> None:
+    data = job_of(symbols="BTC/USD,^GSPC", exclude="ETH/USDT:USDT").data
+    assert (data.symbols, data.exclude) == (("BTC-USD", "^GSPC"), ("ETH-USDT:USDT",))
+    with pytest.raises(UsageError, match="it has a slash or a comma"):
+        DataSettings(symbols=("../x",))

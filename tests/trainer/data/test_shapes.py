@@ -43,6 +43,25 @@ def test_a_shape_is_read_or_refused_as_the_table_says(shape: Shape, tmp_path: Pa
     assert all(part in line for part, line in zip(shape.notes, folder.notes, strict=True)), folder.notes
 
 
+NESTED = [shape for shape in SHAPES if any("/" in name for name in shape.files) and not shape.error]
+
+
+@pytest.mark.parametrize("shape", NESTED, ids=lambda shape: shape.title)
+def test_a_node_reads_from_a_flat_folder_what_the_desk_read_from_subfolders(shape: Shape, tmp_path: Path) -> None:
+    data, node, scratch = laid(shape, tmp_path / "data"), tmp_path / "node", tmp_path / "scratch"
+    for place in (node, scratch):
+        place.mkdir()
+    desk = CandleFolder(data, scratch)
+    read = desk.read(shape.symbol)
+    for file in desk.files():
+        (node / file.file).write_bytes(file.path.read_bytes())  # as a data set has it
+    again = CandleFolder(
+        node, scratch, symbols=[shape.symbol], timeframe=desk.timeframe, files=[file.file for file in desk.files()]
+    )
+    same = again.read(shape.symbol)
+    assert (same.timestamp == read.timestamp).all() and (same.close == read.close).all() and len(same) == len(read)
+
+
 def test_the_table_has_a_row_for_each_shape() -> None:
     text = DOCS.read_text(encoding="utf-8")
     table = text[text.index("| what you have |") :].split("\n\n")[0]

@@ -37,9 +37,17 @@ def test_several_timeframes_are_listed_and_none_is_guessed():
         chosen(ETH, DAILY)
 
 
+def test_longer_bars_are_made_from_those_of_the_set_as_the_node_does():
+    quarter = item("quarter", "15m", ("ETH-USD", 400))
+    candles = chosen(BTC_2021, ETH, quarter, DAILY, timeframe="60m", fewest=65)
+    assert (candles.timeframe, candles.bars) == ("1h", {"ETH-USD": 100})
+    assert [entry.key for entry in candles.inputs] == ["raw/quarter"] and candles.to_dict()["files"] == ["raw/quarter"]
+    assert candles.notes == ("bars of 1h are made from bars of 15m",)
+
+
 def test_an_unknown_timeframe_and_an_unknown_symbol_name_what_there_is():
-    with pytest.raises(DataError, match=r"no 5m bars \(it has 1m\)"):
-        chosen(ETH, timeframe="5m")
+    with pytest.raises(DataError, match=r"no 90s bars \(it has 1m\)"):
+        chosen(ETH, timeframe="90s")
     with pytest.raises(DataError, match=r"unknown symbol 'ETH-EUR' \(raw/main/ has ETH-USD at 1m\). Did you mean ETH-USD"):
         chosen(ETH, symbols=("ETH-EUR",))
 

@@ -100,7 +100,8 @@ def test_a_replay_leaves_the_account_as_an_application_does(aws_server: Embedded
     )
     assert account_as_text(other, outputs) == account_as_text(one, program.outputs)
     parameter = other.client("ssm").get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"]
-    assert json.loads(parameter) == {name: value for name, value in outputs.items() if name != "launcher_policy_arn"}
+    stored = {name: value for name, value in outputs.items() if name != "launcher_policy_arn"}
+    assert json.loads(parameter) == stored | {"rehearsal": True}
 
 
 def test_identifiers_of_the_first_account_are_replaced_wherever_they_stand() -> None:

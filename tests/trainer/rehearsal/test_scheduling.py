@@ -234,3 +234,20 @@ def test_a_role_that_trusts_another_group_or_account_is_refused(desk: Any, cloud
     role = desk.access.client("iam").create_role(RoleName="narrow", AssumeRolePolicyDocument=json.dumps(document))
     with pytest.raises(ClientError, match="must allow AWS EventBridge Scheduler to assume the role"):
         create(desk, role["Role"]["Arn"], "rate(2 minutes)")
+
+
+@pytest.mark.parametrize(
+    ("service", "call"),
+    [
+        ("s3", "list_buckets"),
+        ("ec2", "describe_instances"),
+        ("ec2", "describe_vpcs"),
+        ("sqs", "list_queues"),
+        ("iam", "list_users"),
+    ],
+)
+def test_every_answer_has_the_accounts_date(desk: Any, cloud: EmbeddedAccount, service: str, call: str) -> None:
+    """A rule's answer and moto's own: the desk reads AWS's clock from whichever comes first."""
+    cloud.clock.advance(7 * 24 * 3600)
+    answer = getattr(desk.access.client(service), call)()
+    assert answer["ResponseMetadata"]["HTTPHeaders"]["date"] == "Fri, 27 Nov 2026 12:00:00 GMT"

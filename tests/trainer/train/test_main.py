@@ -115,10 +115,12 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
     [
         (["--symbols", "BGI-USD"], "unknown symbol 'BGI-USD'"),
         (["--set", "hiden=4"], "unknown job key 'hiden'. Did you mean model.hidden"),
-        (["--set", "batch=5000"], "batch 5000 is larger than"),
+        (["--set", "batch=5000"], "--set train.batch=auto"),
         (["--set", "precision=fp16"], "precision fp16 on a CPU"),
         (["--workers", "0"], "--workers 0"),
         (["--job", "nix.json"], "cannot read job nix.json"),
+        (["--out", __file__], "test_main.py is no folder"),
+        (["--out", f"{__file__}/models"], "test_main.py is a file). Name a folder"),
     ],
 )
 def test_bad_input_at_a_desk_is_one_line_and_2(tmp_path, data, capsys, arguments, said):

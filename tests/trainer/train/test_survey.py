@@ -43,7 +43,7 @@ def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, w
 
 def test_the_formula_counts_what_it_says():
     assert source_gib(bars=0, rows=0, folds=1) == pytest.approx(48 / 1024)
-    columns = DataSettings(columns=("a", "b"), features="none")
+    columns = DataSettings(columns=("a", "b"), features=("none",))
     alone = source_gib(bars=1000, rows=1000, folds=1, data=columns) - 48 / 1024
     assert alone * 2**30 == pytest.approx(1000 * (2 * 64 + 2 * 2 * 4 + 2 * 64 + 32))
     million = source_gib(bars=1_000_000, rows=1_000_000, folds=2) - 48 / 1024

@@ -1,4 +1,4 @@
-"""Events of a training: JSON lines for programs, dense lines or a progress bar for people.
+"""Events of a training: JSON lines for programs, dense lines for people (`mayfly train` draws them: trainer.cli).
 
 `events.jsonl` is read by the node agent while it grows, so each event is one write of one whole line.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
 
+MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
 
 
@@ -45,69 +46,34 @@ def _finite(value: Any) -> Any:
 
 
 class Story:
-    """Print the training on stderr: one line that updates in place on a terminal, else a dense line now and then."""
+    """Print the training: a line for each event, and now and then one for the progress of each model."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._terminal = stream.isatty()
-        self._latest: dict[str, dict[str, Any]] = {}  # progress by model
-        self._told: dict[str, float] = {}
-        self._total = self._ended = 0
+        self._told: dict[str, float] = {}  # when each model's progress was printed last
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event."""
-        name, model = event["event"], event.get("model", "")
-        if name == "started":
-            self._total = len(event["models"])
-        if name == "progress":
-            self._latest[model] = event
-            self._progress(event)
-            return
-        if name in ("model_done", "model_failed", "retry"):
-            self._latest.pop(model, None)
-            self._ended += name != "retry"
-        line = _LINES[name](event) if name in _LINES else ""
-        if line:
-            self._clear()
+        if event["event"] == "progress":
+            if self._clock() - self._told.get(event["model"], -math.inf) < LINE_SECONDS:
+                return
+            self._told[event["model"]] = self._clock()
+        if line := line_of(event):
             print(line, file=self._stream, flush=True)
 
     def finish(self) -> None:
-        """Move the cursor to a new line."""
-        self._clear()
+        """End: nothing is drawn that would have to go."""
 
-    def _progress(self, event: dict[str, Any]) -> None:
-        if self._terminal:
-            self._clear()
-            self._stream.write(self._bar())
-            self._stream.flush()
-        elif self._clock() - self._told.get(event["model"], -math.inf) >= LINE_SECONDS:
-            self._told[event["model"]] = self._clock()
-            print(_progress_line(event), file=self._stream, flush=True)
 
-    def _bar(self) -> str:
-        shares = {model: _share(event) for model, event in self._latest.items()}
-        done = (self._ended + sum(shares.values())) / max(1, self._total)
-        # Every model of a pack reports its worker's speed.
-        speed = sum({event["worker"]: event["rate"] for event in self._latest.values()}.values())
-        unit = next((event["unit"] for event in self._latest.values()), "windows")
-        filled = round(20 * done)
-        names = "  ".join(f"{self._latest[model]['piece']} {share:.0%}" for model, share in shares.items())
-        bar = "#" * filled + "." * (20 - filled)
-        return f"[{bar}] {self._ended}/{self._total} models  {rate_text(speed, unit)}  {names}"[:118]
-
-    def _clear(self) -> None:
-        if self._terminal:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+def line_of(event: dict[str, Any]) -> str:
+    """Return an event for people; '' for one that they need not see."""
+    name = event["event"]
+    return _LINES[name](event) if name in _LINES else ""
 
 
 def rate_text(rate: float, unit: str) -> str:
     """Write a rate: few chunks a second have a decimal."""
     return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"
-
-
-def _share(event: dict[str, Any]) -> float:
-    return float((event["epoch"] - 1 + event["step"] / event["steps"]) / event["epochs"])
 
 
 def _progress_line(event: dict[str, Any]) -> str:
@@ -155,6 +121,20 @@ def _done_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
 
 
+def _ended_line(event: dict[str, Any]) -> str:
+    kept, replaced, out = event.get("kept", ()), event.get("replaced", ()), event.get("out", "")
+    lines = []
+    if kept:
+        lines.append(f"kept of an earlier run in {out}, of the same bars, settings and code: {_some(kept)}")
+    if replaced:
+        lines.append(f"replaced in {out}, for an earlier run had other bars, settings or code: {_some(replaced)}")
+    return "\n".join(lines)
+
+
+def _some(pieces: Sequence[str]) -> str:
+    return ", ".join(pieces[:MOST_NAMED]) + (f" and {len(pieces) - MOST_NAMED} more" if len(pieces) > MOST_NAMED else "")
+
+
 def _retry_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  tried again: {event['reason']}"
 
@@ -183,6 +163,7 @@ def _failed_line(event: dict[str, Any]) -> str:
 
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "progress": _progress_line,
     "started": _started_line,
     "worker_started": _worker_started_line,
     "tuning": _tuning_line,
@@ -190,6 +171,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "epoch": _epoch_line,
     "model_done": _done_line,
     "retry": _retry_line,
+    "ended": _ended_line,
     "trace": _trace_line,
     "resumed": _resumed_line,
     "checkpoint": _checkpoint_line,

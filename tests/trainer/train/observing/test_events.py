@@ -19,11 +19,6 @@ def _progress(symbol: str, step: int) -> dict[str, Any]:
     return {"event": "progress", "model": symbol, "piece": symbol, "worker": symbol, **place}
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_each_event_is_one_line_of_json_with_its_time_and_no_nan(tmp_path):
     shown: list[dict[str, Any]] = []
     log = EventLog(tmp_path / "events", shown.append)
@@ -48,7 +43,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then():
 
 
 def test_a_tcns_rates_are_in_chunks():
-    stream, bar = io.StringIO(), Terminal()
+    stream = io.StringIO()
     slow = {**_progress("SPY", 1), "rate": 1.75, "unit": "chunks"}
     way = {"strategy": "sequential", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
     for event in (
@@ -62,8 +57,6 @@ def test_a_tcns_rates_are_in_chunks():
         "SPY  resumed in epoch 2 after 12 chunks",
         "found in 20 s: sequential, 1 models at a time, slices of 4, 300 chunks/s",
     ]
-    Story(bar)(slow)
-    assert "1.8 chunks/s" in bar.getvalue()
 
 
 def test_the_log_says_what_a_checkpoint_cost():
@@ -71,18 +64,6 @@ def test_the_log_says_what_a_checkpoint_cost():
     cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
     Story(stream)({"event": "checkpoint", "model": "BTC-USD", "piece": "BTC-USD", "folder": "BTC-USD/1", **cost})
     assert stream.getvalue() == "BTC-USD  checkpoint: training held up 0.0006 s, written beside it in 0.013 s\n"
-
-
-def test_on_a_terminal_there_is_one_bar_for_all_models():
-    stream = Terminal()
-    story = Story(stream)
-    story({**STARTED, "data": DATA})
-    story(_progress("BTC-USD", 10))
-    story(_progress("ETH-USD", 5))
-    story.finish()
-    assert stream.getvalue().endswith("\r\x1b[K")
-    bar = stream.getvalue().split("\r\x1b[K")[-2]
-    assert bar == "[########............] 0/2 models  2,468 windows/s  BTC-USD 50%  ETH-USD 25%"
 
 
 def test_synthetic_data_is_called_so():
@@ -97,3 +78,23 @@ def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
     story({"event": "retry", "model": "m", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"})
     story({"event": "model_failed", "model": "m", "piece": "BTC-USD", "reason": "again"})
     assert stream.getvalue() == "BTC-USD  tried again: its worker was killed by signal 9\nBTC-USD  failed: again\n"
+
+
+def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():
+    stream = io.StringIO()
+    Story(stream)({**STARTED, "data": {**DATA, "warmup": 60, "notes": ["BTC/USD: it trains as BTC-USD"]}})
+    assert stream.getvalue().splitlines() == [
+        "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes, warm-up 60 bars  SYNTHETIC",
+        "note: BTC/USD: it trains as BTC-USD",
+    ]
+
+
+def test_a_run_again_with_the_same_folder_says_what_it_kept_and_replaced():
+    stream = io.StringIO()
+    many = [f"S{number}" for number in range(9)]
+    Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": many, "replaced": ["T"], "out": "models"})
+    Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": [], "replaced": [], "out": "models"})
+    assert stream.getvalue().splitlines() == [
+        "kept of an earlier run in models, of the same bars, settings and code: S0, S1, S2, S3, S4, S5 and 3 more",
+        "replaced in models, for an earlier run had other bars, settings or code: T",
+    ]

@@ -1,0 +1,63 @@
+"""Candles in another bucket: fetched with their folders, bounded, then a folder like any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.access import Access
+from trainer.cli import bucket_source
+from trainer.cli import launch as launch_verb
+from trainer.cli.bucket_source import fetch_candles
+from trainer.cli.main import main
+from trainer.errors import ConfigError, DataError, PermissionDenied
+
+BARS = "time,open,high,low,close,volume\n" + "".join(
+    f"{1_609_491_600 + 60 * row},1,2,0.5,{1 + row * 7 % 13 / 20},{row}\n" for row in range(600)
+)
+
+
+@pytest.fixture
+def bucket(applied: Access) -> str:
+    s3, name = applied.client("s3"), "somebody-elses-candles"
+    s3.create_bucket(Bucket=name)
+    for key in ("fx/symbol=EUR%2FUSD/part-0.csv", "fx/notes.md", "fx/.hidden.csv", "fx2/GBP_1m.csv", "deep/x.csv/../../y.csv"):
+        s3.put_object(Bucket=name, Key=key, Body=BARS.encode())
+    return name
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_lies_below_a_prefix_is_fetched_with_its_folders(applied: Access, bucket: str, tmp_path: Path) -> None:
+    for prefix in ("fx", "fx/"):
+        assert fetch_candles(f"s3://{bucket}/{prefix}", applied, tmp_path / prefix) == tmp_path / prefix
+    assert files(tmp_path) == ["fx/symbol=EUR%2FUSD/part-0.csv"]
+    one = fetch_candles(f"s3://{bucket}/fx2/GBP_1m.csv", applied, tmp_path / "one")
+    assert one == tmp_path / "one" / "GBP_1m.csv" and one.read_text() == BARS
+
+
+def test_nothing_too_much_and_no_such_bucket_are_one_line(
+    applied: Access, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("fy", "deep/", ""):
+        with pytest.raises(DataError, match="holds no candles|names no bucket"):
+            fetch_candles(f"s3://{bucket}/{place}" if place else "s3://", applied, tmp_path)
+    with pytest.raises((ConfigError, PermissionDenied), match="cannot read s3://there-is-no-such-bucket"):
+        fetch_candles("s3://there-is-no-such-bucket/x", applied, tmp_path)
+    monkeypatch.setattr(bucket_source, "MOST_BYTES", 100)
+    with pytest.raises(DataError, match=r"has 1 files, 0\.0 GB .a launch fetches 10,000 files"):
+        fetch_candles(f"s3://{bucket}/fx", applied, tmp_path)
+    assert not files(tmp_path)
+
+
+def test_a_launch_trains_on_them_as_on_a_folder(rehearsed: Access, bucket: str, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(launch_verb, "own_access", lambda: rehearsed)
+    words = ["launch", "--rehearse", "--instance", "p3.8xlarge", "--data", f"s3://{bucket}/fx", "--dry-run", "--json"]
+    assert main([*words, "--set", "batch=64"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["data"]["bars"] == {"EUR-USD": 600}
+    assert plan["data"]["notes"] == ["EUR/USD: a slash is no part of a name (it trains as EUR-USD)"]

@@ -1,0 +1,16 @@
+"""The folder that models are written to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer.errors import UsageError
+
+
+def check_folder(out: Path) -> None:
+    """Raise UsageError where a folder of this name can't be: a file is there, or in the way."""
+    for place in (out, *out.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise UsageError(f"--out {out} is no folder", why=f"{place} is a file", do="Name a folder, or one to be made.")
+            return

@@ -1,0 +1,150 @@
+"""Checks of the standing stack, each on its own: what would keep a run from starting, ending or telling anybody.
+
+As in `checks`, of which it reuses what a launch asks, a check raises ours, or botocore's, for what is wrong, and returns a note
+for what a person should know, '' for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+
+from botocore.exceptions import ClientError
+
+from trainer.access import Access, error_code
+from trainer.aws_errors import NO_PARAMETER
+from trainer.cost.instances import catalogue
+from trainer.errors import ConfigError, QuotaError
+from trainer.launch import checks
+from trainer.launch.preflight import find_image
+from trainer.launch.quotas import read_quotas
+from trainer.runs.launching import QUOTA_CONSOLE
+from trainer.runs.record import utc_now
+from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, messages_topic, webhook_parameter
+
+OLD_IMAGE = timedelta(days=180)  # AWS drops images of a line that it no longer builds; drivers and fixes are that old by then
+STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
+# An event that control drops after one describe: it shows that it runs, and settles nothing.
+_DROPPED = {"source": "aws.ec2", "detail": {"instance-id": "i-00000000000000000"}}
+
+
+def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[], str]]:
+    """Return the checks of a stack by their names. The sweeper sweeps when it is asked, as before a launch."""
+    without = "Runs that nobody watches are not settled, and scheduled ones not started, without it."
+    return {
+        "bucket": partial(checks.versioning, access, outputs),
+        "sweeper": partial(checks.sweeper, access, outputs),
+        "control": partial(checks.function_answers, access, outputs.control_arn, "control function", _DROPPED, without=without),
+        "schedules": partial(schedules, access, outputs),
+        "alarms": partial(alarms, access, outputs),
+        "messages": partial(messages, access, outputs),
+        "dead letters": partial(dead_letters, access, outputs),
+        "image": partial(image_age, access, outputs),
+        "quotas": partial(quotas, access, outputs),
+        "spot role": partial(checks.spot_role, access),
+    }
+
+
+def schedules(access: Access, outputs: StackOutputs) -> str:
+    """Look whether what calls the functions stands and is enabled, retrains included. Raises ConfigError."""
+    scheduler = access.client("scheduler")
+    retrain_group = f"{outputs.project}-{outputs.stack}-retrains"
+    wanted = [(outputs.schedule_group, name, target) for name, target in STANDING.items()]
+    wanted += [(retrain_group, str(one["name"]), "a scheduled run") for one in outputs.retrains]
+    for group, name, target in wanted:
+        try:
+            state = scheduler.get_schedule(GroupName=group, Name=name)["State"]
+        except ClientError as error:
+            if error_code(error) != "ResourceNotFoundException":
+                raise
+            state = "missing"
+        if state != "ENABLED":
+            what, why = f"the schedule {group}/{name} is {state.lower()}", f"nothing else calls {target}"
+            raise ConfigError(what, why=why, do="Run pulumi up --refresh, which puts it back.")
+    return ""
+
+
+def alarms(access: Access, outputs: StackOutputs) -> str:
+    """Look at the alarms. Raises ConfigError for one that is missing, switched off or raised."""
+    prefix = f"{outputs.project}-{outputs.stack}-"
+    kept = access.client("cloudwatch").describe_alarms(AlarmNames=[f"{prefix}{name}" for name in ALARMS])["MetricAlarms"]
+    by_name = {alarm["AlarmName"].removeprefix(prefix): alarm for alarm in kept}
+    if missing := [name for name in ALARMS if not by_name.get(name, {}).get("ActionsEnabled")]:
+        what = f"the alarm {', '.join(missing)} is missing or switched off"
+        raise ConfigError(what, why="nobody would be told", do="Run pulumi up --refresh, which puts it back.")
+    if raised := [name for name in ALARMS if by_name[name]["StateValue"] == "ALARM"]:
+        why = "; ".join(str(by_name[name]["StateReason"]) for name in raised)
+        do = " ".join(str(by_name[name].get("AlarmDescription", "")) for name in raised)
+        raise ConfigError(f"the alarm {', '.join(raised)} is raised", why=why, do=do)
+    waiting = [name for name in ALARMS if by_name[name]["StateValue"] == "INSUFFICIENT_DATA"]
+    return f"no data yet for {', '.join(waiting)}: look again a quarter of an hour after pulumi up" if waiting else ""
+
+
+def messages(access: Access, outputs: StackOutputs) -> str:
+    """Look who is told. Returns a note for an address that is not confirmed, and where nobody is told at all."""
+    topic = f"arn:aws:sns:{outputs.region}:{_account(outputs)}:{messages_topic(outputs.project, outputs.stack)}"
+    pages = access.client("sns").get_paginator("list_subscriptions_by_topic").paginate(TopicArn=topic)
+    subscribed = [one for page in pages for one in page["Subscriptions"]]
+    pending = [one["Endpoint"] for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
+    if pending:
+        return (
+            f"{', '.join(pending)} did not confirm yet: follow the link in the first message of AWS, or nothing arrives there"
+        )
+    notifier = [one for one in subscribed if one["Protocol"] == "lambda"]
+    if len(subscribed) > len(notifier) or _has_webhook(access, outputs):
+        return ""
+    webhook = webhook_parameter(outputs.project, outputs.stack)
+    return f"nobody is told: pulumi config set notify_email ADDRESS, or put a webhook's URL in the SecureString {webhook}"
+
+
+def dead_letters(access: Access, outputs: StackOutputs) -> str:
+    """Look whether anything failed for good. Raises ConfigError where the queue is not empty."""
+    sqs, name = access.client("sqs"), dead_letters_queue(outputs.project, outputs.stack)
+    url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+    asked = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+    if not (number := int(asked["Attributes"]["ApproximateNumberOfMessages"])):
+        return ""
+    what, why = (
+        f"{number} dead letters are in the queue {name}",
+        "a function failed on an event, or a schedule could not call it",
+    )
+    do = f"Read them: aws sqs receive-message --queue-url {url}. Once that is mended: aws sqs purge-queue --queue-url {url}."
+    raise ConfigError(what, why=why, do=do)
+
+
+def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
+    """Look at the image that the next launch boots. Raises ConfigError as a launch does; an old one is a note."""
+    line = next(iter(outputs.images))
+    image = find_image(access, access.client("ec2"), outputs=outputs, line=line)
+    age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
+    if age <= OLD_IMAGE:
+        return ""
+    return f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
+
+
+def quotas(access: Access, outputs: StackOutputs) -> str:
+    """Look at the quotas of GPU instances. Raises QuotaError where all are 0; those that are 0 are a note."""
+    codes = sorted({code for one in catalogue().values() for code in (one.on_demand_quota_code, one.spot_quota_code) if code})
+    known, unread = read_quotas(access, codes, seconds=checks.limit_seconds(access))
+    none = [quota for quota in known.values() if quota.value == 0]
+    links = ", ".join(f"{quota.name}: {QUOTA_CONSOLE}/{quota.code}" for quota in none)
+    if none and len(none) == len(known):
+        raise QuotaError("the account may run no GPU instance", why="each quota is 0 vCPUs", do=f"Ask for more at {links}.")
+    notes = [f"0 vCPUs; ask for more where you need them: {links}"] if none else []
+    return "; ".join([*notes, *(f"quota {code} can't be read ({error})" for code, error in unread.items())])
+
+
+def _has_webhook(access: Access, outputs: StackOutputs) -> bool:
+    """Return whether a webhook is set; its URL stays encrypted."""
+    try:
+        access.client("ssm").get_parameter(Name=webhook_parameter(outputs.project, outputs.stack))
+    except ClientError as error:
+        if error_code(error) in NO_PARAMETER:
+            return False
+        raise
+    return True
+
+
+def _account(outputs: StackOutputs) -> str:
+    return outputs.sweeper_arn.split(":")[4]
