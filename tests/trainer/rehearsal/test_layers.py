@@ -84,8 +84,7 @@ class Net:
 
     def sweeps(self) -> list[str]:
         """Return the summaries that the sweeper has printed."""
-        (function,) = self.cloud.functions
-        log = self.cloud.root / "lambda" / self.cloud.account / f"{function}.log"
+        log = self.cloud.root / "lambda" / self.cloud.account / "mayfly-dev-sweeper.log"
         return log.read_text().splitlines() if log.exists() else []
 
 
