@@ -154,9 +154,9 @@ control = ControlFunction(
         permissions=permissions,
         instance_types=settings.control_types,
         scheduler_role_arn=identity.scheduler_role_arn,
+        topic=topic_name,
         dead_letters=dead_letters_name,
         dead_letters_arn=dead_letters.arn,
-        topic_name=topic_name,
         tags=settings.tags,
     ),
     opts=pulumi.ResourceOptions(depends_on=[schedule]),
@@ -174,7 +174,7 @@ Retrains(
     ),
 )
 
-notifications = Notifications(
+Notifications(
     "notifications",
     NotificationsArgs(
         account=account.id,
@@ -211,7 +211,6 @@ outputs: dict[str, Any] = {
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "control_arn": control.arn,
-    "topic_arn": notifications.topic_arn,
     "control_types": list(settings.control_types),
     "retrains": [retrain.to_dict() for retrain in settings.retrains],
     "retrain_format": PUBLISHED_FORMAT,

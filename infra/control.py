@@ -96,9 +96,9 @@ class ControlFunctionArgs:
     permissions: LauncherPolicyArgs  # what a launcher needs; control's policy narrows it
     instance_types: tuple[str, ...]
     scheduler_role_arn: pulumi.Input[str]
+    topic: str  # its name
     dead_letters: str  # the queue's name
     dead_letters_arn: pulumi.Input[str]
-    topic_name: str
     tags: dict[str, str]
 
 
@@ -115,7 +115,7 @@ class ControlFunction(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         may = args.permissions
         own = (
-            policies.publish_messages(account=may.account, region=may.region, topic=args.topic_name),
+            policies.publish_messages(account=may.account, region=may.region, topic=args.topic),
             policies.count_own_work(project=may.project, stack=may.stack),
             policies.keep_dead_letters(account=may.account, region=may.region, queue=args.dead_letters),
             policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group),

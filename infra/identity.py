@@ -1,4 +1,4 @@
-"""The roles: for instances, for the sweeper, for schedules. What each may do stands in policies.py.
+"""The roles: for instances, for the sweeper, for schedules. policies.py has their permissions.
 
 Control's role names what it may launch from, so it is made with its function, after the templates (control.py).
 """

@@ -46,7 +46,7 @@ def instance(*, bucket: str) -> Document:
     S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no. A
     permission by prefix does not help it, since a read has no prefix.
 
-    Inputs are read by VersionId, which is an action of its own. The role stands in the launch template and can't know the
+    Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
     run, but `${aws:userid}` is the instance's: no instance can write where another does.
     """
     return document(
@@ -180,6 +180,16 @@ def count_own_work(*, project: str, stack: str) -> Document:
     }
 
 
+def publish_messages(*, account: str, region: str, topic: str) -> Document:
+    """Allow a function to tell people what came of runs."""
+    return {
+        "Sid": "TellPeople",
+        "Effect": "Allow",
+        "Action": "sns:Publish",
+        "Resource": f"arn:aws:sns:{region}:{account}:{topic}",
+    }
+
+
 def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
     """Allow a function, or a schedule, to leave what it could not do in the queue of dead letters."""
     return {
@@ -188,12 +198,6 @@ def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
         "Action": "sqs:SendMessage",
         "Resource": f"arn:aws:sqs:{region}:{account}:{queue}",
     }
-
-
-def publish_messages(*, account: str, region: str, topic: str) -> Document:
-    """Allow a function to tell people through the stack's topic."""
-    resource = f"arn:aws:sns:{region}:{account}:{topic}"
-    return {"Sid": "TellPeople", "Effect": "Allow", "Action": "sns:Publish", "Resource": resource}
 
 
 def write_own_log(*, account: str, region: str, log_group: str) -> Document:

@@ -30,11 +30,12 @@ def make_model(
     *,
     symbols: Sequence[str] = ("SIG-USD",),
     seed: int = 0,
+    features: Sequence[str] = FEATURES,
     **keys: Any,
 ) -> Card:
     """Write a model with untrained weights, for inputs scaled by each symbol's own numbers; `keys` are others of its card."""
     settings = MODELS[family](**SETTINGS[family])
-    architecture = settings.architecture(features=len(FEATURES), outputs=1)
+    architecture = settings.architecture(features=len(features), outputs=1)
     card = Card(
         model=f"{family}-{target}_{symbols[0]}_1m",
         family=family,
@@ -45,7 +46,7 @@ def make_model(
                 symbol=symbol,
                 calendar="24x7",
                 horizon=5,
-                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+                scaler={"mean": [0.0] * len(features), "std": [1.0] * len(features), "limit": 10.0},
                 splits={},
                 fitted={} if target == "direction" else FITTED,
             )
@@ -53,7 +54,7 @@ def make_model(
         ],
         timeframe="1m",
         architecture=architecture,
-        features=list(FEATURES),
+        features=list(features),
         features_version=FEATURES_VERSION,
         lookback=settings.bars_seen,
         metrics={},

@@ -165,7 +165,7 @@ def rehearsal_home() -> Path:
 
 
 def own_access_key() -> str:
-    """Return the AWS access key that stands in the environment; empty without one."""
+    """Return the AWS access key of the environment; empty without one."""
     return os.environ.get("AWS_ACCESS_KEY_ID", "")
 
 

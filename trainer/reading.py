@@ -1,4 +1,4 @@
-"""Read JSON that somebody else wrote: bounded in size and depth, and strict about types and ranges.
+"""Read untrusted JSON: bounded in size and depth, and strict about types and ranges.
 
 What a node writes, a plan and a model's card are hostile until this module has read them. Every violation is one `Unsound`,
 which names the place. Texts may hold control characters: they are escaped where they are printed (`trainer.cli.output`).

@@ -26,7 +26,7 @@ def parameter_name(project: str, stack: str) -> str:
 
 
 def webhook_parameter(project: str, stack: str) -> str:
-    """Return the name of the SecureString with the URL of the webhook that is told; a person sets it, Pulumi never sees it."""
+    """Return the name of the SecureString with the webhook's URL; a person sets it, Pulumi never sees it."""
     return f"{parameter_name(project, stack)}/webhook"
 
 
@@ -64,12 +64,17 @@ class StackOutputs:
     scheduler_role_arn: str
     sweeper_arn: str
     control_arn: str
-    topic_arn: str  # messages to people
     control_types: list[str]  # patterns of the instance types that control may start
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
+
+    @property
+    def topic_arn(self) -> str:
+        """Return the ARN of the topic that alarms and summaries are published to."""
+        account = self.sweeper_arn.split(":")[4]
+        return f"arn:aws:sns:{self.region}:{account}:{messages_topic(self.project, self.stack)}"
 
     def to_json(self) -> str:
         """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""

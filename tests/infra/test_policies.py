@@ -252,7 +252,7 @@ def test_no_managed_policy_widens_a_role(program: Recorded) -> None:
 def test_security_page_names_what_an_instance_may_write_and_files_that_exist() -> None:
     root = Path(__file__).resolve().parents[2]
     page = (root / "docs" / "security.md").read_text(encoding="utf-8")
-    (written,) = re.findall(r"it may write only (.*?), and what", page)
+    (written,) = re.findall(r"it may write only (.*?), and overwritten", page)
     assert tuple(re.findall(r"`([^`]+)`", written)) == policies.INSTANCE_WRITES
     assert all((root / path).is_file() for path in re.findall(r"`((?:infra|trainer)/[\w/]+\.py)`", page))
 

@@ -121,7 +121,6 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
         scheduler_role_arn="",
         sweeper_arn="",
         control_arn="",
-        topic_arn="arn",
         control_types=["g6.*"],
         retrains=[],
         retrain_format=1,

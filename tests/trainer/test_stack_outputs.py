@@ -22,7 +22,6 @@ OUTPUTS = StackOutputs(
     scheduler_role_arn="arn:aws:iam::1:role/s",
     sweeper_arn="arn:aws:lambda:us-east-1:1:function:s",
     control_arn="arn:aws:lambda:us-east-1:1:function:c",
-    topic_arn="arn",
     control_types=["g6.*"],
     retrains=[],
     retrain_format=1,

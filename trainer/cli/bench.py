@@ -122,7 +122,7 @@ def _memory(gib: float | None) -> str:
 
 
 def _advice(rows: list[Row]) -> str:
-    """Say what counts, by these figures."""
+    """Return a line that explains the figures."""
     plain = [row for row in rows if not row.excluded and not row.activation_checkpointing]
     if len(plain) < 2:
         return "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."

@@ -21,7 +21,7 @@ from trainer.access import Access, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.output import ask, mayfly, say, say_json
+from trainer.cli.output import ask, counted, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
@@ -100,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         ready = _preflight(arguments, settings, machines, check, access, console)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
         from trainer.cli.plan_view import plan_view
+        from trainer.cli.table import Inline
         from trainer.cli.watch import Watch
 
         view = plan_view(ready.plan, ready.job, ready.candles)
@@ -119,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
             upload_bundle(ready.bundle, ready.objects)
             register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
             console.line()
-            console.line(f"run {record.run_id}")
+            console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC at the latest"]))
             watch = Watch(console, stop)
             if arguments.detach:
                 left = start(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
@@ -243,7 +244,7 @@ def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
         return ready.candles
     size = sum(file.bytes for file in files) / 1e6
     data_set = ready.job.data.set
-    console.update(f"uploading {len(files)} files, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
+    console.update(f"uploading {counted(len(files), 'file')}, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
     return upload_candles(ready.candles, files, access, bucket=bucket, data_set=data_set)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from trainer.cli.parser import build_parser
 
@@ -20,6 +21,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
     """Run one command and return its exit code. `argv` starts with the verb."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal or pipe of another encoding shows an escape, and nothing fails
+        sys.stdout.reconfigure(errors="backslashreplace")
     if words[:1] == ["train"]:
         from trainer.cli.train_story import TrainStory  # late, like every verb
         from trainer.train.__main__ import main as train

@@ -91,7 +91,7 @@ def _notes(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
-    """Say what prices and times are worth."""
+    """Return the sources of prices and times."""
     slow = "; in brackets: nine of ten runs are faster" if plan.first.is_estimated else ""
     yield styled(f"Prices: {plan.prices_are}. Times: {plan.times_are}{slow}.", "dim")
     if plan.rehearsal:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-from trainer.cli.output import duration, say, say_json, warn
+from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.table import FittedTable, TableColumn, lines
 from trainer.cli.terminal import show
 from trainer.errors import UsageError
@@ -82,7 +82,7 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
         surveyed = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(surveyed.pieces))
     run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
-    run = f"a run of about {duration(run_seconds)} ({len(surveyed.pieces)} models, {surveyed.data['bars']:,} bars)"
+    run = f"a run of about {duration(run_seconds)} ({counted(len(surveyed.pieces), 'model')}, {surveyed.data['bars']:,} bars)"
     return seconds, limit, f"{why}; for {run}"
 
 

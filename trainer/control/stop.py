@@ -16,7 +16,7 @@ from trainer.runs.store import Conflict, read_record, swap_record
 
 
 class Wish(Enum):
-    """What the user wants of a run: nothing, its end, to leave it running, or to wait for its end no longer."""
+    """The user's wish for a run: none, end it, leave it running, or stop waiting for its end."""
 
     GO_ON = "go on"
     END = "end"

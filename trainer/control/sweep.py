@@ -131,7 +131,7 @@ def overdue(tags: Mapping[str, str], launched_at: datetime, now: datetime) -> st
 
 
 def deadline_of(tags: Mapping[str, str]) -> datetime | None:
-    """Return the deadline that stands in an instance's tags, or None where none can be read."""
+    """Return the deadline in an instance's tags, or None without a readable one."""
     try:
         deadline = datetime.fromisoformat(tags["deadline"].replace("Z", "+00:00"))
     except (KeyError, ValueError):

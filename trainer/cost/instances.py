@@ -15,7 +15,7 @@ from importlib.resources import files
 from trainer.errors import UsageError, nearest
 
 TABLE_REGION = "us-east-1"  # whose prices the table has
-# Four-GPU machines that are offered today: what stands in for a retired type (list prices, 2026-07-20).
+# Four-GPU machines offered today, which replace a retired type (list prices, 2026-07-20).
 REPLACEMENTS = {
     1: ("g6.xlarge", "g5.xlarge", "g6e.xlarge"),
     4: ("g6.12xlarge", "g5.12xlarge", "g6e.12xlarge"),

@@ -1,6 +1,6 @@
 """Candles from the desk to a data set in the bucket, raw/<set>/: what is not there yet is uploaded. The only boto3 of `data`.
 
-An object's sha256 stands in its metadata; raw-index/<sha256>.json beside it says what the data check found in that file,
+An object's sha256 is in its metadata; raw-index/<sha256>.json has the data check's report on that file,
 so that a later launch plans without downloading anything (`launch/inputs` reads both).
 """
 

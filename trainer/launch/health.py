@@ -21,7 +21,7 @@ from trainer.launch.preflight import find_image
 from trainer.launch.quotas import read_quotas
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
-from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, messages_topic, webhook_parameter
+from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 
 OLD_IMAGE = timedelta(days=180)  # AWS drops images of a line that it no longer builds; drivers and fixes are that old by then
 STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
@@ -83,8 +83,7 @@ def alarms(access: Access, outputs: StackOutputs) -> str:
 
 def messages(access: Access, outputs: StackOutputs) -> str:
     """Look who is told. Returns a note for an address that is not confirmed, and where nobody is told at all."""
-    topic = f"arn:aws:sns:{outputs.region}:{_account(outputs)}:{messages_topic(outputs.project, outputs.stack)}"
-    pages = access.client("sns").get_paginator("list_subscriptions_by_topic").paginate(TopicArn=topic)
+    pages = access.client("sns").get_paginator("list_subscriptions_by_topic").paginate(TopicArn=outputs.topic_arn)
     subscribed = [one for page in pages for one in page["Subscriptions"]]
     pending = [one["Endpoint"] for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
     if pending:
@@ -144,7 +143,3 @@ def _has_webhook(access: Access, outputs: StackOutputs) -> bool:
             return False
         raise
     return True
-
-
-def _account(outputs: StackOutputs) -> str:
-    return outputs.sweeper_arn.split(":")[4]

@@ -70,7 +70,7 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
 
 
 def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which piece somebody told of: its name among people, kind, series, fold and seed."""
+    """Return the identity of an event's piece: display name, kind, series, fold and seed."""
     return {key: item[key] for key in ("piece", "kind", "series", "fold", "seed")}
 
 

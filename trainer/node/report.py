@@ -105,7 +105,7 @@ def ending(
 def result(
     status: Status, *, ended: tuple[State, int, dict[str, Any] | None], unfinished: str, python_packages: str
 ) -> dict[str, Any]:
-    """Return what stands in result.json; `unfinished` is the reason given for models that were neither done nor failed."""
+    """Return the content of result.json; `unfinished` is the reason for models that were neither done nor failed."""
     state, exit_code, error = ended
     return {
         **_header(status.identity),

@@ -71,7 +71,7 @@ class Uplink:
         return True
 
     def exists(self, key: str) -> bool:
-        """Say whether an object is there; an error counts as no."""
+        """Return whether an object exists; an error counts as no."""
         try:
             self._quick.head_object(Bucket=self.bucket, Key=key)
         except AWS_ERRORS as error:

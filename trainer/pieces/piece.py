@@ -47,7 +47,7 @@ class Piece:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Return the identity with kind and series: what is said of it once."""
+        """Return the identity with kind and series."""
         return {**self.identity, "kind": self.kind, "series": list(self.series)}
 
 
@@ -72,7 +72,7 @@ def models_of(
     source: str,
     source_by_fold: bool = False,
 ) -> list[Piece]:
-    """Return a piece for each fold and seed of the job, all on these series. `stem` stands in their names for the symbol."""
+    """Return a piece for each fold and seed of the job, all on these series. `stem` replaces the symbol in their names."""
     several = job.data.folds * job.train.seeds
     made = []
     for fold in range(1, job.data.folds + 1):

@@ -1,6 +1,6 @@
 """One model of all symbols for each fold and seed: `[data] pooled = true`.
 
-The job's name stands in the model's name for the symbol. Pieces of a fold share a source: rows are laid end to end already
+The job's name replaces the symbol in the model's name. Pieces of a fold share a source: rows are laid end to end already
 scaled, each series by a scaler that is fitted on its own bars of training, which differ from fold to fold.
 """
 

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +146,18 @@ class EmbeddedAccount:
             log.warning("moto kept what %s held: %s", instance_id, error)
 
     def advance(self, seconds: float) -> None:
-        """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't follow."""
+        """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't follow.
+
+        What runs every few minutes is taken to have run meanwhile: metrics, and the age of alarms, move along. A test of
+        silence moves `clock` itself.
+        """
         with self.lock:
             if any(instance.occupied for instance in self.world.instances.values()):
                 raise RuntimeError("the clock cannot jump while a node runs in real time")
             self.clock.advance(seconds)
+            self.metrics.shift(timedelta(seconds=seconds))
+            for alarm in self.alarms.values():
+                alarm.since += timedelta(seconds=seconds)
 
 
 # A rule answers with the result's members, or with a whole HTTP answer that moto gave.

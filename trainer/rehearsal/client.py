@@ -206,9 +206,9 @@ def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float 
     except http.client.HTTPException as error:
         raise ConnectionError(f"no HTTP at {note.url}: {error!r}") from error
     if not hmac.compare_digest(keyring.answer_signature(nonce, text).encode(), signature.encode()):
-        raise ConnectionError(f"somebody else answers at {note.url}")
-    told: dict[str, Any] = json.loads(text)
-    return told
+        raise ConnectionError(f"another process answers at {note.url}")
+    reply: dict[str, Any] = json.loads(text)
+    return reply
 
 
 def _start_failed(root: Path) -> ConfigError:
@@ -217,8 +217,8 @@ def _start_failed(root: Path) -> ConfigError:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
     last = lines[-1] if lines else "it said nothing"
     if last.startswith(home.REFUSED):
-        told = json.loads(last.removeprefix(home.REFUSED))
-        return ConfigError(told["what"], why=told["why"], do=told["do"])
+        reply = json.loads(last.removeprefix(home.REFUSED))
+        return ConfigError(reply["what"], why=reply["why"], do=reply["do"])
     if shutil.disk_usage(root).free < home.LEAST_FREE_BYTES:
         return home.disk_full(root)
     return ConfigError(what, why=last, do=f"Read {log}.")

@@ -99,8 +99,8 @@ def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     with cloud.lock:
         instance = cloud.world.find(instance_ids=[call.params["InstanceId"]], filters=[], now=cloud.clock.now())[0]
     log = cloud.root / "sandbox" / instance.id / "var/log/cloud-init-output.log"
-    said = log.read_bytes()[-CONSOLE_BYTES:] if log.is_file() else b""
-    return {"InstanceId": instance.id, "Timestamp": cloud.clock.now(), "Output": base64.b64encode(said).decode()}
+    output = log.read_bytes()[-CONSOLE_BYTES:] if log.is_file() else b""
+    return {"InstanceId": instance.id, "Timestamp": cloud.clock.now(), "Output": base64.b64encode(output).decode()}
 
 
 def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:

@@ -7,10 +7,10 @@ a fork finds its code in its own folders, as a new interpreter would. A plain sc
 
 Its parent binds the socket (`listen`), so that a client can connect at once and waits only for its fork.
 
-A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. A
-client asks for `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first
-process of a node, which is a fork server of its own) or `python --serve SOCKET` (a fork server for somebody else, who gives
-the listening socket as standard input).
+A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. A client asks
+for `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first process of a node,
+which is a fork server of its own) or `python --serve SOCKET` (a fork server for another process, which passes the listening
+socket as standard input).
 
 When a client goes away, its fork is killed with its process group, unless it is detached; a node's first process ends by
 itself, with its node, when the server that forked it is gone. This server ends when the process that started it does, or the

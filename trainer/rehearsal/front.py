@@ -107,8 +107,8 @@ class Front:
         try:
             authorize(cloud, call, wire.access_key_of(environ))
         except AwsError as error:
-            status, headers, told = wire.encode(call, error)
-            return _respond((status, headers, b"" if environ["REQUEST_METHOD"] == "HEAD" else told), start_response)
+            status, headers, content = wire.encode(call, error)
+            return _respond((status, headers, b"" if environ["REQUEST_METHOD"] == "HEAD" else content), start_response)
         try:
             return self._carry_out(cloud, call, start_response)
         finally:

@@ -118,9 +118,9 @@ def write_note(root: Path, note: Note) -> None:
     """Write the note for commands; the file appears whole or not at all."""
     new = root / f"{NOTE}.new"
     new.unlink(missing_ok=True)
-    told = {"url": note.url, "pid": note.pid, "started": note.started, "secret": note.secret.hex()}
+    note_fields = {"url": note.url, "pid": note.pid, "started": note.started, "secret": note.secret.hex()}
     with open_private(new, os.O_WRONLY | os.O_EXCL) as file:
-        file.write(json.dumps(told).encode())
+        file.write(json.dumps(note_fields).encode())
     new.replace(root / NOTE)
 
 
@@ -136,8 +136,8 @@ def read_note(root: Path) -> Note | None:
             return None
         text = file.read(_MOST_NOTE_BYTES)
     try:
-        told = json.loads(text)
-        url, pid, started, secret = (told[name] for name in ("url", "pid", "started", "secret"))
+        note_fields = json.loads(text)
+        url, pid, started, secret = (note_fields[name] for name in ("url", "pid", "started", "secret"))
     except (ValueError, KeyError, TypeError):
         return None
     texts = isinstance(url, str) and isinstance(secret, str) and isinstance(started, str) and isinstance(pid, int)

@@ -177,7 +177,7 @@ class NodeProcess:
     instance_id: str
     sandbox: Path
     scratch: Path  # its TMPDIR, removed at its end
-    process_group: int  # of the user data; never signalled, since its number may be somebody else's by now
+    process_group: int  # of the user data; never signalled, since its id may be reused
     supervisor: subprocess.Popen[bytes] | ForkedProcess
     supervisor_started: str
 

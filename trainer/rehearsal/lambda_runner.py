@@ -21,9 +21,9 @@ from typing import Any
 class Context:
     """Lambda's context object: data about the invocation."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._ends_at = time.monotonic() + told.pop("timeout_seconds")
-        self.__dict__.update(told)
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._ends_at = time.monotonic() + fields.pop("timeout_seconds")
+        self.__dict__.update(fields)
 
     def get_remaining_time_in_millis(self) -> int:
         """Return the remaining time of the function, in milliseconds."""
@@ -56,13 +56,13 @@ def set_clock(ahead_seconds: float) -> None:
 def main(folder: str, handler: str, context: str) -> dict[str, Any]:
     """Run the handler once. Returns {"result": ...} or {"error": ...}."""
     sys.path.insert(0, folder)
-    told = json.loads(context)
-    if abs(ahead_seconds := told.pop("clock_ahead_seconds")) > 1:
+    fields = json.loads(context)
+    if abs(ahead_seconds := fields.pop("clock_ahead_seconds")) > 1:
         set_clock(ahead_seconds)
     event = json.load(sys.stdin)
     module, _, function = handler.rpartition(".")
     try:
-        result = getattr(importlib.import_module(module), function)(event, Context(told))
+        result = getattr(importlib.import_module(module), function)(event, Context(fields))
         return {"result": json.loads(json.dumps(result))}
     except BaseException as error:  # any exception of a handler is its answer, as on AWS; SystemExit too
         answer = {

@@ -31,7 +31,7 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
     errors: list[dict[str, Any]] = []
     for specification, override in _candidates(params):
         pool = {"LaunchTemplateSpecification": specification, "Overrides": override}
-        told = {"LaunchTemplateAndOverrides": pool, "Lifecycle": market}
+        pool_entry = {"LaunchTemplateAndOverrides": pool, "Lifecycle": market}
         try:
             if refusal := cloud.world.take_refusal():
                 raise refusal
@@ -40,10 +40,10 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
             request = merged_request(template_data(cloud, region, specification), own, tags)
             instances = launch(cloud, region, request, missing, fleet_id=fleet_id)
         except AwsError as error:
-            errors.append({**told, "ErrorCode": error.code, "ErrorMessage": error.message})
+            errors.append({**pool_entry, "ErrorCode": error.code, "ErrorMessage": error.message})
             continue
         ids = [one.id for one in instances]
-        launched.append({**told, "InstanceIds": ids, "InstanceType": instances[0].description["InstanceType"]})
+        launched.append({**pool_entry, "InstanceIds": ids, "InstanceType": instances[0].description["InstanceType"]})
         break
     return {"FleetId": fleet_id, "Errors": errors, "Instances": launched}
 

@@ -55,6 +55,13 @@ class Metrics:
         """Add a data point."""
         self._points.setdefault(metric, deque(maxlen=MOST_POINTS)).append((at, value))
 
+    def shift(self, by: timedelta) -> None:
+        """Move every data point to a later instant."""
+        self._points = {
+            metric: deque(((at + by, value) for at, value in points), maxlen=MOST_POINTS)
+            for metric, points in self._points.items()
+        }
+
     def values(self, metric: MetricId, start: datetime, end: datetime) -> list[float]:
         """Return the values after `start` and until `end`."""
         return [value for at, value in self._points.get(metric, ()) if start < at <= end]

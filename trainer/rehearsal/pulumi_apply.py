@@ -49,8 +49,8 @@ def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | Non
             "the Pulumi program could not be applied to the embedded AWS", why=f"{APPLY_SECONDS} s passed"
         ) from error
     if ended.returncode:
-        said = ended.stderr.strip().splitlines() or ["it said nothing"]
-        raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=said[-1])
+        lines = ended.stderr.strip().splitlines() or ["it said nothing"]
+        raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=lines[-1])
     return from_json(ended.stdout)
 
 

@@ -21,8 +21,8 @@ def send_as(cloud: EmbeddedAccount, principal: Principal, queue_arn: str, body: 
 def send_as_service(cloud: EmbeddedAccount, service: str, source_arn: str, queue_arn: str, body: str) -> None:
     """Send a message as an AWS service. Raises AwsError if the queue's own policy does not allow it."""
     url = _url(cloud, queue_arn)
-    told = cloud.moto("sqs", "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["Policy"]})
-    policy = told.get("Attributes", {}).get("Policy") or json.dumps({"Statement": []})
+    attributes = cloud.moto("sqs", "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["Policy"]})
+    policy = attributes.get("Attributes", {}).get("Policy") or json.dumps({"Statement": []})
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
     if not lets_service(policy, service, Authorization(action=SEND, resource=queue_arn, context=context)):
         raise AwsError("AccessDenied", f"The policy of {queue_arn} does not let {service} send messages.", 403)

@@ -287,10 +287,10 @@ class Control:
         fresh = at.isascii() and at.isdigit() and abs(time.time() - int(at)) <= FRESH_SECONDS
         if not fresh or not hmac.compare_digest(known.encode(), signature.encode()):
             return 403, [("Content-Type", "text/plain")], b"not for you"
-        told = self._told(environ["PATH_INFO"].rpartition("/")[2], json.loads(body or b"{}"))
-        if told is None:
+        reply = self._told(environ["PATH_INFO"].rpartition("/")[2], json.loads(body or b"{}"))
+        if reply is None:
             return 404, [("Content-Type", "text/plain")], b"not found"
-        text = json.dumps(told).encode()
+        text = json.dumps(reply).encode()
         signed = (SIGNATURE_HEADER, self._aws.keyring.answer_signature(nonce, text))
         return 200, [("Content-Type", "application/json"), signed], text
 

@@ -98,12 +98,12 @@ def check_signature(claim: Claim, environ: Environ, body: bytes, *, secret_key: 
 
 def check_body(environ: Environ, body: bytes) -> None:
     """Raise AwsError where a signed hash is not the body's."""
-    told = environ.get(_CONTENT_HASH, "")
-    if not told or told in _NO_HASH:
+    claimed_hash = environ.get(_CONTENT_HASH, "")
+    if not claimed_hash or claimed_hash in _NO_HASH:
         return
-    if told.startswith("STREAMING-"):
-        raise AwsError("NotImplemented", f"The embedded AWS does not take {told}.", 501)
-    if told != hashlib.sha256(body).hexdigest():
+    if claimed_hash.startswith("STREAMING-"):
+        raise AwsError("NotImplemented", f"The embedded AWS does not take {claimed_hash}.", 501)
+    if claimed_hash != hashlib.sha256(body).hexdigest():
         message = "The provided 'x-amz-content-sha256' header does not match what was computed."
         raise AwsError("XAmzContentSHA256Mismatch", message, 400)
 

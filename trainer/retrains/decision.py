@@ -1,4 +1,4 @@
-"""Whether a scheduled run may begin now: pause, overlap and the month's money. Pure."""
+"""Decide whether a scheduled run may begin: pause, overlap and the month's budget. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.schedule_expressions import next_fire
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of a scheduled time; `error` says why it is not begun."""
+    """Decision about a scheduled time; `error` is the reason if it does not begin."""
 
     step: Literal["begin", "wait", "skip", "refuse"]
     error: TrainerError | None = None

@@ -1,4 +1,4 @@
-"""What became of each scheduled time of a retrain: scheduled/<name>/<time>.json, created once and changed by compare-and-swap.
+"""Entries of a retrain's scheduled times: scheduled/<name>/<time>.json, created once and changed by compare-and-swap.
 
 Control writes it, and goes on from it at its next call; `mayfly retrains history` shows it. The run's own record is apart.
 """

@@ -1,4 +1,4 @@
-"""What a retrain runs: retrains/<name>.json, which the desk swaps and control only reads.
+"""The publication of a retrain, its job and code: retrains/<name>.json, which the desk swaps and control only reads.
 
 Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them.
 """

@@ -1,4 +1,4 @@
-"""When a retrain runs, and within which money: an entry of the stack's setting `retrains`. Standard library only.
+"""Schedule and budget of a retrain: an entry of the stack's setting `retrains`. Standard library only.
 
 Pulumi checks it (infra/settings.py) and hands it on in the stack's outputs; control and the desk read it there.
 """

@@ -1,6 +1,6 @@
 """The lease: the promise of a node to be heard of again, and when a silent node counts as dead or hung.
 
-The object under `live/` holds the lease alone; how far the models are stands in another one (`runs.reports`). Standard library
+The object under `live/` holds the lease alone; the models' progress is in another one (`runs.reports`). Standard library
 and `trainer.reading` only: the sweeper's zip carries both files.
 """
 

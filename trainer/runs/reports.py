@@ -17,7 +17,7 @@ from trainer.runs.lease import Lease
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
-MOST_SHOWN = 2_000  # models whose progress is told; of more, `models_total` and `models_done`
+MOST_SHOWN = 2_000  # models whose progress is reported; of more, `models_total` and `models_done`
 MOST_MODELS = 20_000  # of one run
 MOST_TITLE = MOST_NAME + 40  # of a piece: a symbol with fold and seed
 MOST_PHASES = 8
@@ -168,7 +168,7 @@ def read_identity(fields: Fields) -> dict[str, Any]:
 
 
 def _model_progress(fields: Fields) -> dict[str, Any]:
-    """Return how far one model is; only what is told."""
+    """Return one model's progress, without missing fields."""
     told: dict[str, Any] = {"state": fields.choice("state", MODEL_STATES, "waiting")}
     for key in ("epoch", "epochs", "step", "steps"):
         if fields.values.get(key) is not None:

@@ -1,7 +1,6 @@
-"""Receipts as they lie in the bucket: read, and checked for everything that is shown or done by them.
+"""Receipts from the bucket: read, and checked for everything that is shown or used.
 
-A receipt may be years old and of an earlier format, or somebody else's. `runs.receipt` makes them, `docs/receipt.md` describes
-them.
+A receipt may be years old, of an earlier format, or forged. `runs.receipt` makes them, `docs/receipt.md` describes them.
 """
 
 from __future__ import annotations

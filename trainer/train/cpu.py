@@ -20,7 +20,7 @@ _KEEP_BYTES = 1 << 30
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep freed blocks below 1 GiB; return whether this is glibc."""
+    """Make glibc keep freed blocks below 1 GiB; return whether this is glibc."""
     if not sys.platform.startswith("linux"):
         return False
     try:

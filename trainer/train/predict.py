@@ -51,7 +51,7 @@ class Predictions:
     bar: np.ndarray  # (N,) int64 ns UTC: the start of the last bar that the model saw
     available_at: np.ndarray  # (N,) int64 ns UTC: the end of that bar, when the prediction could be made
     columns: dict[str, np.ndarray]  # (N,) float64, by the target's columns
-    synthetic: bool  # the model was trained on generated bars
+    synthetic: bool = False  # whether the model was trained on generated bars
 
 
 @dataclass(frozen=True, kw_only=True)

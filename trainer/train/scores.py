@@ -71,15 +71,15 @@ def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Sc
         return scored[0].scores
     target = series[0].target  # settings that were left open were chosen for all of them
     labels = {span: np.concatenate([data.labels(span) for data in series]) for span in ("validation", "test")}
-    said = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
+    forecasts_by_span = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
     names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
     days = max(_days_of_a_block(data) for data in series)
     times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
     return {
         "about": target.about(),
-        "validation": scores_of(target).metrics(target, said["validation"], labels["validation"]),
+        "validation": scores_of(target).metrics(target, forecasts_by_span["validation"], labels["validation"]),
         "test": compare(
-            said["test"],
+            forecasts_by_span["test"],
             target,
             labels["test"],
             blocks=times // (days * DAY),

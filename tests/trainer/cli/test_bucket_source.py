@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,16 @@ BARS = "time,open,high,low,close,volume\n" + "".join(
 
 
 @pytest.fixture
-def bucket(applied: Access) -> str:
+def bucket(applied: Access) -> Iterator[str]:
     s3, name = applied.client("s3"), "somebody-elses-candles"
     s3.create_bucket(Bucket=name)
-    for key in ("fx/symbol=EUR%2FUSD/part-0.csv", "fx/notes.md", "fx/.hidden.csv", "fx2/GBP_1m.csv", "deep/x.csv/../../y.csv"):
+    keys = ("fx/symbol=EUR%2FUSD/part-0.csv", "fx/notes.md", "fx/.hidden.csv", "fx2/GBP_1m.csv", "deep/x.csv/../../y.csv")
+    for key in keys:
         s3.put_object(Bucket=name, Key=key, Body=BARS.encode())
-    return name
+    yield name
+    for key in keys:
+        s3.delete_object(Bucket=name, Key=key)
+    s3.delete_bucket(Bucket=name)
 
 
 def files(folder: Path) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import resource
 import subprocess
@@ -9,6 +10,8 @@ import pytest
 
 from trainer.cli.main import main
 from trainer.cli.parser import build_parser
+from trainer.cli.table import styled
+from trainer.cli.terminal import show
 
 HEAVY = {"boto3", "botocore", "torch", "pyarrow", "pandas", "numpy", "pulumi", "moto", "ray"}
 
@@ -78,6 +81,15 @@ def test_a_mistake_of_ours_is_not_dressed_up_as_the_users(monkeypatch):
     monkeypatch.setattr("trainer.cli.launch.run", broken)
     with pytest.raises(ZeroDivisionError):
         main(["launch"])
+
+
+def test_a_stdout_that_is_not_unicode_shows_escapes(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1", errors="strict")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("trainer.cli.launch.run", lambda arguments: show(styled("lstm → direction ×", "")) or 0)
+    assert main(["launch"]) == 0
+    stream.flush()
+    assert stream.buffer.getvalue() == b"lstm \\u2192 direction \xd7\n"
 
 
 def test_ctrl_c_before_a_run_exists_says_that_nothing_was_launched(monkeypatch, capsys):

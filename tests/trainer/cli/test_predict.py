@@ -131,7 +131,8 @@ def test_a_name_stands_for_the_newest_finished_model_which_is_named(account, can
 def few(rows: int) -> Predictions:
     times = np.arange(rows, dtype=np.int64) * 60_000_000_000
     values = {"probability": np.full(rows, 0.123456789)}
-    return Predictions(model="lstm-direction_A_1m", symbol="A", bar=times, available_at=times + 60_000_000_000, columns=values)
+    ends = times + 60_000_000_000
+    return Predictions(model="lstm-direction_A_1m", symbol="A", bar=times, available_at=ends, columns=values, synthetic=False)
 
 
 def test_at_a_terminal_few_rows_are_a_table_and_many_are_csv(monkeypatch, capsys):

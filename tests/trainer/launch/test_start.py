@@ -44,7 +44,6 @@ OUTPUTS = StackOutputs(
     scheduler_role_arn="arn",
     sweeper_arn="arn",
     control_arn="arn",
-    topic_arn="arn",
     control_types=["g6.*"],
     retrains=[],
     retrain_format=1,

@@ -177,3 +177,19 @@ def test_missing_data_counts_as_the_alarm_says(
     for minute in minutes_with_data:
         metrics.put(METRIC, NOON - timedelta(minutes=minute), 1.0)
     assert alarm.evaluate(metrics, NOON)[0] == expected
+
+
+def test_time_that_is_skipped_raises_no_alarm_whatever_its_length(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
+    """What runs every few minutes is taken to have run meanwhile: a week that passes in a second is not a week of silence."""
+    put_alarm(access, topic)
+    cloud.advance(7 * 24 * 3600)
+    pass_minutes(cloud, 1)
+    assert state(access) == "INSUFFICIENT_DATA"  # the alarm is as young as it was
+    access.client("cloudwatch").put_metric_data(Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}])
+    pass_minutes(cloud, 14)
+    assert state(access) == "OK"
+    cloud.advance(7 * 24 * 3600)
+    alarms.evaluate_due(cloud)
+    assert state(access) == "OK"
+    pass_minutes(cloud, 15)
+    assert state(access) == "ALARM"

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models import make_model
+from tests.models import LOOKBACK, make_model
 from tests.predictions import predict_file
+from trainer.data.feature_names import usual_features
 from trainer.data.reading import read_candles
 from trainer.data.writing import write_candles as write_file
 from trainer.errors import DataError, UsageError
@@ -125,6 +126,16 @@ def test_longer_bars_are_made_as_they_are_for_training(tmp_path: Path, data: Pat
     (read,) = predict_models([tmp_path / "twos.safetensors"], tmp_path / "AAA_2m.parquet")
     assert isinstance(made, Predictions) and isinstance(read, Predictions) and len(made.bar) > 20
     assert made.bar.tolist() == read.bar.tolist() and (made.columns["probability"] == read.columns["probability"]).all()
+
+
+def test_a_model_of_few_features_needs_no_more_bars_than_those_look_back(tmp_path: Path, data: Path) -> None:
+    make_model(tmp_path / "short.safetensors", symbols=("AAA",), features=usual_features("1d"))
+    make_model(tmp_path / "whole.safetensors", symbols=("AAA",))
+    short, whole = predict_models([tmp_path / "short.safetensors", tmp_path / "whole.safetensors"], data)
+    assert isinstance(short, Predictions) and isinstance(whole, Predictions)
+    assert (len(short.bar), len(whole.bar)) == (700 - 60 - LOOKBACK + 1, 700 - 256 - LOOKBACK + 1)
+    (last,) = predict_models([tmp_path / "short.safetensors"], data, last=1)
+    assert isinstance(last, Predictions) and last.columns["probability"][0] == short.columns["probability"][-1]
 
 
 def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path], data: Path) -> None:

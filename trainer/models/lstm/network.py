@@ -92,7 +92,7 @@ def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
 def run_in(dtype: torch.dtype, lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
     """Return a single layer's hidden states (T, B, H), computed in `dtype`; gradients reach its weights in theirs.
 
-    Autocast is no way to do so on a GPU: whatever it is told, it runs cuDNN's LSTM in fp16, where the unscaled gradients of a
+    Autocast does not do this on a GPU: it always runs cuDNN's LSTM in fp16, where the unscaled gradients of a
     bf16 training vanish (`_cudnn_rnn_cast_reflatten` in torch's aten/src/ATen/cudnn/AutocastRNN.cpp, read 2026-11-21).
     """
     weights = list(lstm.parameters())

@@ -58,7 +58,7 @@ def baselines(target: Volatility, rows: Rows) -> dict[str, np.ndarray]:
     logs = np.stack([trailing(close, clock, term) for term in terms], axis=1)
     known = train[np.isfinite(logs[train]).all(axis=1)]
     weights = np.linalg.lstsq(_with_intercept(logs[known]), rows.labels(known)[:, 0], rcond=None)[0]
-    # Where nothing moved for so long, or the series is too short, the mean of training stands in.
+    # If nothing moved for so long, or the series is too short: the mean of training.
     return {
         "mean": np.full(len(scored), mean),
         "trailing": np.where(np.isfinite(last), last, mean),

@@ -107,8 +107,10 @@ def _tuned_line(event: dict[str, Any]) -> str:
 
 
 def _worker_started_line(event: dict[str, Any]) -> str:
-    told = {"cores": "cores {}", "memory_fraction": "{:.0%} of the GPU's memory"}
-    return f"worker {event['worker']}  has {', '.join(text.format(event[key]) for key, text in told.items() if key in event)}"
+    formats = {"cores": "cores {}", "memory_fraction": "{:.0%} of the GPU's memory"}
+    return (
+        f"worker {event['worker']}  has {', '.join(text.format(event[key]) for key, text in formats.items() if key in event)}"
+    )
 
 
 def _epoch_line(event: dict[str, Any]) -> str:

@@ -90,8 +90,8 @@ class _Recorder:
         self._profiler.export_chrome_trace(str(part))
         part.replace(self._file)
         self._profiler = None
-        told = {"event": "trace", "file": f"{self._file.parent.name}/{self._file.name}", "steps": self._steps}
+        trace_event = {"event": "trace", "file": f"{self._file.parent.name}/{self._file.name}", "steps": self._steps}
         if self._on_gpu:
             recorded = json.loads(gzip.decompress(self._file.read_bytes()))["traceEvents"]
-            told["kernel_share"] = round(kernel_seconds(recorded) / seconds, 3)
-        self._report(told)
+            trace_event["kernel_share"] = round(kernel_seconds(recorded) / seconds, 3)
+        self._report(trace_event)
