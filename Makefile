@@ -1,12 +1,13 @@
 # Everything is in scripts/; each target sets up what it needs first.
-.PHONY: help setup demo test quick check
+.PHONY: help setup demo weekly test quick check
 
 help:
 	@echo "make demo    rehearse a run on the embedded AWS (no account, no GPU); DATA=DIR takes your candles"
+	@echo "make weekly  watch two Sundays of a scheduled retrain, on a clock that is moved (two minutes)"
 	@echo "make test    format, lint, types, import rules and every test"
 	@echo "make quick   a first look within a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"
 	@echo "make setup   only the set-up, in .venv"
 
-setup demo test quick check:
+setup demo weekly test quick check:
 	@scripts/$@

@@ -34,6 +34,7 @@ control_name = f"{settings.prefix}-control"
 dead_letters_name = dead_letters_queue(settings.project, settings.stack)
 schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
+topic_name = messages_topic(settings.project, settings.stack)
 
 store = ModelStore(
     "store",
@@ -153,7 +154,7 @@ control = ControlFunction(
         permissions=permissions,
         instance_types=settings.control_types,
         scheduler_role_arn=identity.scheduler_role_arn,
-        topic=messages_topic(settings.project, settings.stack),
+        topic=topic_name,
         dead_letters=dead_letters_name,
         dead_letters_arn=dead_letters.arn,
         tags=settings.tags,
@@ -180,7 +181,7 @@ Notifications(
         region=account.region,
         project=settings.project,
         stack=settings.stack,
-        topic_name=messages_topic(settings.project, settings.stack),
+        topic_name=topic_name,
         function_name=f"{settings.prefix}-notifier",
         role_name=roles.notifier_role,
         log_days=settings.log_days,

@@ -32,7 +32,10 @@ SWEEPER_FILES = (
 SWEEPER_SERVICES = ("cloudwatch", "ec2", "s3", "scheduler", "sts")
 CONTROL_SERVICES = ("cloudwatch", "ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "sns", "ssm", "sts")
 CONTROL = "trainer.control.function"
-WRITES = ("runs/*", "scheduled/*", "memory/*")  # no code, no input, nothing of a node's
+WRITES = (
+    *("runs/*", "scheduled/*", "memory/*"),
+    *("models/retrains/*", "models/production/*"),
+)  # no code, no input, nothing of a node's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +115,8 @@ class ControlFunction(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         may = args.permissions
         own = (
-            policies.count_own_work(project=may.project, stack=may.stack),
             policies.publish_messages(account=may.account, region=may.region, topic=args.topic),
+            policies.count_own_work(project=may.project, stack=may.stack),
             policies.keep_dead_letters(account=may.account, region=may.region, queue=args.dead_letters),
             policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group),
         )

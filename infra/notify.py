@@ -192,6 +192,18 @@ def alarms(args: NotificationsArgs) -> list[AlarmRule]:
             dimensions={},
         ),
         AlarmRule(
+            name="retrains-overdue",
+            description="A scheduled run never came. mayfly retrains list names it; then look at its schedule in EventBridge.",
+            namespace=own,
+            metric="RetrainsOverdue",
+            statistic="Maximum",
+            comparison="GreaterThanThreshold",
+            threshold=0,
+            periods=3,
+            missing="breaching",
+            dimensions={},
+        ),
+        AlarmRule(
             name="dead-letters",
             description="A function failed on an event, or a schedule could not call it. mayfly doctor says where to read it.",
             namespace="AWS/SQS",

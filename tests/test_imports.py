@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"errors", "environment", "reading", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},
-    "retrains": {"errors", "reading", "schedule_expressions", "job", "runs"},
+    "retrains": {"errors", "reading", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {
         *(
             "errors",
@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
-        *("launch", "retrains", "runs", "registry"),
+        *("launch", "retrains", "runs", "registry", "schedule_expressions"),
     },
     "data": {"errors", "settings", "symbols"},
     "plan": {"errors", "reading", "symbols", "settings", "own_file", "job", "targets", "data", "pieces"},

@@ -10,7 +10,13 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 PARAMETER_LIMIT_BYTES = 4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
-ALARMS = ("sweeper-silent", "control-silent", "instance-overdue", "dead-letters")  # each after "<project>-<stack>-"
+ALARMS = (
+    "sweeper-silent",
+    "control-silent",
+    "instance-overdue",
+    "retrains-overdue",
+    "dead-letters",
+)  # each after "<project>-<stack>-"
 FORMAT = 3  # 2: no control and no retrains; 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of their run
 
 

@@ -52,6 +52,7 @@ def test_alarms_tell_the_topic_and_those_of_silence_tell_when_they_end(program: 
     assert {tuple(alarm["alarmActions"]) for alarm in alarms.values()} == {(TOPIC,)}
     assert [name for name, alarm in alarms.items() if alarm["okActions"]] == [
         "mayfly-dev-control-silent",
+        "mayfly-dev-retrains-overdue",
         "mayfly-dev-sweeper-silent",
     ]
     assert alarms["mayfly-dev-sweeper-silent"]["treatMissingData"] == "breaching"

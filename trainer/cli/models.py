@@ -1,4 +1,4 @@
-"""`mayfly models list|pull`: the models in the bucket."""
+"""`mayfly models list|pull|production|rollback`: the models in the bucket."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 from trainer.artifacts.folder import check_folder
 from trainer.artifacts.metrics import headline
+from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, say, say_json, warn
 from trainer.cli.table import FittedTable, TableColumn
 from trainer.cli.terminal import show
+from trainer.registry.keeping import PRODUCTION, production_versions, roll_back
 from trainer.registry.store import Model, find_model, list_models, save_model
 from trainer.runs.record import iso
-from trainer.runs.store import open_objects
+from trainer.runs.store import Objects, Stored, open_objects
 from trainer.stack import read_stack
 
 COLUMNS = (
@@ -28,9 +30,16 @@ COLUMNS = (
     TableColumn(title="sha256", leaves=7),
 )
 
+VERSIONS = (
+    TableColumn(title="model"),
+    TableColumn(title="version"),
+    TableColumn(title="put (UTC)"),
+    TableColumn(title="bytes", right=True),
+)
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """List every model with its run, version and scores on the test span, or download one with its hash checked."""
+    """List every model with its run, version and scores on the test span; download one; show production and roll it back."""
     if arguments.action == "pull":
         check_folder(Path(arguments.out or "."))
     with connected(rehearse=arguments.rehearse, program=False) as access:
@@ -41,6 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
             path = save_model(objects, model, Path(arguments.out or "."))
             say_json({**_as_dict(model, days), "path": str(path)}) if arguments.json else say(str(path))
             return 0
+        if arguments.action == "rollback":
+            return _roll_back(arguments, objects)
+        if arguments.action == "production":
+            return _production(arguments, objects)
         listing = list_models(objects)
         models, problems = listing.models, listing.problems
     if arguments.json:
@@ -51,6 +64,39 @@ def run(arguments: argparse.Namespace) -> int:
             warn(f"warning: {problem}")
         show(FittedTable(COLUMNS, [_row(model, days) for model in models])) if models else say("no models yet")
     return 0
+
+
+def _production(arguments: argparse.Namespace, objects: Objects) -> int:
+    """List the production models with their versions, the newest first, or those of one."""
+    names = [arguments.model] if arguments.model else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
+    versions = [one for name in names if is_model_file(f"{name}{MODEL_SUFFIX}") for one in production_versions(objects, name)]
+    if arguments.json:
+        say_json({"production": [_version(one) for one in versions]})
+    elif versions:
+        rows = [[_name(one.key), one.version_id, f"{one.modified_at:%Y-%m-%d %H:%M}", f"{one.size:,}"] for one in versions]
+        show(FittedTable(VERSIONS, rows))
+    else:
+        say("no production models yet")
+    return 0
+
+
+def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
+    replaced, put = roll_back(objects, arguments.model, version_id=arguments.version)
+    if arguments.json:
+        say_json({"replaced": _version(replaced), "put": _version(put)})
+    else:
+        say(f"{_name(put.key)}: version {put.version_id} of {put.modified_at:%Y-%m-%d %H:%M} UTC is in production again")
+        warn(f"what it replaced stays as version {replaced.version_id}")
+    return 0
+
+
+def _name(key: str) -> str:
+    return key.removeprefix(PRODUCTION).removesuffix(MODEL_SUFFIX)
+
+
+def _version(stored: Stored) -> dict[str, object]:
+    found = {"name": _name(stored.key), "key": stored.key, "version_id": stored.version_id, "bytes": stored.size}
+    return {**found, "modified_at": iso(stored.modified_at)}
 
 
 def _as_dict(model: Model, days: int) -> dict[str, object]:

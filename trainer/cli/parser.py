@@ -101,7 +101,12 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     pull = actions.add_parser("pull", help="download one model")
     pull.add_argument("model", metavar="MODEL", help="name or key of a model")
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: the current one)")
-    for parser in (listing, pull):
+    production = actions.add_parser("production", help="production models, or the versions of one")
+    production.add_argument("model", nargs="?", default="", metavar="NAME", help="name of a production model")
+    rollback = actions.add_parser("rollback", help="put an older version of a production model in its place")
+    rollback.add_argument("model", metavar="NAME", help="name of a production model")
+    rollback.add_argument("--version", default="", metavar="ID", help="that version (default: the newest with other bytes)")
+    for parser in (listing, pull, production, rollback):
         _where_flags(parser)
 
 

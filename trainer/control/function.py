@@ -19,13 +19,14 @@ from typing import Any
 from trainer.access import own_access
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
-from trainer.control.retrain import RetrainHome, advance, begin, open_entries
+from trainer.control.retrain import RetrainHome, advance, begin, overdue, publisher, tell, unfinished
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
-from trainer.control.summary import of_run
-from trainer.control.tell import publish
 from trainer.environment import function_environment
 from trainer.errors import TrainerError
 from trainer.retrains.entries import ScheduledRun
+from trainer.retrains.summary import bad_end_summary
+from trainer.runs.index import read_index
+from trainer.runs.receipt import Receipt
 from trainer.runs.record import from_iso, iso
 from trainer.runs.store import UnreadableRecord
 from trainer.stack import read_stack
@@ -41,14 +42,16 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
     outputs = read_stack(access, stack=own.stack, project=own.project)
     cloud = AwsCloud(access, outputs)
     ends_at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - LEFT_AT_END
-    home = RetrainHome(access=access, outputs=outputs, cloud=cloud, tell=partial(publish, access, outputs))
+    home = RetrainHome(access=access, outputs=outputs, cloud=cloud, publish=publisher(access, outputs))
     told = answer(event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at)
     print(json.dumps(told))
     if told["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
         raise RuntimeError(f"control could not do everything: {json.dumps(told['problems'])}")
     if not event:  # the standing call: the alarm of a silent control goes by these
         namespace = metrics_namespace(own.project, own.stack)
-        done = [{"MetricName": "SettlesDone", "Value": 1.0}]
+        late = overdue(home)
+        print(json.dumps({"overdue": late}))
+        done = [{"MetricName": "SettlesDone", "Value": 1.0}, {"MetricName": "RetrainsOverdue", "Value": float(len(late))}]
         access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)
     return told
 
@@ -66,20 +69,24 @@ def answer(
     An event about an instance settles its run alone; everything else settles all, and takes every scheduled time on.
     """
     instance_id = (event.get("detail") or {}).get("instance-id") if event.get("source") == "aws.ec2" else None
-    told, began = Told(), home.cloud.now()
+    told = Told()
     if instance_id is not None:
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
             return {**told.as_dict(), "dropped": f"{instance_id} is no instance of this stack's runs"}
-        told.settled(home, [settle_run(home.cloud, run_id, starts="control")], {}, since=began)
-        told.advance(home, [entry for entry in open_entries(home) if entry.run_id == run_id])
+        was_open = run_id in read_index(home.cloud.objects).open
+        told.settled([settle_run(home.cloud, run_id, starts="control")], {})
+        if was_open:
+            told.bad_ends(home)
+        told.advance(home, [entry for entry in unfinished(home) if entry.run_id == run_id])
         return told.as_dict()
     if "retrain" in event:
         told.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
-    told.advance(home, open_entries(home))
+    told.advance(home, unfinished(home))
     settling = settle_while_starting(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-    told.settled(home, settling.settled, settling.problems, since=began)
-    told.advance(home, open_entries(home))
+    told.settled(settling.settled, settling.problems)
+    told.bad_ends(home)
+    told.advance(home, unfinished(home))
     return told.as_dict()
 
 
@@ -89,50 +96,51 @@ class Told:
 
     runs: dict[str, str] = field(default_factory=dict)  # id -> state or outcome
     retrains: dict[str, str] = field(default_factory=dict)  # name and scheduled time -> state
+    closed: list[Receipt] = field(default_factory=list)  # runs of desks that ended badly
     problems: dict[str, str] = field(default_factory=dict)  # what has to be tried again -> the error
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
 
-    def settled(
-        self, home: RetrainHome, settled: Iterable[Settled], problems: Mapping[str, TrainerError], *, since: datetime
-    ) -> None:
-        """Add runs, and publish which ended badly since then. A record that no later call can read is named, and no failure."""
+    def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
+        """Add runs. A record that no later call will be able to read either is named, and no failure."""
         for item in settled:
-            self.runs[item.run_id] = item.look.record.outcome or item.look.record.state
-            if item.receipt is not None and _ended_badly(item, since):
-                try:
-                    home.tell(of_run(item.receipt))
-                except TrainerError as failure:
-                    self.problems[item.run_id] = str(failure)
+            record = item.look.record
+            self.runs[item.run_id] = record.outcome or record.state
+            if item.receipt is not None and item.receipt["state"] != "done" and record.driver == "desk":
+                self.closed.append(item.receipt)
         for run_id, error in problems.items():
             if isinstance(error, UnreadableRecord):
                 self.runs[run_id] = "unreadable"
             else:
                 self.problems[run_id] = str(error)
 
+    def bad_ends(self, home: RetrainHome) -> None:
+        """Tell of runs of desks that were closed by this call, and were not done; scheduled runs have their own summary."""
+        for receipt in self.closed:
+            try:
+                home.publish(bad_end_summary(receipt))
+            except TrainerError as error:
+                self.problems[str(receipt["run_id"])] = str(error)
+
     def begin(self, home: RetrainHome, name: str, scheduled_at: datetime) -> None:
         """Begin a scheduled time."""
-        self._take(f"{name} {iso(scheduled_at)}", partial(begin, home, name, scheduled_at))
+        self._take(home, f"{name} {iso(scheduled_at)}", partial(begin, home, name, scheduled_at))
 
     def advance(self, home: RetrainHome, entries: Iterable[ScheduledRun]) -> None:
         """Take scheduled times on."""
         for entry in entries:
-            self._take(f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, home, entry))
+            self._take(home, f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, home, entry))
 
-    def _take(self, name: str, act: Callable[[], ScheduledRun]) -> None:
+    def _take(self, home: RetrainHome, name: str, act: Callable[[], ScheduledRun]) -> None:
         try:
-            self.retrains[name] = act().state
+            entry = act()
+            self.retrains[name] = entry.state
+            if entry.is_untold:
+                tell(home, entry)
         except TrainerError as error:
             self.problems[name] = str(error)
-
-
-def _ended_badly(item: Settled, since: datetime) -> bool:
-    """Return whether a person's run was closed by this call, and not as it should; scheduled runs are told of as such."""
-    record = item.look.record
-    closed_now = record.closed_at is not None and record.closed_at >= since
-    return closed_now and record.driver != "control" and record.outcome != "done"
 
 
 def settle_while_starting(

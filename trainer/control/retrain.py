@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from trainer.access import Access
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.access import Access, aws_error
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
-from trainer.control.summary import MonthToDate, PersonalMessage, of_scheduled
+from trainer.control.keep import keep_models
 from trainer.errors import BudgetError, ConnectionFailed, TrainerError
 from trainer.launch.bundle import BundleName
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
@@ -31,21 +33,25 @@ from trainer.retrains.entries import (
 )
 from trainer.retrains.published import PublishedRetrain, read_published, verified_job
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.retrains.summary import PersonMessage, scheduled_summary
+from trainer.runs.record import iso
 from trainer.runs.store import Conflict, record_key
 from trainer.runs.stored_receipt import read_receipt
+from trainer.schedule_expressions import last_time
 from trainer.stack_outputs import StackOutputs
 
+GRACE, LOOKED_BACK = timedelta(minutes=15), timedelta(days=8)  # for a scheduled time to come; in which one is missed
 LAST_ENTRIES = 40  # of a retrain that are read at each call: a month of daily ones, for the month's money
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainHome:
-    """Context of a scheduled run's steps."""
+    """What every step of a scheduled run needs."""
 
     access: Access
     outputs: StackOutputs
     cloud: Cloud
-    tell: Callable[[PersonalMessage], None]  # raises ours where nobody can be told
+    publish: Callable[[PersonMessage], None]
 
     def schedule(self, name: str) -> RetrainSchedule | None:
         """Return the stack's schedule of that name."""
@@ -63,10 +69,59 @@ def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
     return advance(home, entry) if entry.is_open else entry
 
 
-def open_entries(home: RetrainHome) -> list[ScheduledRun]:
-    """Return every scheduled time that has not come to its end, of all retrains of the stack."""
+def unfinished(home: RetrainHome) -> list[ScheduledRun]:
+    """Return every scheduled time that has not come to its end, or of whose end nobody was told, of the stack's retrains."""
     names = [schedule.name for schedule in read_schedules(home.outputs.retrains)]
-    return [entry for name in names for entry in home.entries(name) if entry.is_open]
+    return [entry for name in names for entry in home.entries(name) if entry.is_open or entry.is_untold]
+
+
+def overdue(home: RetrainHome) -> list[str]:
+    """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came."""
+    now, late = home.cloud.now(), []
+    for schedule in read_schedules(home.outputs.retrains):
+        stored = read_published(home.cloud.objects, schedule.name)
+        if stored is None:
+            continue
+        since = max(stored[0].published_at, now - LOOKED_BACK)
+        expected = last_time(schedule.expression, now - GRACE, since=since)
+        if expected and home.cloud.objects.head(key=entry_key(schedule.name, expected)) is None:
+            late.append(f"{schedule.name} of {iso(expected)}")
+    return late
+
+
+def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+    """Publish the summary of a scheduled time that has ended: claim it, publish, note that it was told.
+
+    A call that is cut off in between leaves the claim, and a later one publishes again after TELLING.
+    """
+    objects, key = home.cloud.objects, entry_key(entry.retrain, entry.scheduled_at)
+    entry, etag = read_entry(objects, key)
+    if not entry.may_be_told(home.cloud.now()):
+        return entry
+    try:
+        change_entry(objects, replace(entry, telling_at=home.cloud.now()), etag, home.cloud.now())
+    except Conflict:  # another call tells it
+        return entry
+    entry, etag = read_entry(objects, key)
+    schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain)
+    receipt = read_receipt(objects, entry.run_id) if entry.run_id else None
+    done = [one.run_id for one in others if one.state == "done" and one.scheduled_at < entry.scheduled_at]
+    before = read_receipt(objects, done[-1]) if done and receipt else None
+    month = spent_in_month(schedule, entry, others) if schedule else 0.0
+    home.publish(scheduled_summary(entry, schedule, receipt, before, month))
+    return change_entry(objects, replace(entry, told_at=home.cloud.now()), etag, home.cloud.now())
+
+
+def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage], None]:
+    """Return what publishes a message to the stack's topic. It raises ours."""
+
+    def publish(message: PersonMessage) -> None:
+        try:
+            access.client("sns").publish(TopicArn=outputs.topic_arn, Subject=message.subject, Message=message.text)
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, "cannot publish to the stack's topic") from error
+
+    return publish
 
 
 def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
@@ -82,26 +137,9 @@ def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if following == entry:
         return entry
     try:
-        changed = change_entry(objects, following, etag, home.cloud.now())
+        return change_entry(objects, following, etag, home.cloud.now())
     except Conflict:  # another call was faster: what it stored holds
         return read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))[0]
-    if not changed.is_open:  # by this call and no other
-        _tell(home, changed)
-    return changed
-
-
-def _tell(home: RetrainHome, entry: ScheduledRun) -> None:
-    """Publish what came of a scheduled time, beside the retrain's last run that was done."""
-    objects, schedule = home.cloud.objects, home.schedule(entry.retrain)
-    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
-    done = [one.run_id for one in others if one.state == "done" and one.scheduled_at < entry.scheduled_at]
-    month = None
-    if schedule is not None:
-        spent = spent_in_month(schedule, entry, others) + entry.spent_usd
-        month = MonthToDate(spent_usd=spent, budget_usd=schedule.budget_month)
-    receipt = read_receipt(objects, entry.run_id) if entry.run_id else None
-    last = read_receipt(objects, done[-1]) if done else None
-    home.tell(of_scheduled(entry, receipt, last=last, month=month))
 
 
 def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
@@ -128,6 +166,11 @@ def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if receipt is None:
         return entry
     spent = replace(entry, spent_usd=float(receipt["dollars"]["spent_high"]))
+    if receipt["state"] == "done":
+        schedule = home.schedule(entry.retrain)
+        rule = schedule.promote if schedule else "never"
+        promoted, notes = keep_models(home.cloud.objects, receipt, retrain=entry.retrain, rule=rule)
+        spent = replace(spent, promoted=promoted, notes=(*notes, *entry.notes))
     return spent.ended("done" if receipt["state"] == "done" else "failed", receipt["error"], home.cloud.now())
 
 

@@ -21,13 +21,13 @@ from trainer.artifacts.card import read_card
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.errors import ConfigError, DataError, TrainerError, UsageError, nearest
 from trainer.registry.cards import card_of
+from trainer.registry.keeping import PRODUCTION
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import RunRecord, from_iso
 from trainer.runs.reports import MOST_MODELS
 from trainer.runs.store import Objects, Stored, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 
-PRODUCTION = "models/production/"
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.iam_policies import Authorization, Values
@@ -42,6 +43,13 @@ def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action="s3:PutObject", resource=_object(call))]
+
+
+def object_copy(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """A copy reads its source, by version where it names one, and writes its key."""
+    source, _, version = unquote(call.params["CopySource"]).partition("?versionId=")
+    action = "s3:GetObjectVersion" if version else "s3:GetObject"
+    return [Authorization(action=action, resource=f"arn:aws:s3:::{source.lstrip('/')}"), *object_write(cloud, call)]
 
 
 def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
@@ -244,6 +252,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
     for service, asks, operations in (
         ("s3", object_read, "GetObject HeadObject"),
         ("s3", object_write, "PutObject CreateMultipartUpload UploadPart CompleteMultipartUpload"),
+        ("s3", object_copy, "CopyObject"),
         ("s3", object_delete, "DeleteObject"),
         ("s3", bucket_list, "ListObjectsV2 ListObjects HeadBucket"),
         ("s3", bucket_versioning, "GetBucketVersioning"),

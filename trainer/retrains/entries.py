@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from trainer.errors import ConfigError, TrainerError
@@ -18,6 +18,7 @@ from trainer.runs.store import Conflict, Objects
 FORMAT = 1
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
+TELLING = timedelta(minutes=10)  # within which a call that began to tell people has done so, or was cut off
 SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
 EntryState = Literal["due", "waiting", "training", "done", "failed", "skipped", "refused"]
 OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "training")
@@ -37,9 +38,21 @@ class ScheduledRun:
     run_id: str = ""  # once its run is on record
     most_usd: float = 0.0  # what the run may cost at most
     spent_usd: float = 0.0  # by its receipt, the high bound
+    promoted: tuple[str, ...] = ()  # pieces whose models went to production
     notes: tuple[str, ...] = ()  # what differs from what was published: another image
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"}: why it is not done
     ended_at: datetime | None = None
+    telling_at: datetime | None = None  # when a call of control began to tell people of its end
+    told_at: datetime | None = None  # when they were told
+
+    @property
+    def is_untold(self) -> bool:
+        """Return whether it has ended and people have yet to be told."""
+        return not self.is_open and self.told_at is None
+
+    def may_be_told(self, now: datetime) -> bool:
+        """Return whether a call may tell people now: no other has begun to, or the one that had was cut off."""
+        return self.is_untold and (self.telling_at is None or now > self.telling_at + TELLING)
 
     @property
     def is_open(self) -> bool:

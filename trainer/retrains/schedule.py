@@ -16,6 +16,8 @@ from trainer.schedule_expressions import Cron, parse
 PUBLISHED_FORMAT = 1  # of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads
 MOST_RETRAINS = 8  # of a stack: they stand in its parameter, which holds 4 KB
 OVERLAPS = ("skip", "wait")
+BEATS_BASELINES = "beats-baselines"
+PROMOTIONS = ("never", BEATS_BASELINES)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # it stands in run ids, in the place of a job's name
 
 
@@ -28,10 +30,11 @@ class RetrainSchedule:
     time_zone: str = "UTC"
     budget: float  # dollars that one run may cost at most
     budget_month: float  # dollars that its runs of one calendar month may cost together
+    promote: str = "never"  # models to production: none, or those whose gain over their baselines is beyond chance
     overlap: str = "skip"  # where the run before goes on: skip this one, or wait until the next scheduled time at most
 
     def __post_init__(self) -> None:
-        kinds = {"name": str, "cron": str, "time_zone": str, "overlap": str}
+        kinds = {"name": str, "cron": str, "time_zone": str, "overlap": str, "promote": str}
         for key, kind in kinds.items():
             if not isinstance(getattr(self, key), kind):
                 raise ValueError(f"{key} must be text")
@@ -43,6 +46,8 @@ class RetrainSchedule:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e6:
                 raise ValueError(f"{key} {value!r} must be dollars above 0")
+        if self.promote not in PROMOTIONS:
+            raise ValueError(f"promote {self.promote!r} must be {' or '.join(PROMOTIONS)}")
         if self.overlap not in OVERLAPS:
             raise ValueError(f"overlap {self.overlap!r} must be {' or '.join(OVERLAPS)}")
 

@@ -57,7 +57,11 @@ class Objects(Protocol):
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str: ...
 
+    def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None: ...
+
     def list(self, *, prefix: str) -> tuple[Stored, ...]: ...
+
+    def versions(self, *, key: str) -> tuple[Stored, ...]: ...
 
     def folders(self, *, prefix: str) -> tuple[str, ...]: ...
 
@@ -107,6 +111,39 @@ class S3Objects:
             raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
         version_of(response, f"s3://{self._bucket}/{key}")
         return str(response["ETag"])
+
+    def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None:
+        """Copy one version of an object, with its metadata (5 GB at most). Raises Conflict as `put` does."""
+        condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        origin = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
+        try:
+            self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition)
+        except (BotoCoreError, ClientError) as error:
+            if condition and error_code(error) in LOST_RACE:
+                raise Conflict(key) from error
+            raise aws_error(error, f"cannot copy s3://{self._bucket}/{source} to {key}") from error
+
+    def versions(self, *, key: str) -> tuple[Stored, ...]:
+        """Return every version of one object, the newest first, without bytes and hashes."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            pages = list(self._s3.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=key))
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot list the versions of s3://{self._bucket}/{key}") from error
+        found = [item for page in pages for item in page.get("Versions", []) if item["Key"] == key]
+        return tuple(
+            Stored(
+                key=key,
+                etag=item["ETag"],
+                version_id=item["VersionId"],
+                size=int(item["Size"]),
+                modified_at=_utc(item["LastModified"]),
+            )
+            for item in found
+        )
 
     def list(self, *, prefix: str) -> tuple[Stored, ...]:
         """Return every object under a prefix, by key, without bytes."""

@@ -33,7 +33,7 @@ def keys_of(run_id: str, machine: DescribedInstance) -> NodeKeys:
 
 class MemoryObjects:
     def __init__(self, cloud: MemoryCloud) -> None:
-        self.cloud, self.versions = cloud, itertools.count(1)
+        self.cloud, self.numbers = cloud, itertools.count(1)
         self.stored: dict[str, list[Stored]] = {}
 
     def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
@@ -54,7 +54,7 @@ class MemoryObjects:
 
     def write(self, key: str, body: bytes, sha256: str = "") -> str:
         """Write as somebody else: no crash, no condition."""
-        number = next(self.versions)
+        number = next(self.numbers)
         item = Stored(
             key=key, etag=f"e{number}", version_id=f"v{number}", modified_at=self.cloud.clock, sha256=sha256, body=body
         )
@@ -63,6 +63,15 @@ class MemoryObjects:
 
     def list(self, *, prefix: str) -> tuple[Stored, ...]:
         return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))
+
+    def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None:
+        found = self.get(key=source, version_id=version_id)
+        assert found is not None
+        self.put(key=key, body=found.body, if_match=if_match, create=create)
+        self.stored[key][-1] = replace(self.stored[key][-1], sha256=found.sha256)
+
+    def versions(self, *, key: str) -> tuple[Stored, ...]:
+        return tuple(reversed(self.stored.get(key, [])))
 
     def folders(self, *, prefix: str) -> tuple[str, ...]:
         below = [key[len(prefix) :] for key in self.stored if key.startswith(prefix)]

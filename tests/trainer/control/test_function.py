@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from tests.trainer.launch.test_start import OUTPUTS
+from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
 from trainer.access import Access
 from trainer.control.function import answer
-from trainer.control.retrain import RetrainHome
+from trainer.control.retrain import RetrainHome, overdue
 from trainer.control.settle import settle_all
-from trainer.errors import ConnectionFailed
+from trainer.retrains.entries import begin_entry
+from trainer.retrains.published import write_published
 from trainer.runs.record import to_json
 from trainer.runs.store import read_record, receipt_key, record_key
 
 ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification"}
 
 
-def called(cloud, event=None, looks=50, tell=lambda message: None):
+def called(cloud, event=None, looks=50, messages=None):
     """Call control in a cloud; time is left for so many looks."""
     left = iter(range(looks))
-    home = RetrainHome(access=Access(rehearsal=True), outputs=OUTPUTS, cloud=cloud, tell=tell)
+    home = RetrainHome(
+        access=Access(rehearsal=True), outputs=OUTPUTS, cloud=cloud, publish=(messages if messages is not None else []).append
+    )
     return answer(event or {}, home, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
 
 
@@ -53,27 +58,15 @@ def test_no_command_starts_or_gives_up_a_run_that_control_drives(make_cloud):
     assert called(cloud)["settled"] == {record.run_id: "running"}
 
 
-def test_control_starts_no_run_of_a_desk_closes_it_once_its_launcher_is_silent_and_tells_of_it_once(make_cloud):
+def test_control_starts_no_run_of_a_desk_and_closes_it_once_its_launcher_is_silent(make_cloud):
     cloud, record = make_cloud()
+    assert called(cloud)["settled"] == {record.run_id: "starting"}
+    cloud.clock += timedelta(minutes=3)
     messages = []
-    assert called(cloud, tell=messages.append)["settled"] == {record.run_id: "starting"}
-    cloud.clock += timedelta(minutes=3)
-    assert called(cloud, tell=messages.append)["settled"] == {record.run_id: "interrupted"}
+    assert called(cloud, messages=messages)["settled"] == {record.run_id: "interrupted"}
+    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"]
+    assert called(cloud, messages=messages)["settled"] == {} and len(messages) == 1
     assert not cloud.machines
-    called(cloud, tell=messages.append)
-    assert [message.subject for message in messages] == [f"mayfly: {record.run_id}: interrupted"]
-    assert f"mayfly logs {record.run_id}" in messages[0].text
-
-
-def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make_cloud):
-    def refuse(message):
-        raise ConnectionFailed(f"cannot tell anybody: {message.subject}")
-
-    cloud, record = make_cloud()
-    called(cloud)
-    cloud.clock += timedelta(minutes=3)
-    told = called(cloud, tell=refuse)
-    assert told["settled"] == {record.run_id: "interrupted"} and "cannot tell anybody" in told["problems"][record.run_id]
 
 
 @pytest.mark.parametrize("mine", [True, False])
@@ -102,3 +95,18 @@ def test_a_run_that_both_look_at_is_started_once(make_cloud):
     called(cloud)
     assert len(cloud.machines) == 1
     assert read_record(cloud.objects, record.run_id)[0].driver == "control"
+
+
+def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(make_cloud):
+    cloud, _ = make_cloud()
+    outputs = replace(OUTPUTS, retrains=[WEEKLY.to_dict()])
+    home = RetrainHome(access=Access(rehearsal=True), outputs=outputs, cloud=cloud, publish=print)
+    cloud.clock = SUNDAY + timedelta(minutes=16)
+    assert overdue(home) == []  # nothing was published
+    write_published(cloud.objects, replace(PUBLISHED, published_at=SUNDAY - timedelta(days=3)))
+    assert overdue(home) == ["weekly of 2026-11-22T03:00:00Z"]
+    cloud.clock = SUNDAY + timedelta(minutes=14)
+    assert overdue(home) == []
+    begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
+    cloud.clock = SUNDAY + timedelta(days=6)
+    assert overdue(home) == []

@@ -15,12 +15,11 @@ from tests.retrains import CONFIG, JOB
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
-from trainer.control.retrain import RetrainHome, advance, begin, open_entries
-from trainer.control.summary import PersonalMessage
+from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.retrains.entries import change_entry, entry_key, read_entry
+from trainer.retrains.entries import TELLING, change_entry, entry_key, read_entry
 from trainer.retrains.published import read_published, write_published
 from trainer.runs.index import read_index
 from trainer.runs.store import manifest_key, read_record
@@ -29,7 +28,6 @@ from trainer.stack import read_stack
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
 SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)
 WEEK = timedelta(days=7)
-MESSAGES: list[PersonalMessage] = []  # what control told people
 
 
 @pytest.fixture
@@ -52,8 +50,7 @@ def home(aws_server: EmbeddedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "job.toml").write_text(JOB)
     monkeypatch.chdir(tmp_path)
     forget_sessions()
-    yield RetrainHome(access=access, outputs=outputs, cloud=AwsCloud(access, outputs), tell=MESSAGES.append)
-    MESSAGES.clear()
+    yield RetrainHome(access=access, outputs=outputs, cloud=AwsCloud(access, outputs), publish=print)
     forget_sessions()
 
 
@@ -102,7 +99,7 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     begin(home, "waiting", SUNDAY)
     waits = begin(home, "waiting", SUNDAY + WEEK)
     assert waits.state == "waiting"
-    assert [one.retrain for one in open_entries(home)] == ["weekly", "waiting", "waiting"]
+    assert [one.retrain for one in unfinished(home) if one.is_open] == ["weekly", "waiting", "waiting"]
     assert advance(home, waits).state == "waiting"
 
     # A month that is spent.
@@ -127,12 +124,21 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     failed = begin(home, "weekly", december + timedelta(hours=2))
     assert failed.state == "failed" and "is not what was published" in str(failed.error)
 
-    # Each end was told once, with what to do.
-    assert [message.subject.rpartition(": ")[2] for message in MESSAGES] == [
-        *("refused", "refused", "skipped", "refused", "skipped", "failed")
-    ]
-    assert MESSAGES[0].subject == f"mayfly: weekly {SUNDAY - WEEK:%Y-%m-%d %H:%M} UTC: refused"
-    assert "mayfly retrains publish weekly --job FILE" in MESSAGES[0].text
+    # People are told of each end once, however many calls look, and again where a call was cut off after its claim.
+    messages: list[Any] = []
+    telling = replace(home, publish=messages.append)
+    for _ in range(2):
+        tell(telling, failed)
+    assert [message.subject for message in messages] == ["mayfly weekly: failed"]
+    there, etag = read_entry(objects, entry_key("weekly", failed.scheduled_at))
+    claimed = replace(there, told_at=None, telling_at=home.cloud.now())
+    change_entry(objects, claimed, etag, home.cloud.now())
+    tell(telling, claimed)
+    assert len(messages) == 1
+    there, etag = read_entry(objects, entry_key("weekly", failed.scheduled_at))
+    change_entry(objects, replace(there, telling_at=home.cloud.now() - 2 * TELLING), etag, home.cloud.now())
+    tell(telling, failed)
+    assert len(messages) == 2
 
     states = [item["state"] for item in mayfly("history", "weekly")[1]["history"]]
     assert states == ["refused", "done", "refused", "skipped", "skipped", "done", "failed"]

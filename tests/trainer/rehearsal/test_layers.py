@@ -270,7 +270,8 @@ def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
 def _outputs(role: str) -> StackOutputs:
     names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
     nothing: dict[str, Any] = {"launch_templates": {}, "images": {}, "subnets": {}, "security_group": "", "sweeper_arn": ""}
-    nothing |= {"instance_role_id": "AROA1", "control_arn": "", "control_types": [], "retrains": [], "retrain_format": 1}
+    nothing |= {"control_arn": ""} | {"control_types": [], "retrains": [], "retrain_format": 1}
+    nothing["instance_role_id"] = "AROA1"
     return StackOutputs(
         format=3, **names, **nothing, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60
     )

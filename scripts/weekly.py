@@ -1,0 +1,219 @@
+"""Two Sundays of a weekly retrain on the embedded AWS, with no command attached: `make weekly`. No account, no GPU.
+
+The stack is the one that `pulumi up` makes, with a retrain in its settings. A desk uploads candles and publishes a job, and is
+not needed again: the clock is moved to Sunday, the schedule calls the control function, which plans and starts a machine; the
+machine trains and powers itself off; control writes the receipt and tells what came of it at a webhook and at a queue.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from trainer.access import Access
+from trainer.cli.main import main as mayfly
+from trainer.data.synthetic import synthetic_candles
+from trainer.data.writing import write_candles
+from trainer.environment import rehearsal_environment
+from trainer.rehearsal import lambdas
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry
+from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.runs.receipt import Receipt
+from trainer.runs.store import Objects, open_objects
+from trainer.runs.stored_receipt import read_receipt
+from trainer.schedule_expressions import next_times
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs, webhook_parameter
+
+NAME = "sunday"
+SETTINGS = [
+    {"name": NAME, "cron": "cron(0 3 ? * SUN *)", "time_zone": "America/New_York", "budget": 5, "budget_month": 20},
+]
+JOB = """name = "weekly-lstm"
+[model]
+hidden = 8
+lookback = 20
+[train]
+epochs = 1
+batch = 128
+[machine]
+instance = ["g6.xlarge"]
+"""
+PATIENCE_SECONDS = 500.0  # of real time, for one run on a busy machine
+
+
+@dataclass(kw_only=True)
+class Weeks:
+    """An account with a retrain that was published, and whoever listens."""
+
+    aws: EmbeddedAws
+    access: Access
+    outputs: StackOutputs
+    posted: list[str] = field(default_factory=list)  # at the webhook
+
+    @property
+    def objects(self) -> Objects:
+        """Return the stack's bucket."""
+        return open_objects(self.access, self.outputs.bucket)
+
+    @property
+    def schedule(self) -> RetrainSchedule:
+        """Return the retrain's schedule, as the stack has it."""
+        return next(one for one in read_schedules(self.outputs.retrains) if one.name == NAME)
+
+    def bring_candles(self, folder: Path) -> None:
+        """Put seeded bars of one symbol into the data set, as `aws s3 cp` would."""
+        file = folder / "BTC-USD_1m.parquet"
+        write_candles(file, [synthetic_candles("BTC-USD", bars=2_500)], synthetic=True)
+        self.access.client("s3").put_object(Bucket=self.outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
+
+    def next_sunday(self) -> datetime:
+        """Move the clock to a second after the next scheduled time, and return that time."""
+        cloud = self.aws.cloud(self.access)
+        (coming,) = next_times(self.schedule.expression, cloud.clock.now(), 1)
+        cloud.advance((coming + timedelta(seconds=1) - cloud.clock.now()).total_seconds())
+        return coming
+
+    def entries(self) -> list[ScheduledRun]:
+        """Return what became of each scheduled time so far."""
+        return [read_entry(self.objects, key)[0] for key in entry_keys(self.objects, NAME)]
+
+    def watch(self, coming: datetime) -> Iterator[str]:
+        """Yield what happens until people were told of a scheduled time's end. Raises TimeoutError after PATIENCE_SECONDS."""
+        ends, shown = time.monotonic() + PATIENCE_SECONDS, ""
+        while time.monotonic() < ends:
+            entry = next((one for one in self.entries() if one.scheduled_at == coming), None)
+            told = bool(entry and entry.told_at and lambdas.wait_for_invocations(self.aws.cloud(self.access)) is None)
+            line = f"{entry.state}{f', run {entry.run_id}' if entry.run_id else ''}{self._machines(entry)}" if entry else ""
+            if line and line != shown:
+                yield line
+                shown = line
+            if told:
+                return
+            time.sleep(0.2)
+        raise TimeoutError(f"nothing was told of {coming} within {PATIENCE_SECONDS:.0f} s")
+
+    def receipt(self, coming: datetime) -> Receipt:
+        """Return the receipt of a scheduled time's run."""
+        entry = next(one for one in self.entries() if one.scheduled_at == coming)
+        receipt = read_receipt(self.objects, entry.run_id)
+        assert receipt is not None
+        return receipt
+
+    def queued(self) -> list[dict[str, Any]]:
+        """Return the messages that the topic's other subscriber has, a queue."""
+        sqs = self.access.client("sqs")
+        answer = sqs.receive_message(QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10)
+        return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
+
+    def _machines(self, entry: ScheduledRun) -> str:
+        cloud = self.aws.cloud(self.access)
+        with cloud.lock:
+            mine = [one for one in cloud.world.instances.values() if one.tags.get("run_id") == entry.run_id]
+            states = [f"{one.id} {one.state(cloud.clock.now())}" for one in mine]
+        return f", machine {', '.join(states)}" if states else ""
+
+
+@contextmanager
+def weeks(aws: EmbeddedAws, config: dict[str, str]) -> Iterator[Weeks]:
+    """Make an account with the stack, a webhook and a queue that listen to its topic."""
+    access = aws.account()
+    aws.apply_program(access, config)
+    made = Weeks(aws=aws, access=access, outputs=read_stack(access, stack="dev"))
+    with _webhook(made.posted) as url:
+        access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString")
+        _subscribe_queue(access, made.outputs)
+        yield made
+
+
+def desk_variables(access: Access) -> dict[str, str]:
+    """Return AWS's own variables for a desk of this account."""
+    found = {"AWS_ENDPOINT_URL": access.endpoint_url, "AWS_ACCESS_KEY_ID": access.access_key, "AWS_REGION": access.region}
+    return {name: str(value) for name, value in (found | {"AWS_SECRET_ACCESS_KEY": access.secret_key}).items()}
+
+
+@contextmanager
+def _webhook(posted: list[str]) -> Iterator[str]:
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _subscribe_queue(access: Access, outputs: StackOutputs) -> None:
+    sqs = access.client("sqs")
+    url = sqs.create_queue(QueueName=NAME)["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": arn,
+        "Condition": {"ArnEquals": {"aws:SourceArn": outputs.topic_arn}},
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    access.client("sns").subscribe(TopicArn=outputs.topic_arn, Protocol="sqs", Endpoint=arn)
+
+
+def main() -> int:
+    """Let two Sundays pass, and print what happens."""
+    began = time.monotonic()
+    print("starting the embedded AWS and applying infra/ to it ...", flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="mayfly-weekly-") as folder,
+        EmbeddedAws(programs=rehearsal_environment().programs, fork_nodes=True) as aws,
+        weeks(aws, {"retrains": json.dumps(SETTINGS)}) as story,
+    ):
+        os.environ.update(desk_variables(story.access))
+        os.chdir(folder)
+        Path("job.toml").write_text(JOB)
+        story.bring_candles(Path(folder))
+        print("\n$ mayfly retrains publish sunday --job job.toml", flush=True)
+        if code := mayfly(["retrains", "publish", NAME, "--job", "job.toml"]):
+            return code
+        print("\nThe desk is switched off. From here on only the clock is moved.", flush=True)
+        for _ in range(2):
+            coming = story.next_sunday()
+            print(f"\n=== {story.schedule.local(coming):%A %Y-%m-%d %H:%M} in New York", flush=True)
+            for line in story.watch(coming):
+                print(f"    {line}", flush=True)
+            told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")][-1]
+            print("  told at the webhook:", *told.splitlines(), sep="\n    | ", flush=True)
+        queued = [message["Subject"] for message in story.queued()]
+        print("\n  told at the topic's other subscriber, a queue:", *queued, sep="\n    | ", flush=True)
+        print("  (an alarm for a silent function: no sweep fell into the weeks that the clock skipped)", flush=True)
+        print("\n$ mayfly retrains history sunday", flush=True)
+        mayfly(["retrains", "history", NAME])
+        done = [entry.state for entry in story.entries()] == ["done", "done"]
+    print(f"\n{'two Sundays' if done else 'it did not go as it should'}, in {time.monotonic() - began:.0f} s", flush=True)
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

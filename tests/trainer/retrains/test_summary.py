@@ -1,0 +1,70 @@
+"""What people are told: ten lines at most."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from tests.trainer.conftest import METRICS
+from tests.trainer.retrains.test_decision import SUNDAY, WEEKLY, entry
+from trainer.errors import Interrupted
+from trainer.retrains.summary import MOST_LINES, bad_end_summary, scheduled_summary
+
+BETTER = {**METRICS, "test": {**METRICS["test"], "accuracy": 0.61}}
+
+
+def receipt(**fields: Any) -> dict[str, Any]:
+    return {
+        "run_id": "20261122-030000-weekly-abcdef",
+        "state": "done",
+        "error": None,
+        "models": [{"piece": "BTC-USD", "metrics": BETTER}],
+        "failed": [],
+        "instances": [{"instance_type": "g6.xlarge"}],
+        "seconds": {"total": 312.0},
+        "dollars": {"estimated": 0.06, "spent_low": 0.05, "spent_high": 0.07},
+        "rehearsal": False,
+        **fields,
+    }
+
+
+def test_a_run_that_is_done_is_told_in_words_and_numbers() -> None:
+    done = entry(state="done", run_id="20261122-030000-weekly-abcdef", spent_usd=0.07)
+    before = receipt(models=[{"piece": "BTC-USD", "metrics": METRICS}])
+    message = scheduled_summary(done, WEEKLY, receipt(), before, 0.14)
+    assert message.subject == "mayfly weekly: done"
+    assert message.text.splitlines() == [
+        "weekly, scheduled Sun 2026-11-22 03:00 UTC: done",
+        "BTC-USD: AUC 0.5300 (last time 0.5300)",
+        "5 minutes on g6.xlarge, $0.07 (estimated $0.06)",
+        "this month: $0.14 of $20.00",
+        "more: mayfly receipts 20261122-030000-weekly-abcdef, mayfly retrains history weekly",
+    ]
+
+
+def test_one_that_failed_says_why_and_what_to_do_however_much_there_is_to_say() -> None:
+    error = Interrupted("the spot instance i-1 was taken back", why="Server.SpotInstanceTermination", do="Launch again.")
+    failed = entry(state="failed", run_id="r", notes=("the image is gone",), error=dict(error.as_dict()))
+    models = [{"piece": f"S{number}", "metrics": METRICS} for number in range(9)]
+    missing = [{"piece": f"F{number}", "reason": "not finished"} for number in range(9)]
+    lines = scheduled_summary(failed, WEEKLY, receipt(models=models, failed=missing), None, 20.0).text.splitlines()
+    assert len(lines) == MOST_LINES
+    assert lines[-3:-1] == ["why: the spot instance i-1 was taken back (Server.SpotInstanceTermination)", "do: Launch again."]
+
+
+def test_one_that_never_began_and_a_run_that_nobody_watched_are_told_too() -> None:
+    skipped = entry(state="skipped", error=dict(Interrupted("retrain weekly is paused", do="Go on.").as_dict()))
+    assert "why: retrain weekly is paused" in scheduled_summary(skipped, WEEKLY, None, None, 0.0).text
+    gone = scheduled_summary(entry(SUNDAY + timedelta(days=7), state="refused"), None, None, None, 0.0)
+    assert gone.text.startswith("weekly, scheduled Sun 2026-11-29 03:00 UTC: refused")
+    bad = bad_end_summary(
+        receipt(state="expired", error={"what": "too late", "why": "", "do": "Give it more time."}, models=[])
+    )
+    assert bad.subject == "mayfly run 20261122-030000-weekly-abcdef: expired" and "do: Give it more time." in bad.text
+
+
+def test_a_text_from_a_node_brings_no_control_characters() -> None:
+    failed = [{"piece": "A\x1b[2J", "reason": "x\ny"}]
+    message = bad_end_summary(receipt(run_id="r\u202e", state="failed", failed=failed, error=None))
+    assert message.subject == "mayfly run r?: failed"
+    assert "\x1b" not in message.text and "x y" in message.text

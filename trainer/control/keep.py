@@ -1,0 +1,40 @@
+"""Copy the models of a retrain that is done to where they last; promote those that beat their baselines, where that is set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from trainer.artifacts.metrics import BEYOND_CHANCE, gain_over_baselines
+from trainer.errors import ConfigError, ConnectionFailed
+from trainer.registry.keeping import keep, promote
+from trainer.retrains.schedule import BEATS_BASELINES
+from trainer.runs.store import Objects
+
+COPIES_AT_ONCE = 10
+
+
+def keep_models(
+    objects: Objects, receipt: Mapping[str, Any], *, retrain: str, rule: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Keep every model of a receipt; return the pieces that were promoted, and why others could not be.
+
+    Doing it again changes nothing. Raises TrainerError where S3 can't be asked: the next call goes on.
+    """
+    models: Sequence[Mapping[str, Any]] = receipt["models"]
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        list(pool.map(partial(keep, objects, retrain=retrain, run_id=str(receipt["run_id"])), models))
+    promoted, notes = [], []
+    for model in models if rule == BEATS_BASELINES else ():
+        if gain_over_baselines(model.get("metrics") or {}) != BEYOND_CHANCE:
+            continue
+        try:
+            promote(objects, model)
+            promoted.append(str(model["piece"]))
+        except ConnectionFailed:
+            raise
+        except ConfigError as error:
+            notes.append(str(error))
+    return tuple(promoted), tuple(notes)

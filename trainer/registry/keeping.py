@@ -1,0 +1,99 @@
+"""Models that last: copies of a retrain's models, and production models under stable names, replaced by compare-and-swap.
+
+The object is the record: production has no pointer beside it, S3's versions are its history. A model is promoted only where its
+bytes have the hash of its receipt and a card of its own name, so a reader never sees one that is torn or can't be verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from trainer.artifacts.card import read_card
+from trainer.artifacts.names import MODEL_SUFFIX
+from trainer.errors import ConfigError, DataError, UsageError
+from trainer.runs.store import Conflict, Objects, Stored
+
+PRODUCTION, RETRAINS = "models/production/", "models/retrains/"
+MOST_PROMOTED_BYTES = 400 * 2**20  # that control reads into memory to verify it
+TRIES = 5  # against others that replace the same production model
+
+
+def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: str) -> str:
+    """Copy a model of a receipt to where it does not expire, once, and return its key."""
+    key = f"{RETRAINS}{retrain}/{run_id}/{_file(model)}"
+    with suppress(Conflict):  # an earlier call
+        objects.copy(source=str(model["key"]), version_id=str(model["version_id"]), key=key, create=True)
+    return key
+
+
+def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
+    """Put a model of a receipt in production under its stable name; return False where it is there already.
+
+    Raises ConfigError for a model that can't be verified, or where others replaced it each time.
+    """
+    stored = objects.head(key=str(model["key"]), version_id=str(model["version_id"]))
+    _verify(objects, model, stored)
+    key = f"{PRODUCTION}{_file(model)}"
+    for _ in range(TRIES):
+        champion = objects.head(key=key)
+        if champion is not None and champion.sha256 == model["sha256"]:
+            return False
+        replaces = champion.etag if champion else ""
+        try:
+            objects.copy(
+                source=str(model["key"]), version_id=str(model["version_id"]), key=key, if_match=replaces, create=not replaces
+            )
+        except Conflict:
+            continue
+        return True
+    raise ConfigError(f"cannot promote {_file(model)}", why="others replaced it each time", do="Look who else promotes it.")
+
+
+def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
+    """Return every version of a production model, the newest first. Raises UsageError where there is none."""
+    versions = objects.versions(key=f"{PRODUCTION}{name.removesuffix(MODEL_SUFFIX)}{MODEL_SUFFIX}")
+    if not versions:
+        raise UsageError(f"there is no production model '{name}'", do="mayfly models production lists them.")
+    return versions
+
+
+def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Stored, Stored]:
+    """Put an older version of a production model in the place of the newest; return (replaced, put).
+
+    Without a version it is the newest one with other bytes. Raises UsageError where there is none, or somebody else was faster.
+    """
+    current, *older = production_versions(objects, name)
+    wanted = [one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag]
+    if not wanted:
+        why = f"version {version_id} is none of it, or the current one" if version_id else "it has no older version"
+        raise UsageError(f"cannot roll '{name}' back", why=why, do=f"mayfly models production {name} shows its versions.")
+    try:
+        objects.copy(source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag)
+    except Conflict as error:
+        raise UsageError(f"'{name}' was replaced at the same moment", do="Look again, then roll back.") from error
+    return current, wanted[0]
+
+
+def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -> None:
+    """Raise ConfigError unless the object has the receipt's bytes and the card of its own name."""
+    name, what = _file(model).removesuffix(MODEL_SUFFIX), f"cannot verify {model['key']}"
+    do = "It stays what it is, an experiment; train it again."
+    if stored is None or stored.size > MOST_PROMOTED_BYTES:
+        why = f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}" if stored else "it is not there"
+        raise ConfigError(what, why=why, do=do)
+    read = objects.get(key=str(model["key"]), version_id=str(model["version_id"]))
+    if read is None or hashlib.sha256(read.body).hexdigest() != model["sha256"]:
+        raise ConfigError(what, why="its bytes have another sha256 than its receipt says", do=do)
+    try:
+        card = read_card(read.body)
+    except DataError as error:
+        raise ConfigError(what, why=str(error), do=do) from error
+    if card.model != name:
+        raise ConfigError(what, why=f"its card is of {card.model}", do=do)
+
+
+def _file(model: Mapping[str, Any]) -> str:
+    return str(model["key"]).rsplit("/", 1)[-1]

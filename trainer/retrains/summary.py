@@ -1,0 +1,92 @@
+"""Messages about scheduled runs, and about runs that ended badly while nobody watched: a subject and ten lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.artifacts.metrics import headline
+from trainer.retrains.entries import ScheduledRun
+from trainer.retrains.schedule import RetrainSchedule
+
+MOST_LINES = 10
+MOST_SUBJECT = 100  # characters, ASCII: what SNS takes (API reference, Publish, looked up 2026-11-22)
+MOST_MODELS, MOST_FAILED, MOST_LINE = 3, 2, 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonMessage:
+    """A message to people, as the topic takes it."""
+
+    subject: str
+    text: str
+
+
+def scheduled_summary(
+    entry: ScheduledRun,
+    schedule: RetrainSchedule | None,
+    receipt: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+    month_usd: float,
+) -> PersonMessage:
+    """Return the message about a scheduled time that has come to its end. `before`: receipt of the last run that was done."""
+    at = schedule.local(entry.scheduled_at) if schedule else entry.scheduled_at
+    zone = schedule.time_zone if schedule else "UTC"
+    lines = [f"{entry.retrain}, scheduled {at:%a %Y-%m-%d %H:%M} {zone}: {entry.state}"]
+    if receipt is not None:
+        lines += _of_receipt(receipt, before)
+    if entry.promoted:
+        lines.append(f"to production: {', '.join(entry.promoted)}")
+    if schedule is not None:
+        lines.append(f"this month: ${month_usd:.2f} of ${schedule.budget_month:.2f}")
+    lines += [f"note: {note}" for note in entry.notes[:1]]
+    lines += _of_error(entry.error)
+    if entry.run_id:
+        lines.append(f"more: mayfly receipts {entry.run_id}, mayfly retrains history {entry.retrain}")
+    return _message(f"{entry.retrain}: {entry.state}", lines)
+
+
+def bad_end_summary(receipt: Mapping[str, Any]) -> PersonMessage:
+    """Return the message about a run that control closed and that was not done."""
+    lines = [f"run {receipt['run_id']} ended {receipt['state']}, and no command watched it"]
+    lines += [*_of_receipt(receipt, None), *_of_error(receipt["error"])]
+    return _message(f"run {receipt['run_id']}: {receipt['state']}", [*lines, f"more: mayfly receipts {receipt['run_id']}"])
+
+
+def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
+    scores = {str(model.get("piece")): headline(model.get("metrics") or {}) for model in (before or {}).get("models", ())}
+    models, failed = receipt["models"], receipt["failed"]
+    for model in models[:MOST_MODELS]:
+        last = scores.get(str(model["piece"]))
+        beside = f" (last time {last.rpartition(' ')[2]})" if last else ""
+        yield f"{model['piece']}: {headline(model.get('metrics') or {})}{beside}"
+    if len(models) > MOST_MODELS:
+        yield f"and {len(models) - MOST_MODELS} more models"
+    for item in failed[:MOST_FAILED]:
+        more = (
+            f" (and {len(failed) - MOST_FAILED} more)" if len(failed) > MOST_FAILED and item is failed[MOST_FAILED - 1] else ""
+        )
+        yield f"not made: {item['piece']}: {item['reason']}{more}"
+    dollars, kinds = receipt["dollars"], dict.fromkeys(item["instance_type"] for item in receipt["instances"])
+    on = f" on {', '.join(kinds)}" if kinds else ""
+    seconds = receipt["seconds"]["total"]
+    lasted = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+    rehearsal = ", a rehearsal" if receipt.get("rehearsal") else ""
+    yield f"{lasted}{on}, ${dollars['spent_high']:.2f} (estimated ${dollars['estimated']:.2f}){rehearsal}"
+
+
+def _of_error(error: Mapping[str, Any] | None) -> Iterator[str]:
+    if error:
+        yield f"why: {error['what']}{f' ({why})' if (why := error.get('why')) else ''}"
+        if error.get("do"):
+            yield f"do: {error['do']}"
+
+
+def _message(subject: str, lines: list[str]) -> PersonMessage:
+    """Cut to what a person reads and SNS takes; the last lines say why and what to do, so they stay."""
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES - 4], *lines[-4:]]
+    plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in f"mayfly {subject}")
+    shown = ["".join(letter if letter.isprintable() else " " for letter in line)[:MOST_LINE] for line in lines]
+    return PersonMessage(subject=plain[:MOST_SUBJECT], text="\n".join(shown))
