@@ -89,6 +89,10 @@ VARIABLES = (
         meaning="endpoint of another AWS, such as `mayfly rehearse --env` prints; read by boto3, and by the agent",
         default="Amazon's",
     ),
+    Variable(name="AWS_PAGER", set_by=YOU, meaning="pager of AWS's CLI, which `mayfly rehearse --env` leaves as it is"),
+    Variable(
+        name="AWS_DEFAULT_OUTPUT", set_by=YOU, meaning="format of AWS's CLI, which `mayfly rehearse --env` leaves as it is"
+    ),
     Variable(
         name="NO_PROXY",
         set_by=YOU,
