@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 import zipfile
 from collections.abc import Callable
@@ -95,7 +96,8 @@ def function(access: Access, name: str, source: str) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("code.py", source)
-    trust = '{"Version": "2012-10-17", "Statement": []}'
+    by_lambda = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    trust = json.dumps({"Version": "2012-10-17", "Statement": [by_lambda]})
     role = access.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
     made = access.client("lambda").create_function(
         FunctionName=name,
