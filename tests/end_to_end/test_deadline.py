@@ -40,7 +40,7 @@ def scheduled(scheduler: Any, name: str) -> datetime:
 
 @pytest.mark.slow
 def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(desk, candles, eventually):
-    words = ("--data", str(candles), "--epochs", "200", "--set", "patience=200", "--budget", BUDGET)
+    words = ("--data", str(candles), "--symbols", "AAA", "--epochs", "200", "--set", "patience=200", "--budget", BUDGET)
     # The plan's hard stop counts from the launch; the record keeps the instant of the launch.
     planned = desk.launch(*words, "--dry-run")
     out, err = planned.communicate(timeout=120)
