@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.job import job_keys, job_of
+from trainer import models, targets
+from trainer.job import _HOMES, _NAME_HELP, TABLES, Job, job_from, job_of
+from trainer.own_file import OwnFile
+from trainer.settings import keys_of
+
+
+def job_keys(job: Job) -> list[tuple[str, Any, str]]:
+    """Return (key, default, help) of every key that a job has, with its table: train.epochs."""
+    plain = job_from({table: getattr(job, table).choice for table in _HOMES})
+    keys: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
+    for table in TABLES:
+        if table in _HOMES and not isinstance(getattr(job, table), OwnFile):
+            names, kind = ", ".join(_HOMES[table]), "Model" if table == "model" else "Target, what is forecast"
+            default = models.DEFAULT if table == "model" else targets.default_of(job.model.name)
+            keys.append((f"{table}.name", default, f"{kind}: {names}."))
+        for key, item in keys_of(getattr(plain, table)).items():
+            keys.append((f"{table}.{key}", getattr(getattr(plain, table), item.name), item.metadata["help"]))
+    return keys
 
 
 def keys_for(keys: dict[str, Any], *, model: str, target: str) -> dict[str, Any]:

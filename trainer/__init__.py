@@ -34,6 +34,18 @@ def predict(
     A model or symbol without predictions is a warning; the first is raised where there is nothing else. Raises the errors of
     `trainer.errors`: UsageError, DataError, ConfigError. Sets torch to one thread, as training does, so that the digits agree.
     """
-    from trainer.cli.predict import frame  # late: `import trainer` loads nothing
+    from trainer.cli.predict import PredictionRequest, frame  # late: `import trainer` loads nothing
 
-    return frame(models, data, run=run, symbols=symbols, last=last, model_file=model_file, rehearse=rehearse, stack=stack)
+    names = [models] if isinstance(models, str) or hasattr(models, "__fspath__") else models
+    return frame(
+        PredictionRequest(
+            models=[str(name) for name in names],
+            data=str(data),
+            run=run,
+            symbols=symbols,
+            last=last,
+            model_file=model_file,
+            rehearse=rehearse,
+            stack=stack,
+        )
+    )

@@ -41,7 +41,8 @@ from trainer.gpu_profiles.memory import fit
 from trainer.job import Job, job_from, job_of, load_job, parse_assignments
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
-from trainer.launch.plan import machines_of, make_plan, refuse_retired
+from trainer.launch.machines import machines_of, refuse_retired
+from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.machine import parse_duration

@@ -37,7 +37,8 @@ from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.images import is_supported
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
-from trainer.launch.plan import LaunchPlan, machines_of, refuse_retired
+from trainer.launch.machines import machines_of, refuse_retired
+from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import Offers, look
 from trainer.launch.start import new_record, register

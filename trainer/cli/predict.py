@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,20 @@ MOST_DRAWN = 200  # rows of a table at a terminal
 MOST_NOTES = 20  # lines about symbols without predictions
 
 
+@dataclass(frozen=True, kw_only=True)
+class PredictionRequest:
+    """Models, candles and options of one call, as `trainer.predict` describes them."""
+
+    models: Sequence[str]
+    data: str
+    run: str
+    symbols: Sequence[str]
+    last: int | None  # bars of each symbol; None: every bar
+    model_file: str | Path | None
+    rehearse: bool
+    stack: str
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print a row for each model and bar: by symbol, then model, oldest bar first. Returns 0, or the first error's exit code.
 
@@ -47,16 +62,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.last < 0:
         raise UsageError(f"--last {arguments.last}", do="Give 1 or more; without it every window is predicted.")
     symbols = [symbol.strip() for symbol in arguments.symbols.split(",")] if arguments.symbols else []
-    with _predicted(
-        arguments.models,
-        arguments.data,
+    request = PredictionRequest(
+        models=arguments.models,
+        data=arguments.data,
         run=arguments.run,
         symbols=symbols,
         last=arguments.last or None,
         model_file=arguments.model_file,
         rehearse=arguments.rehearse,
         stack=arguments.stack,
-    ) as (predictions, missing):
+    )
+    with _predicted(request) as (predictions, missing):
         if arguments.json:
             rows = [row for item in predictions for row in _rows(item)]
             problems = [{"model": item.model, "symbol": item.symbol, **item.error.as_dict()} for item in missing]
@@ -70,31 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
     return next((item.error.exit_code for item in missing if not item.absent), 0)
 
 
-def frame(
-    models: str | Path | Sequence[str | Path],
-    data: str | Path,
-    *,
-    run: str,
-    symbols: Sequence[str],
-    last: int | None,
-    model_file: str | Path | None,
-    rehearse: bool,
-    stack: str,
-) -> pandas.DataFrame:
+def frame(request: PredictionRequest) -> pandas.DataFrame:
     """Return the table that `mayfly predict` prints; see `trainer.predict`."""
     import pandas  # late: the verb does without
 
-    names = [models] if isinstance(models, (str, Path)) else models
-    with _predicted(
-        [str(name) for name in names],
-        str(data),
-        run=run,
-        symbols=symbols,
-        last=last,
-        model_file=model_file,
-        rehearse=rehearse,
-        stack=stack,
-    ) as (predictions, missing):
+    with _predicted(request) as (predictions, missing):
         tables = [
             pandas.DataFrame(
                 {
@@ -113,29 +109,19 @@ def frame(
 
 
 @contextmanager
-def _predicted(
-    names: Sequence[str],
-    data: str,
-    *,
-    run: str,
-    symbols: Sequence[str],
-    last: int | None,
-    model_file: str | Path | None,
-    rehearse: bool,
-    stack: str,
-) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
+def _predicted(request: PredictionRequest) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
     """Give predictions as they are made, and the list of what could not be predicted, complete once they are used up.
 
     The iterator raises the first error where nothing at all could be predicted.
     """
-    check_path(data)
-    with _model_files(names, run=run, rehearse=rehearse, stack=stack) as paths:
+    check_path(request.data)
+    with _model_files(request) as paths:
         # Late: torch takes a second to load, and a wrong name should not wait for it.
         from trainer.train.predict import predict_models
 
-        own = Path(model_file) if model_file else None
+        own = Path(request.model_file) if request.model_file else None
         missing: list[NotPredicted] = []
-        made = predict_models(paths, Path(data), symbols=symbols, last=last, model_file=own)
+        made = predict_models(paths, Path(request.data), symbols=request.symbols, last=request.last, model_file=own)
         yield _sorted_out(made, missing), missing
 
 
@@ -204,12 +190,13 @@ def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _model_files(names: Sequence[str], *, run: str, rehearse: bool, stack: str) -> Iterator[list[Path]]:
+def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     """Give models as local files; those from a bucket are fetched into a folder that lasts as long as it is needed."""
-    if bool(names) == bool(run):
+    run = request.run
+    if bool(request.models) == bool(run):
         why = "both were given" if run else "neither was given"
         raise UsageError("predict takes MODEL or --run RUN", why=why, do="--run RUN predicts with all models of a run.")
-    local = {name: _local_files(name) for name in names}
+    local = {name: _local_files(name) for name in request.models}
     if all(local.values()) and not run:
         yield _distinct([path for paths in local.values() for path in paths])
         return
@@ -220,8 +207,8 @@ def _model_files(names: Sequence[str], *, run: str, rehearse: bool, stack: str) 
     from trainer.stack import read_stack
 
     with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
-        with connected(rehearse=rehearse, program=False) as access:
-            outputs = read_stack(access, stack=stack)
+        with connected(rehearse=request.rehearse, program=False) as access:
+            outputs = read_stack(access, stack=request.stack)
             objects = open_objects(access, outputs.bucket)
             if run:
                 chosen = list(models_of_run(objects, run))

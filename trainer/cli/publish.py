@@ -21,7 +21,7 @@ from trainer.cost.instances import InstanceType
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
-from trainer.launch.plan import machines_of
+from trainer.launch.machines import machines_of
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
 from trainer.launch.preflight import Offers
 from trainer.launch.start import new_record

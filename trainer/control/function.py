@@ -117,7 +117,7 @@ class Told:
                 self.problems[run_id] = str(error)
 
     def bad_ends(self, home: RetrainHome) -> None:
-        """Tell of runs of desks that were closed by this call, and were not done; scheduled runs have their own summary."""
+        """Publish a summary of each desk's run that this call closed and that was not done. Scheduled runs have their own."""
         for receipt in self.closed:
             try:
                 home.publish(bad_end_summary(receipt))

@@ -46,7 +46,7 @@ LAST_ENTRIES = 40  # of a retrain that are read at each call: a month of daily o
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainHome:
-    """What every step of a scheduled run needs."""
+    """The stack, its cloud and its topic, as every step of a scheduled run uses them."""
 
     access: Access
     outputs: StackOutputs

@@ -23,7 +23,7 @@ _ROUNDING = 1e-4  # share of a price by which a close may lie outside high and l
 
 @dataclass(frozen=True, kw_only=True)
 class DataNote:
-    """What a user should know of a symbol's bars, or of a file: one text for all of which it holds, and the case at hand."""
+    """A remark on a symbol's bars or on a file: its subject, the text that all remarks of its kind share, and the details."""
 
     subject: str
     text: str

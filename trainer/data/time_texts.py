@@ -34,7 +34,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What all times of a file say together of how they are written."""
+    """Facts about the times of a file from which their format follows."""
 
     largest: float | None = None  # of epoch numbers
     has_digits: bool = False  # texts of 9 digits and more: epoch numbers as text

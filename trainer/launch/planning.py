@@ -13,7 +13,8 @@ from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, with_settings
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_rates
-from trainer.launch.plan import LaunchPlan, machines_of, make_plan, refuse_retired
+from trainer.launch.machines import machines_of, refuse_retired
+from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers, look
 from trainer.runs.store import Objects
 from trainer.stack_outputs import StackOutputs

@@ -7,24 +7,20 @@ provider's own rules (exclusive arguments, forced replacements) are not checked.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import zipfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import botocore.session
-import pulumi
 from botocore import xform_name
 from botocore.exceptions import ClientError, ParamValidationError
 
 from trainer.access import Access
 from trainer.errors import ConfigError
 from trainer.rehearsal.applied_program import Recorder
+from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters
 
-ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same zip
 _ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 
 
@@ -380,26 +376,3 @@ def _parameter(cloud: Resources, name: str, properties: Properties) -> Made:
     value = {"value": json.dumps(outputs, sort_keys=True)}  # `value` itself would be a secret, and this program has none
     cloud.send("ssm", "PutParameter", {**properties.rest(), **value, "name": parameter})
     return parameter, {"arn": cloud.arn("ssm", f"parameter{parameter}"), "name": parameter}
-
-
-def zip_archive(archive: pulumi.AssetArchive) -> bytes:
-    """Pack an archive as Pulumi would: paths in order, each with its file's bytes."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive_file:
-        for path, content in _archive_files(archive):
-            entry = zipfile.ZipInfo(path, ZIP_EPOCH)
-            entry.external_attr = 0o644 << 16  # readable, or Lambda could not load it
-            archive_file.writestr(entry, content, zipfile.ZIP_DEFLATED, 1)
-    return packed.getvalue()
-
-
-def _archive_files(archive: pulumi.AssetArchive) -> Iterator[tuple[str, bytes]]:
-    for path, asset in sorted(archive.assets.items()):
-        if isinstance(asset, pulumi.FileAsset):
-            yield path, Path(str(asset.path)).read_bytes()
-        elif isinstance(asset, pulumi.StringAsset):
-            yield path, str(asset.text).encode()
-        else:
-            raise ConfigError(
-                f"the embedded AWS can't pack {path}", why=f"{type(asset).__name__} in an archive", do="Use FileAsset."
-            )

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.webhook import webhook
 from trainer.control.notifier import MOST_CHARACTERS, post, text_of
 
 SECRET = "T000-B000-XXXX"
 
 
 @pytest.fixture
-def webhook() -> Iterator[tuple[str, list[Any]]]:
+def slack() -> Iterator[tuple[str, list[Any]]]:
     """A webhook on loopback: /ok takes what is posted, /moved sends elsewhere, anything else is not found."""
+    answers = {f"/ok/{SECRET}": (200, ""), f"/moved/{SECRET}": (302, f"/ok/{SECRET}")}
     posted: list[Any] = []
-
-    class Webhook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == f"/ok/{SECRET}":
-                posted.append(json.loads(body))
-            status = 200 if posted else 302 if "moved" in self.path else 404
-            self.send_response(status)
-            self.send_header("Location", f"/ok/{SECRET}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", posted
-    server.shutdown()
-    server.server_close()
+    with webhook(lambda path: answers.get(path, (404, "")), posted) as url:
+        yield url, posted
 
 
 def test_an_alarm_is_its_name_its_meaning_and_its_reason() -> None:
@@ -64,8 +46,8 @@ def test_anything_else_is_posted_as_it_was_sent(notification: dict[str, Any], ex
     assert text_of(notification) == expected
 
 
-def test_a_message_is_posted_in_slacks_shape(webhook: tuple[str, list[Any]]) -> None:
-    url, posted = webhook
+def test_a_message_is_posted_in_slacks_shape(slack: tuple[str, list[Any]]) -> None:
+    url, posted = slack
     post(f"{url}/ok/{SECRET}", "hello")
     assert posted == [{"text": "hello"}]
 
@@ -81,8 +63,8 @@ def test_a_message_is_posted_in_slacks_shape(webhook: tuple[str, list[Any]]) -> 
         ("file:///{secret}", "does not begin with https://"),
     ],
 )
-def test_a_failure_is_an_error_without_the_address(webhook: tuple[str, list[Any]], address: str, failure: str) -> None:
-    url, posted = webhook
+def test_a_failure_is_an_error_without_the_address(slack: tuple[str, list[Any]], address: str, failure: str) -> None:
+    url, posted = slack
     with pytest.raises(RuntimeError) as failed:
         post(address.format(url=url, secret=SECRET), "hello")
     assert failure in str(failed.value) and SECRET not in str(failed.value) and posted == []

@@ -14,7 +14,8 @@ from trainer.gpu_profiles.measurements import keep_here, shape_of
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, job_of
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.plan import DEFAULT_TYPES, LaunchPlan, machines_of, make_plan, refuse_retired
+from trainer.launch.machines import DEFAULT_TYPES
+from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.runs.deadline import TimeLimit
@@ -127,54 +128,6 @@ def test_a_longer_run_than_the_template_allows_is_refused():
 def test_a_rehearsal_runs_a_retired_type_and_says_so():
     made = plan(job_of(instance=("p3.8xlarge",)), rehearsal=True)
     assert made.first.note == "retired by AWS in 2026: a rehearsal only; 3 of 4 GPUs idle"
-
-
-def test_on_aws_a_retired_type_names_three_that_run_with_time_and_cost():
-    work = workload(Job(), {"BTC-USD": 3_700_000})
-    with pytest.raises(UsageError) as refused:
-        refuse_retired([instance_type("p3.8xlarge")], work)
-    line = str(refused.value)
-    assert "AWS ended P3 between 2026-04-01 and 2026-05-01" in line
-    for name in ("g6.12xlarge (about ", "g5.12xlarge (about ", "g6e.12xlarge (about "):
-        assert name in line
-    assert "the nearest is --instance g6.12xlarge" in line
-
-
-def test_without_data_a_retired_type_names_prices_an_hour():
-    with pytest.raises(UsageError, match=r"g6.12xlarge \(\$4.60/h\)"):
-        refuse_retired([instance_type("p3.8xlarge")], None)
-
-
-def test_types_that_run_are_not_refused():
-    refuse_retired([instance_type("g5.12xlarge"), instance_type("g6.xlarge")], None)
-
-
-def test_a_profile_leaves_the_default_types_that_are_large_enough():
-    assert [machine.name for machine in machines_of(Job())] == list(DEFAULT_TYPES)
-    assert [machine.name for machine in machines_of(job_of(gpu_profile="l40s"))] == ["g6e.xlarge"]
-
-
-@pytest.mark.parametrize(
-    ("job", "words"),
-    [
-        (job_of(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")), r"h200 is larger than the chip .*Take l4"),
-        (job_of(gpu_profile="b300"), "b300 is larger than the chip"),
-        (job_of(gpu_profile="h20"), r"unknown GPU profile 'h20'\. Did you mean h200"),
-        (job_of(gpu_profile="cpu"), "cpu is for desks only"),
-    ],
-)
-def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
-    with pytest.raises(UsageError, match=words):
-        machines_of(job)
-
-
-def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tmp_path, monkeypatch):
-    (tmp_path / "mine.toml").write_text("[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[huge]\nmemory_gib = 90\n")
-    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "mine.toml"))
-    for name in ("l4", "my_a10g"):
-        assert [machine.name for machine in machines_of(job_of(gpu_profile=name, instance=("g6.xlarge",)))] == ["g6.xlarge"]
-    with pytest.raises(UsageError, match="huge is larger than the chip"):
-        machines_of(job_of(gpu_profile="huge", instance=("g6.xlarge",)))
 
 
 def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypatch):

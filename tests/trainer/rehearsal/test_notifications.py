@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.webhook import webhook
 from trainer.access import Access
 from trainer.control.cloud import schedule_request
 from trainer.rehearsal import alarms, lambdas, scheduling
@@ -39,7 +38,7 @@ class Day:
     access: Access
     cloud: EmbeddedAccount
     outputs: StackOutputs
-    posted: list[str]  # at the webhook
+    posted: list[dict[str, str]]  # at the webhook
     secret: str
     ended: dict[str, str] = field(default_factory=dict)  # what an instance was -> its state at the end of its part
     letters: list[dict[str, Any]] = field(default_factory=list)
@@ -90,37 +89,25 @@ class Day:
 
 @pytest.fixture(scope="module")
 def day(aws_server: EmbeddedAws) -> Iterator[Day]:
-    posted: list[str] = []
+    posted: list[dict[str, str]] = []
     secret = "T000-B000-XXXX"
 
-    class Webhook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-            self.send_response(200 if self.path == f"/{secret}" else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    access = aws_server.account()
-    cloud = aws_server.cloud(access)
-    cloud.clock = StoppedClock(utc_now())
-    aws_server.apply_program(access)
-    url = f"http://127.0.0.1:{server.server_port}/{secret}"
-    day = Day(access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), posted=posted, secret=secret)
-    access.client("scheduler").update_schedule(  # its own tests are elsewhere; here it would only take time
-        **{**_schedule(day, "standing-control"), "State": "DISABLED"}
-    )
-    access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString")
-    _morning(day)
-    _noon(day)
-    _evening(day)
-    yield day
-    server.shutdown()
-    server.server_close()
+    with webhook(lambda path: (200 if path == f"/{secret}" else 404, ""), posted) as url:
+        access = aws_server.account()
+        cloud = aws_server.cloud(access)
+        cloud.clock = StoppedClock(utc_now())
+        aws_server.apply_program(access)
+        day = Day(access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), posted=posted, secret=secret)
+        access.client("scheduler").update_schedule(  # its own tests are elsewhere; here it would only take time
+            **{**_schedule(day, "standing-control"), "State": "DISABLED"}
+        )
+        access.client("ssm").put_parameter(
+            Name=webhook_parameter("mayfly", "dev"), Value=f"{url}/{secret}", Type="SecureString"
+        )
+        _morning(day)
+        _noon(day)
+        _evening(day)
+        yield day
 
 
 def _schedule(day: Day, name: str) -> dict[str, Any]:
@@ -195,10 +182,10 @@ def test_what_is_late_or_silent_or_scheduled_ends_and_nothing_of_another_stack(d
 
 
 def test_a_sweeper_that_is_broken_is_told_at_the_webhook_and_so_is_its_return(day: Day) -> None:
-    heads = [text.splitlines()[0] for text in day.posted]
+    heads = [message["text"].splitlines()[0] for message in day.posted]
     broken = heads.index("ALARM: mayfly-dev-sweeper-silent")
     assert "OK: mayfly-dev-sweeper-silent" in heads[broken:]
-    assert "Nothing ends what is past its deadline." in day.posted[broken]
+    assert "Nothing ends what is past its deadline." in day.posted[broken]["text"]
     assert "ALARM: mayfly-dev-dead-letters" in heads and "ALARM: mayfly-dev-instance-overdue" in heads
 
 

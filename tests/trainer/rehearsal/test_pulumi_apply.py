@@ -16,7 +16,8 @@ import pytest
 from trainer.access import Access
 from trainer.errors import ConfigError, UsageError
 from trainer.rehearsal import pulumi_apply
-from trainer.rehearsal.pulumi_resources import Properties, Resources, zip_archive
+from trainer.rehearsal.pulumi_archives import zip_archive
+from trainer.rehearsal.pulumi_resources import Properties, Resources
 from trainer.stack_outputs import StackOutputs, parameter_name
 
 if TYPE_CHECKING:

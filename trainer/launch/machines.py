@@ -1,0 +1,76 @@
+"""The instance types of a job: its own or the defaults, held to its GPU profile; retired types are refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.cost.instances import InstanceType, instance_type, replacements
+from trainer.cost.planner import Workload, dollars, estimate
+from trainer.errors import UsageError
+from trainer.gpu_profiles.chips import named_profile
+from trainer.gpu_profiles.choice import check_fits
+from trainer.job import Job
+
+# Candidates of a job that names no type: one or four GPUs that most accounts can get (2026-11-20).
+DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xlarge")
+
+
+def machines_of(job: Job) -> list[InstanceType]:
+    """Return the types to weigh: the job's own, else those of DEFAULT_TYPES whose GPU is as large as the job's profile.
+
+    A profile of the user's own goes along in the manifest. Raises UsageError for an unknown type or profile, for the
+    CPU's, and for a profile that is larger than a GPU of the job's.
+    """
+    machines = [instance_type(name) for name in job.machine.instance or DEFAULT_TYPES]
+    if not job.machine.gpu_profile:
+        return machines
+    profile = named_profile(job.machine.gpu_profile)
+    if profile.name == "cpu":
+        raise UsageError(
+            "GPU profile cpu is for desks only",
+            why="an instance trains on the GPUs that it is paid for",
+            do="Leave --gpu-profile out: an instance finds its own.",
+        )
+    fitting, refusal = [], None
+    for machine in machines:
+        try:
+            check_fits(profile, chip=machine.gpu_model, memory_gib=machine.gpu_memory_gib)
+            fitting.append(machine)
+        except UsageError as error:
+            refusal = error
+    if refusal is not None and (job.machine.instance or not fitting):
+        raise refusal
+    return fitting
+
+
+def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> None:
+    """Stop before any write where AWS no longer starts a type. Raises UsageError naming replacements with time and cost."""
+    for machine in machines:
+        if machine.launchable:
+            continue
+        why = (
+            "AWS ended P3 between 2026-04-01 and 2026-05-01"
+            if machine.status == "retired"
+            else "no current image or torch wheel runs on it"
+        )
+        options = [_option(other, work) for other in replacements(machine)]
+        listed = f"{', '.join(options[:-1])} or {options[-1]}"
+        nearest_type = replacements(machine)[0].name
+        raise UsageError(
+            f"{machine.name} cannot be launched on AWS",
+            why=why,
+            do=f"Use {listed}; the nearest is --instance {nearest_type}. With --rehearse {machine.name} still runs.",
+        )
+
+
+def on_demand_price(machine: InstanceType) -> float:
+    """Return the list price in dollars an hour, 0 where none is known."""
+    return machine.price_usd_per_hour or 0.0
+
+
+def _option(machine: InstanceType, work: Workload | None) -> str:
+    price = on_demand_price(machine)
+    if work is None:
+        return f"{machine.name} (${price:.2f}/h)"
+    time = estimate(work, machine, rehearsal=False)
+    return f"{machine.name} (about {max(1, round(time.seconds_p50 / 60))} min, ${dollars(time.seconds_p50, price):.2f})"
