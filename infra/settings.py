@@ -36,6 +36,7 @@ class Settings:
     experiment_days: int
     log_days: int
     control_types: tuple[str, ...]
+    prepare_type: str
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
 
@@ -82,6 +83,7 @@ def read_settings() -> Settings:
             notify_email=config.get("notify_email") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
+            prepare_type=config.require("prepare_type"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
@@ -136,6 +138,11 @@ def check(settings: Settings) -> None:
         all(re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9*]+", one) for one in settings.control_types),
         "control_types",
         "instance types with commas between, such as g6.xlarge,g5.*",
+    )
+    require(
+        re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9]+", settings.prepare_type) is not None,
+        "prepare_type",
+        "an instance type without a GPU, such as t3.large",
     )
     require(
         re.fullmatch(r"|[^@\s]+@[^@\s]+\.[^@\s]+", settings.notify_email) is not None,

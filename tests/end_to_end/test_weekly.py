@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.weekly import JOB, NAME, SETTINGS, Weeks, desk_variables, weeks
+from scripts.weekly import NAME, SETTINGS, Weeks, desk_variables, weeks, write_job
 from tests.retrains import CONFIG, RETRAINS
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
@@ -25,7 +25,7 @@ def story(programs: Path, fork_server: Path, tmp_path: Path, monkeypatch: pytest
     ):
         for name, value in desk_variables(story.access).items():
             monkeypatch.setenv(name, value)
-        (tmp_path / "job.toml").write_text(JOB)
+        write_job(tmp_path)
         monkeypatch.chdir(tmp_path)
         forget_sessions()
         story.bring_candles(tmp_path)

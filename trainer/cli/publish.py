@@ -16,6 +16,7 @@ from typing import Any
 import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
+from trainer.cli.refresh_script import with_refresh_script
 from trainer.control.check_account import check_account
 from trainer.cost.instances import InstanceType
 from trainer.errors import BudgetError, ConfigError, UsageError
@@ -47,11 +48,12 @@ def publish(
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
-    job = checked(job)
+    script = with_refresh_script(job)
+    job = checked(script.job)
     ready, notes = plan_now(portable(job), schedule, access, outputs, objects)
-    bundle = build_bundle(own_files=contents(job))
+    bundle = build_bundle(own_files={**contents(job), **script.files})
     record = new_record(ready.job, ready.plan, bundle, outputs, preflight_at=now, now=now)
-    notes += check_account(access, outputs, record, ready.plan, sweep=True)
+    notes += check_account(access, outputs, record, sweep=True)
     retrain = _written(schedule.name, portable(job), bundle, ready.offers, objects, now)
     return retrain, ready, notes
 

@@ -36,6 +36,9 @@ def scheduled_summary(
     lines = [f"{entry.retrain}, scheduled {at:%a %Y-%m-%d %H:%M} {zone}: {entry.state}"]
     if receipt is not None:
         lines += _of_receipt(receipt, before)
+    if entry.refreshed:
+        cost = f", ${entry.prepare_usd:.2f}" if entry.prepare_usd else ""
+        lines.append(f"data: {entry.refreshed}{cost}")
     if entry.promoted:
         lines.append(f"to production: {', '.join(entry.promoted)}")
     if schedule is not None:

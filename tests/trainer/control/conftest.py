@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -64,7 +65,13 @@ class MemoryObjects:
     def list(self, *, prefix: str) -> tuple[Stored, ...]:
         return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))
 
-    def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None:
+    def digest(self, *, key: str, version_id: str) -> str:
+        found = self.get(key=key, version_id=version_id)
+        return hashlib.sha256(found.body).hexdigest() if found else ""
+
+    def copy(
+        self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""
+    ) -> None:
         found = self.get(key=source, version_id=version_id)
         assert found is not None
         self.put(key=key, body=found.body, if_match=if_match, create=create)
