@@ -209,7 +209,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     # Late: only a model in a bucket needs AWS.
     from trainer.cli.connect import connected
     from trainer.registry.store import fetch_models, find_model, models_of_run
-    from trainer.runs.store import open_objects
+    from trainer.runs.store import open_objects, read_record
     from trainer.stack import read_stack
 
     with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
@@ -219,6 +219,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
             if run:
                 chosen = list(models_of_run(objects, run))
                 if not chosen:
+                    read_record(objects, run)  # which knows the runs that there are
                     raise UsageError(
                         f"run {run} has no models", do="mayfly status shows runs, mayfly models list their models."
                     )

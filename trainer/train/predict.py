@@ -146,7 +146,7 @@ def _predict_group(
             only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
             folder = CandleFolder(data, Path(scratch), symbols=only, timeframe=card.timeframe, columns=card.columns)
         except OtherTimeframe as error:
-            what = f"{_named([model.name for model in models])} was trained on bars of {card.timeframe}"
+            what = f"{_trained(models)} trained on bars of {card.timeframe}"
             raise DataError(
                 what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}."
             ) from error
@@ -283,7 +283,7 @@ def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str
     known = {symbol for model in models for symbol in model.card.symbols}
     for symbol in symbols if known else ():
         if symbol not in known:
-            why = f"{_named([model.name for model in models])} was trained on {_named(sorted(known))}"
+            why = f"{_trained(models)} trained on {_named(sorted(known))}"
             raise UsageError(f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these.")
     return tuple(symbols)
 
@@ -295,6 +295,10 @@ def _refuse_several_targets(models: Sequence[CheckedModel]) -> None:
         raise UsageError(
             f"these models forecast {', '.join(targets)}", why=why, do="Predict with those of one target at a time."
         )
+
+
+def _trained(models: Sequence[CheckedModel]) -> str:
+    return f"{_named([model.name for model in models])} {'was' if len(models) == 1 else 'were'}"
 
 
 def _named(names: Sequence[str]) -> str:

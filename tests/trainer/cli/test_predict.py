@@ -139,6 +139,12 @@ def test_a_name_stands_for_the_newest_finished_model_which_is_named(account, can
     assert error.startswith("error: ") and "has a card that can't be used" in error
 
 
+def test_a_run_that_is_not_there_is_named_with_the_nearest(account, candles, capsys):
+    assert main(["predict", "--run", "20261120-120000-crypto-k3v8", "--data", str(candles)]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: no run '20261120-120000-crypto-k3v8'. Did you mean 20261120-120000-crypto-k3v9")
+
+
 def few(rows: int) -> Predictions:
     times = np.arange(rows, dtype=np.int64) * 60_000_000_000
     values = {"probability": np.full(rows, 0.123456789)}

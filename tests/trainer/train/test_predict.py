@@ -108,7 +108,7 @@ def test_what_can_not_be_predicted_is_named_and_the_others_go_on(
 
 def test_symbols_are_chosen_and_an_unknown_one_is_refused(models: list[Path], data: Path) -> None:
     assert [item.symbol for item in predict_models(models, data, symbols=("CCC", "AAA"), last=1)] == ["AAA", "CCC"]
-    with pytest.raises(UsageError, match=r"no model of BBBB .*was trained on AAA, BBB, CCC, DDD\). Did you mean BBB"):
+    with pytest.raises(UsageError, match=r"no model of BBBB .*were trained on AAA, BBB, CCC, DDD\). Did you mean BBB"):
         list(predict_models(models, data, symbols=("BBBB",)))
 
 
