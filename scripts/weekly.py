@@ -1,8 +1,9 @@
 """Two Sundays of a weekly retrain on the embedded AWS, with no command attached: `make weekly`. No account, no GPU.
 
 The stack is the one that `pulumi up` makes, with a retrain in its settings. A desk uploads candles and publishes a job, and is
-not needed again: the clock is moved to Sunday, the schedule calls the control function, which plans and starts a machine; the
-machine trains and powers itself off; control writes the receipt and tells what came of it at a webhook and at a queue.
+not needed again: the clock is moved to Sunday, the schedule calls the control function, which starts a small machine; that runs
+the job's refresh script, which brings new bars; control adds them to the set, plans the run and starts its machine; that trains
+and powers itself off; control writes the receipt and tells what came of it at a webhook and at a queue.
 """
 
 from __future__ import annotations
@@ -222,13 +223,16 @@ def main() -> int:
             for line in story.watch(coming):
                 print(f"    {line}", flush=True)
             told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")][-1]
+            bars = story.receipt(coming)["data"]["bars"]
+            print(f"  trained on {bars:,} bars, of {len(story.objects.list(prefix='raw/main/'))} files")
             print("  told at the webhook:", *told.splitlines(), sep="\n    | ", flush=True)
         queued = [message["Subject"] for message in story.queued()]
         print("\n  told at the topic's other subscriber, a queue:", *queued, sep="\n    | ", flush=True)
         print("  (an alarm for a silent function: no sweep fell into the weeks that the clock skipped)", flush=True)
         print("\n$ mayfly retrains history sunday", flush=True)
         mayfly(["retrains", "history", NAME])
-        done = [entry.state for entry in story.entries()] == ["done", "done"]
+        told_bars = [story.receipt(entry.scheduled_at)["data"]["bars"] for entry in story.entries()]
+        done = [entry.state for entry in story.entries()] == ["done", "done"] and told_bars[0] < told_bars[1]
     print(f"\n{'two Sundays' if done else 'it did not go as it should'}, in {time.monotonic() - began:.0f} s", flush=True)
     return 0 if done else 1
 

@@ -18,13 +18,16 @@ from trainer.access import Access
 from trainer.cli.candles import find_candles
 from trainer.cli.refresh_script import with_refresh_script
 from trainer.control.check_account import check_account
+from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import InstanceType
+from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
-from trainer.launch.machines import machines_of
+from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
 from trainer.launch.preflight import Offers
+from trainer.launch.prepare import LONGEST
 from trainer.launch.start import new_record
 from trainer.retrains.published import PublishedRetrain, read_published, write_published
 from trainer.retrains.schedule import PUBLISHED_FORMAT, RetrainSchedule
@@ -76,7 +79,15 @@ def plan_now(
         do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
         what = f"budget_month of retrain {schedule.name} is ${schedule.budget_month:.2f}"
         raise BudgetError(what, why=why, do=do)
-    return ready, list(found.notes)
+    notes = list(found.notes)
+    if job.data.refresh:
+        machine, seconds = cpu_instance_type(outputs.prepare_type), LONGEST.total_seconds()
+        most = dollars(seconds, on_demand_price(machine))
+        notes.append(
+            f"first the refresh script runs on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at most; "
+            f"after a failure the job's data.stale says: {job.data.stale}"
+        )
+    return ready, notes
 
 
 def refuse_unfit_stack(outputs: StackOutputs) -> None:

@@ -20,7 +20,7 @@ from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
 MOST_ADDED_BYTES = 2 * 2**30  # of one prepare run: control reads none of it, S3 has its checksums
 MOST_HASHED_BYTES = 2 * 2**30  # of files that came by other means, without S3's own checksum: control reads these
 MOST_ADDED_FILES = 1_000
-_DO = "Read `mayfly logs` of the prepare run, and mend the refresh script."
+_DO = "Mend the refresh script, and publish the retrain again."
 
 
 def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -> str:
@@ -39,12 +39,15 @@ def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -
     keys, raw = _keys(objects, record), f"{RAW}{record.job['data']['set']}/"
     summaries = {item["file"]: _summary(objects, keys, item) for item in files}
     found = {item["file"]: _added(objects, keys, item) for item in added}
+    for item in added:
+        if (there := objects.head(key=f"{raw}{item['file']}")) is not None:
+            _refuse_other_bytes(there, item)
     found |= _there_before(objects, record, raw, [item for item in files if not item["added"]])
     for item in files:
         name, sha256 = item["file"], item["sha256"]
         _create(objects, f"{INDEX}{sha256}.json", json.dumps(summaries[name], indent=1).encode())
         if item["added"]:
-            _copy(objects, found[name], f"{raw}{name}", sha256, item["bytes"])
+            _copy(objects, found[name], f"{raw}{name}", item)
         elif found[name].sha256 != sha256:  # a file with a hash on record is found by that
             _create(objects, hash_key(f"{raw}{name}", found[name].version_id), json.dumps({"sha256": sha256}).encode())
     bars = sum(int(held["bars"]) for item in added for held in summaries[item["file"]]["holds"])
@@ -107,14 +110,17 @@ def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dic
     return found
 
 
-def _copy(objects: Objects, source: Stored, key: str, sha256: str, size: int) -> None:
+def _copy(objects: Objects, source: Stored, key: str, item: Mapping[str, Any]) -> None:
     """Copy a file to its key of the set, and look at the copy. Raises DataError where other bytes are there."""
     with suppress(Conflict):  # an earlier call, or somebody's file of that name
-        objects.copy(source=source.key, version_id=source.version_id, key=key, create=True, sha256=sha256)
-    copy = objects.head(key=key)
-    if copy is None or (copy.checksum or copy.sha256, copy.size) != (sha256, size):
+        objects.copy(source=source.key, version_id=source.version_id, key=key, create=True, sha256=item["sha256"])
+    _refuse_other_bytes(objects.head(key=key), item)
+
+
+def _refuse_other_bytes(there: Stored | None, item: Mapping[str, Any]) -> None:
+    if there is None or (there.checksum or there.sha256, there.size) != (item["sha256"], item["bytes"]):
         do = "Have the refresh script give each new file a name of its own, such as one with a date."
-        raise DataError(f"{key} was not added", why="the set has a file of that name, with other bytes", do=do)
+        raise DataError(f"{item['file']} was not added", why="the set has a file of that name, with other bytes", do=do)
 
 
 def _create(objects: Objects, key: str, body: bytes) -> None:

@@ -217,7 +217,8 @@ def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> Sched
     except TrainerError as failure:
         if receipt["job"]["data"].get("stale") == "skip":
             return replace(entry, refreshed="not refreshed").ended("skipped", failure, home.cloud.now())
-        entry = replace(entry, refreshed=f"not refreshed, trained on what was there: {failure}")
+        why = f"{failure.what} ({failure.why})" if failure.why else failure.what
+        entry = replace(entry, refreshed=f"as it was, not refreshed: {why}; mayfly logs {entry.prepare_run_id}")
     schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
     verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
     if schedule is None or stored is None:

@@ -45,8 +45,8 @@ def scheduled_summary(
         lines.append(f"this month: ${month_usd:.2f} of ${schedule.budget_month:.2f}")
     lines += [f"note: {note}" for note in entry.notes[:1]]
     lines += _of_error(entry.error)
-    if entry.run_id:
-        lines.append(f"more: mayfly receipts {entry.run_id}, mayfly retrains history {entry.retrain}")
+    if run_id := entry.run_id or entry.prepare_run_id:
+        lines.append(f"more: mayfly receipts {run_id}, mayfly retrains history {entry.retrain}")
     return _message(f"{entry.retrain}: {entry.state}", lines)
 
 
