@@ -25,7 +25,7 @@ class Redaction:
         forms: dict[str, str] = {}
         for name, value in secrets.items():
             for line in (value, *value.splitlines()):
-                spelled = (line, quote(line, safe=""), quote_plus(line), json.dumps(line)[1:-1], repr(line)[1:-1])
+                spelled = (line, quote(line), quote(line, safe=""), quote_plus(line), json.dumps(line)[1:-1], repr(line)[1:-1])
                 forms |= {form: name for form in spelled if len(form) >= FEWEST_LETTERS}
         self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))  # what contains another comes first
         self._longest = max(map(len, forms), default=0)

@@ -143,7 +143,7 @@ def describe(node: Node, data: Path, names: list[str], added: list[str]) -> dict
     for name in names:
         if name in entries:
             continue
-        error = report.get("errors", {}).get(name) or report.get("error") or {"what": f"{name} is no table of candles"}
+        error = report.get("errors", {}).get(name) or {"what": f"{name} is no table of candles"}
         why = f"{error['what']}{': ' if error.get('why') else ''}{error.get('why', '')}".replace(f"{folder}/", "")
         if name in added:
             raise DataError(f"the refresh script added {name}", why=why, do=_DO)
