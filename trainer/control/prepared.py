@@ -7,9 +7,11 @@ entry is read strictly and within bounds, and keys of the set are written where 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from trainer.errors import DataError
 from trainer.launch.inputs import INDEX, MOST_INDEX_BYTES, RAW, hash_key, read_summary
@@ -19,7 +21,9 @@ from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
 
 MOST_ADDED_BYTES = 2 * 2**30  # of one prepare run: control reads none of it, S3 has its checksums
 MOST_HASHED_BYTES = 2 * 2**30  # of files that came by other means, without S3's own checksum: control reads these
-MOST_ADDED_FILES = 1_000
+MOST_FILES = 1_000  # added, and as many looked at
+AT_ONCE = 8
+T = TypeVar("T")
 _DO = "Mend the refresh script, and publish the retrain again."
 
 
@@ -31,29 +35,36 @@ def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -
     """
     files = [dict(item) for item in receipt["files"]]
     added = [item for item in files if item["added"]]
-    if len(added) > MOST_ADDED_FILES or sum(item["bytes"] for item in added) > MOST_ADDED_BYTES:
-        why = f"{MOST_ADDED_FILES:,} files and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
-        raise DataError(f"the refresh added {len(added):,} files, {_gib(added)}", why=why, do=_DO)
+    if max(len(added), len(files) - len(added)) > MOST_FILES or sum(item["bytes"] for item in added) > MOST_ADDED_BYTES:
+        why = f"{MOST_FILES:,} files of each kind and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
+        raise DataError(f"the prepare run reports {len(files):,} files, {_gib(added)} of them new", why=why, do=_DO)
     if not files:
         return "no new files"
     keys, raw = _keys(objects, record), f"{RAW}{record.job['data']['set']}/"
-    summaries = {item["file"]: _summary(objects, keys, item) for item in files}
-    found = {item["file"]: _added(objects, keys, item) for item in added}
-    for item in added:
-        if (there := objects.head(key=f"{raw}{item['file']}")) is not None:
-            _refuse_other_bytes(there, item)
+    summaries = _summaries(objects, keys, files)
+    found = _each(partial(_added, objects, keys, raw), added)
     found |= _there_before(objects, record, raw, [item for item in files if not item["added"]])
-    for item in files:
-        name, sha256 = item["file"], item["sha256"]
-        _create(objects, f"{INDEX}{sha256}.json", json.dumps(summaries[name], indent=1).encode())
-        if item["added"]:
-            _copy(objects, found[name], f"{raw}{name}", item)
-        elif found[name].sha256 != sha256:  # a file with a hash on record is found by that
-            _create(objects, hash_key(f"{raw}{name}", found[name].version_id), json.dumps({"sha256": sha256}).encode())
+    _each(lambda item: _take(objects, found[item["file"]], summaries[item["file"]], raw, item), files)
     bars = sum(int(held["bars"]) for item in added for held in summaries[item["file"]]["holds"])
     indexed = len(files) - len(added)
     words = [f"{len(added)} new file{'s' * (len(added) != 1)}, {bars:,} bars"] if added else []
     return ", ".join([*words, *([f"{indexed} looked at"] if indexed else [])])
+
+
+def _each(act: Callable[[dict[str, Any]], T], files: list[dict[str, Any]]) -> dict[str, T]:
+    """Do the same for every file, several at a time; return what came of it, by name. Raises the first error."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip((item["file"] for item in files), pool.map(act, files), strict=True))
+
+
+def _take(objects: Objects, stored: Stored, summary: Mapping[str, Any], raw: str, item: Mapping[str, Any]) -> None:
+    """Add a verified file, or the hash of one that was there, with its index entry."""
+    name, sha256 = item["file"], item["sha256"]
+    _create(objects, f"{INDEX}{sha256}.json", json.dumps(summary, indent=1).encode())
+    if item["added"]:
+        _copy(objects, stored, f"{raw}{name}", item)
+    elif stored.sha256 != sha256:  # a file with a hash on record is found by that
+        _create(objects, hash_key(f"{raw}{name}", stored.version_id), json.dumps({"sha256": sha256}).encode())
 
 
 def _keys(objects: Objects, record: RunRecord) -> NodeKeys:
@@ -64,22 +75,31 @@ def _keys(objects: Objects, record: RunRecord) -> NodeKeys:
     raise DataError(f"the result of prepare run {record.run_id} is gone", do=_DO)
 
 
-def _summary(objects: Objects, keys: NodeKeys, item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the index entry that the node made of a file. Raises DataError for none, or one that no data check wrote."""
-    key = f"{keys.index}{item['sha256']}.json"
-    stored = given(lambda: objects.get(key=key, first_bytes=MOST_INDEX_BYTES + 1))
-    summary = read_summary(stored.body) if stored else {}
-    if not summary or not summary["holds"]:
-        raise DataError(f"the index entry of {item['file']} can't be used", why="no data check wrote it", do=_DO)
-    # These say which file it is of: ours, not the node's.
-    return {**summary, "file": item["file"], "bytes": item["bytes"], "sha256": item["sha256"]}
+def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the index entries that the node made, by file. Raises DataError for one that no data check wrote."""
+    summaries, left = {}, MOST_INDEX_BYTES  # of all together: control has a gigabyte of memory
+    for item in files:
+        stored = given(partial(objects.get, key=f"{keys.index}{item['sha256']}.json", first_bytes=left + 1))
+        left -= len(stored.body) if stored else 0
+        summary = read_summary(stored.body) if stored and left >= 0 else {}
+        if not summary or not summary["holds"]:
+            why = "no data check wrote it" if left >= 0 else f"entries take more than {MOST_INDEX_BYTES / 2**20:.0f} MiB"
+            raise DataError(f"the index entry of {item['file']} can't be used", why=why, do=_DO)
+        # These say which file it is of: ours, not the node's.
+        summaries[item["file"]] = {**summary, "file": item["file"], "bytes": item["bytes"], "sha256": item["sha256"]}
+    return summaries
 
 
-def _added(objects: Objects, keys: NodeKeys, item: Mapping[str, Any]) -> Stored:
-    """Return an added file as S3 has it. Raises DataError unless its size and S3's own checksum are those reported."""
+def _added(objects: Objects, keys: NodeKeys, raw: str, item: Mapping[str, Any]) -> Stored:
+    """Return an added file as S3 has it. Raises DataError unless its size and S3's own checksum are those reported.
+
+    So for one whose name the set has already, with other bytes.
+    """
     stored = _as_reported(given(lambda: objects.head(key=f"{keys.files}{item['file']}")), item)
     if stored.checksum != item["sha256"]:
         _refuse(item, f"its sha256 is {stored.checksum[:12] or 'not known to S3'}, {item['sha256'][:12]} was reported")
+    if (there := objects.head(key=f"{raw}{item['file']}")) is not None:
+        _refuse_other_bytes(there, item)
     return stored
 
 

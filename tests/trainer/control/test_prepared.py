@@ -205,11 +205,14 @@ def test_a_file_that_was_indexed_before_is_none_to_look_at(run: PreparedRun) -> 
 def test_limits_hold_before_anything_is_read(run: PreparedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.add()
     run.add("ETH-USD_1m_2026.parquet", b"other bars")
-    monkeypatch.setattr(prepared, "MOST_ADDED_FILES", 1)
-    run.refused("1 files and 2 GiB are the most")
+    monkeypatch.setattr(prepared, "MOST_FILES", 1)
+    run.refused("1 files of each kind and 2 GiB are the most")
     monkeypatch.undo()
     monkeypatch.setattr(prepared, "MOST_ADDED_BYTES", 20)
-    run.refused("the refresh added 2 files")
+    run.refused("the prepare run reports 2 files")
+    monkeypatch.undo()
+    monkeypatch.setattr(prepared, "MOST_INDEX_BYTES", 2 * len(json.dumps(INDEX)) - 1)
+    run.refused("entries take more than")
 
 
 def test_two_files_of_one_name_are_no_result(run: PreparedRun) -> None:
