@@ -60,6 +60,8 @@ def test_a_sunday_passes_with_no_command_attached_and_a_run_is_done_and_told(
     assert story.objects.head(key=files[1]).checksum == added["sha256"]  # type: ignore[union-attr]
     assert entry.refreshed == "1 new file, 1,000 bars"
     assert sorted(item["file"] for item in receipt["data"]["files"]) == [key.removeprefix("raw/main/") for key in files]
+    assert main(["receipts", entry.prepare_run_id]) == 0
+    assert f"{added['file']}" in (shown := capsys.readouterr().out) and "added" in shown and "1 file" in shown
     written = story.objects.list(prefix="attempts/") + story.objects.list(prefix="runs/")
     bodies = {item.key: story.objects.get(key=item.key).body for item in written}  # type: ignore[union-attr]
     log = b"".join(body for key, body in bodies.items() if f"{entry.prepare_run_id}/1/0/log/" in key)
