@@ -129,6 +129,36 @@ def test_signals_reach_the_fork_and_its_end_is_the_clients(
     assert killed.wait() == -signal.SIGKILL
 
 
+@pytest.mark.parametrize(
+    ("code", "exit_code", "out", "err"),
+    [
+        ("print('printed', end='')", 0, "printed", ""),
+        ("import sys\nsys.exit('in words')", 1, "", "in words\n"),
+        ("import sys\nsys.exit(None)", 0, "", ""),
+        ("import atexit\natexit.register(print, 'last')", 0, "last\n", ""),
+        (
+            "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
+            0,
+            "late\n",
+            "",
+        ),
+    ],
+)
+def test_a_fork_leaves_as_an_interpreter_does(
+    start: Callable[..., subprocess.Popen[str]], code: str, exit_code: int, out: str, err: str
+) -> None:
+    process = start(code)
+    assert process.communicate() == (out, err) and process.returncode == exit_code
+
+
+def test_an_uncaught_error_of_a_fork_is_a_traceback_and_ctrl_c_its_signal(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("raise ValueError('told')")
+    _, err = process.communicate()
+    assert err.startswith("Traceback") and err.endswith("ValueError: told\n") and process.returncode == 1
+    process = start("raise KeyboardInterrupt")
+    assert process.communicate()[1].endswith("KeyboardInterrupt\n") and process.returncode == -signal.SIGINT
+
+
 def test_a_killed_client_takes_its_fork_and_the_forks_children_along(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
