@@ -61,7 +61,7 @@ def read_events(cloud: Cloud, run_id: str) -> RunEvents:
 
 
 def curves_view(epochs: Epochs, *, last: int) -> RenderableType:
-    """Return the last epochs of each model, and the one that is kept, as a table, with the validation loss of all drawn small."""
+    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all drawn small."""
     rows = [row for piece in sorted(epochs) for row in _rows(piece, epochs[piece], last)]
     return lines(FittedTable(COLUMNS, rows), styled(WHAT_KEPT_MEANS, "dim"))
 

@@ -85,11 +85,16 @@ def _progress_line(event: dict[str, Any]) -> str:
 def _started_line(event: dict[str, Any]) -> str:
     data = event["data"]
     label = "  SYNTHETIC" if data["synthetic"] else ""
-    models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
+    models = f"{_counted(len(event['models']), 'model')} on {_counted(event['workers'], event['device'] + ' worker')}"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
-    warmup = f", warm-up {data['warmup']} bars" if data.get("warmup") else ""
-    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{warmup}{label}{notes}"
+    warmup = f", warm-up {_counted(data['warmup'], 'bar')}" if data.get("warmup") else ""
+    bars = f"{data['bars']:,} bars of {data['timeframe']}, {_counted(data['holes'], 'hole')}"
+    return f"{models}{profile}  {bars}{warmup}{label}{notes}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _tuning_line(event: dict[str, Any]) -> str:
