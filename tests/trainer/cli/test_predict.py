@@ -78,6 +78,10 @@ def test_bars_made_from_shorter_ones_are_named_once(candles, tmp_path, capsys, n
         trainer.predict(tmp_path, data=candles, last=1)
 
 
+def test_a_symbol_may_be_written_with_a_slash(models, candles):
+    assert list(trainer.predict(models, data=candles, symbols=["ETH/USD"], last=1)["symbol"]) == ["ETH-USD"]
+
+
 def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(models, candles, tmp_path, capsys, no_aws):
     (tmp_path / "bad.safetensors").write_bytes(b"short")
     words = [str(models), str(tmp_path / "bad.safetensors"), "--data", str(candles), "--last", "1", "--json"]
