@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
@@ -63,6 +63,11 @@ class Story:
 
     def finish(self) -> None:
         """End: nothing is drawn that would have to go."""
+
+    def print_models(self, models: Sequence[Mapping[str, str]]) -> None:
+        """Print piece, file and sha256 of each model to stdout, after the end: a JSON document a line."""
+        for model in models:
+            print(json.dumps(model))
 
 
 def line_of(event: dict[str, Any]) -> str:
