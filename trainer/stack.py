@@ -49,8 +49,9 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
     except (BotoCoreError, ClientError) as error:
         if error_code(error) in NO_PARAMETER:
             others = _other_stacks(ssm, project)
-            do = f"Create it with pulumi up --stack {stack}, {REHEARSE}." if not access.rehearsal else "A rehearsal's is dev."
-            do = f"{nearest(stack, others)} {do}".lstrip()
+            do = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}.".lstrip()
+            if access.rehearsal:
+                do = "A rehearsal has stack dev alone, from its first launch on: mayfly launch --rehearse."
             raise ConfigError(f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do) from error
         raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
     try:
