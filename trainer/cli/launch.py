@@ -291,7 +291,7 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console:
     console.line()
     console.line("look at it:")
     for look_at in looks:
-        console.line(f"  {mayfly()} {look_at}{where}")
+        console.prompt(f"  {mayfly()} {look_at}{where}\n")  # broken by the terminal alone, so that it can be copied
     return int(receipt["exit_code"])
 
 
