@@ -165,13 +165,18 @@ def republished(home: RetrainHome, name: str, other: str, **keys: Any) -> None:
 
 
 def ended(
-    home: RetrainHome, entry: ScheduledRun, *, error: dict[str, Any] | None, files: tuple[dict[str, Any], ...] = ()
+    home: RetrainHome,
+    entry: ScheduledRun,
+    *,
+    error: dict[str, Any] | None,
+    files: tuple[dict[str, Any], ...] = (),
+    usd: float = 0.01,
 ) -> None:
     """Write the receipt of an entry's prepare run, as settling does: by what its node reported."""
     record, _ = read_record(home.cloud.objects, entry.prepare_run_id)
     closed = replace(record.ended("failed" if error else "done", error, home.cloud.now()), closed_at=home.cloud.now())
     receipt = make_receipt(closed, Observation(result=NodeResult(state="failed" if error else "done", files=files)))
-    receipt["dollars"]["spent_high"] = 0.01
+    receipt["dollars"]["spent_high"] = usd
     home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
 
 
@@ -228,6 +233,9 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert looks.state == "preparing"
     manifest = json.loads(objects.get(key=manifest_key(looks.prepare_run_id)).body)  # type: ignore[union-attr]
     assert [item["indexed"] for item in manifest["inputs"]] == [True, False] and manifest["secrets"] == {}
+    ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
+    looks = advance(home, looks)
+    assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(looks.error)
 
     # A month that has no money left for the prepare run.
     there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
