@@ -264,8 +264,8 @@ def _registered(
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, access, objects = home.cloud.now(), home.access, home.cloud.objects
     if entry.prepare_usd >= schedule.budget:
-        what, why = "nothing is left of its budget", f"its prepare run cost ${entry.prepare_usd:.2f}"
-        raise BudgetError(what, why=why, do="Raise budget of the stack's setting `retrains`.")
+        why, do = f"its prepare run cost ${entry.prepare_usd:.2f}", "Raise budget of the stack's setting `retrains`."
+        raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     candles = choose_from_set(job, listed_inputs(job, objects))
     ready = plan_retrain(job, candles, access, home.outputs, objects, pinned_image=published.image_id)
