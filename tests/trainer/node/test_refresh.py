@@ -79,6 +79,7 @@ print("the key is", os.environ["API_KEY"])
         ("(folder / 'a\\tb.csv').write_text('x')", "printable"),
         (f"(folder / {FIRST!r}).write_text('other bars')", "a data set keeps each file as it is"),
         (f"(folder / {FIRST!r}).unlink(); (folder / {FIRST!r}).symlink_to('/etc/passwd')", "keeps each file as it is"),
+        (f"(folder / {FIRST!r}).unlink()", "took .* away"),
         ("[(folder / f'{n}.csv').write_text('x') for n in range(1001)]", "1,000 files"),
         ("os.truncate(os.open(folder / 'a.csv', os.O_CREAT | os.O_WRONLY), 3 << 30)", "2 GiB are the most"),
     ],
