@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.retrains import CONFIG, JOB
+from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
@@ -36,6 +36,7 @@ def home(aws_server: EmbeddedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     access = aws_server.account()
     aws_server.apply_program(access, CONFIG)
     outputs = read_stack(access, stack="dev")
+    answering_sweeper(aws_server.cloud(access))
     file = tmp_path / "BTC-USD_1m.parquet"
     write_candles(file, [synthetic_candles("BTC-USD", bars=3_000)], synthetic=True)
     access.client("s3").put_object(Bucket=outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())

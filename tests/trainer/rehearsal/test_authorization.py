@@ -202,15 +202,22 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
     own = node.client("s3", total_max_attempts=1)
     me = node.client("sts").get_caller_identity()["UserId"]
     them = me.replace(mine, other)
-    for prefix in ("live/", "attempts/", "checkpoints/", "models/experiments/"):
+    for prefix in ("live/", "attempts/", "models/experiments/"):
         key = f"{prefix}{me}/run/1/x"
         own.put_object(Bucket=bucket, Key=key, Body=b"1")
-        assert own.head_object(Bucket=bucket, Key=key)["ContentLength"] == 1
         for foreign in (f"{prefix}{them}/run/1/x", f"{prefix}{them}/{me}/x", f"{prefix}x"):
             assert refused(own.put_object, Bucket=bucket, Key=foreign, Body=b"1")[0] == "AccessDenied"
         s3.put_object(Bucket=bucket, Key=f"{prefix}{them}/run/1/x", Body=b"1")
         assert refused(own.get_object, Bucket=bucket, Key=f"{prefix}{them}/run/1/x")[0] == "AccessDenied"
-    for key in ("runs/r/run.json", "raw/x", "code/x.whl", "memory/measurements.json", "models/production/m.safetensors"):
+    assert own.head_object(Bucket=bucket, Key=f"models/experiments/{me}/run/1/x")["ContentLength"] == 1
+    for key in (
+        "runs/r/run.json",
+        "raw/x",
+        "checkpoints/x",
+        "code/x.whl",
+        "memory/measurements.json",
+        "models/production/m.safetensors",
+    ):
         assert refused(own.put_object, Bucket=bucket, Key=key, Body=b"1")[0] == "AccessDenied"
     assert refused(own.delete_object, Bucket=bucket, Key=f"live/{me}/run/1/x")[0] == "AccessDenied"
     assert refused(own.get_object, Bucket=bucket, Key="memory/measurements.json")[0] == "AccessDenied"
