@@ -20,10 +20,11 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, change_entry, entry_key, read_entry
-from trainer.retrains.published import read_published, write_published
+from trainer.retrains.published import published_key, read_published, write_published
 from trainer.runs.index import read_index
 from trainer.runs.store import manifest_key, read_record
 from trainer.stack import read_stack
+from trainer.stack_outputs import parameter_name
 
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
 SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)
@@ -76,6 +77,13 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert (code, told["error"]["what"]) == (2, "2027-03-14 02:30 does not exist in America/New_York")
     code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "instance=p5.48xlarge")
     assert code == 103 and "control may not start p5.48xlarge" in told["error"]["what"]
+    ssm, parameter = home.access.client("ssm"), parameter_name("mayfly", "dev")
+    for outputs, expected in ((replace(home.outputs, retrain_format=2), 103), (home.outputs, 0)):
+        # A control that reads another format; then a publication that an older or newer one left, which is replaced.
+        ssm.put_parameter(Name=parameter, Value=outputs.to_json(), Type="String", Overwrite=True)
+        objects.put(key=published_key("waiting"), body=b'{"format": 2}')
+        code, told = mayfly("publish", "waiting", "--job", "job.toml")
+        assert code == expected and (code == 0 or "reads publications of format 2" in told["error"]["why"])
     assert read_published(objects, "weekly") is None
     for name in ("weekly", "waiting"):
         assert mayfly("publish", name, "--job", "job.toml")[0] == 0

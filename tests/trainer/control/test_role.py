@@ -31,8 +31,9 @@ from trainer.errors import ConfigError
 from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
-from trainer.rehearsal import event_bus, lambdas
+from trainer.rehearsal import alarms, event_bus, lambdas
 from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.metrics import MetricId
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.retrains.published import read_published, write_published
@@ -65,6 +66,8 @@ class Stage:
     outputs: StackOutputs
     own: Access  # control's
     runs: dict[str, str] = field(default_factory=dict)  # what it is -> run id
+    waited: str = ""  # state of a scheduled time while the run before it goes on
+    told: list[str] = field(default_factory=list)  # what the topic brought
     messages: dict[str, str] = field(default_factory=dict)  # run id -> what people were told of it
 
     @property
@@ -75,7 +78,12 @@ class Stage:
         return function.handler(event or {}, Context())
 
     def begin(self, name: str, at: datetime) -> ScheduledRun:
+        """Call control as the schedule of a retrain does."""
         self.called({"retrain": name, "scheduled_time": iso(at)})
+        return self.entry(name, at)
+
+    def entry(self, name: str, at: datetime) -> ScheduledRun:
+        """Return what became of a scheduled time so far."""
         return read_entry(self.objects, entry_key(name, at))[0]
 
     def finish(self, name: str, entry: ScheduledRun, body: bytes = b"") -> None:
@@ -120,8 +128,8 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
         patch.setenv("STACK", "dev")
         _live(stage)
         acts_as(patch, admin)
-        told = [message["Message"] for _ in range(2) for message in queued(admin)]
-        stage.messages = {run_id: text for run_id in stage.runs.values() for text in told if run_id in text}
+        stage.told = [message["Message"] for _ in range(2) for message in queued(admin)]
+        stage.messages = {run_id: text for run_id in stage.runs.values() for text in stage.told if run_id in text}
         yield stage
     forget_sessions()
 
@@ -144,6 +152,7 @@ def _live(stage: Stage) -> None:
 
     taken = stage.begin("waiting", first)
     stage.runs["taken back"] = taken.run_id
+    stage.waited = stage.begin("waiting", first + hour).state
     machine = stage.machine(taken.run_id)
     with cloud.lock:
         world.take_back(machine, cloud.clock.now())
@@ -153,9 +162,11 @@ def _live(stage: Stage) -> None:
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")
     assert published is not None
-    write_published(stage.objects, replace(published, image_id="ami-0000000000000gone"), replaces=etag)
+    old = replace(published, image_id="ami-0000000000000gone", published_at=first - timedelta(days=9))
+    write_published(stage.objects, old, replaces=etag)
     stage.finish("done", stage.begin("weekly", first + hour))
-    stage.finish("promoted", stage.begin("waiting", first + hour))
+    stage.called()  # the one that waited begins
+    stage.finish("promoted", stage.entry("waiting", first + hour))
     stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), weights() + b" ")
 
     # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function is broken.
@@ -175,6 +186,11 @@ def _live(stage: Stage) -> None:
     cloud.has_spot_role = False
     with suppress(ConfigError):
         spot_role(stage.own)
+
+    for _ in range(3):  # of a published retrain no Sunday ever came
+        cloud.clock.advance(300)
+        stage.called()
+    alarms.evaluate_due(cloud)
 
     with cloud.lock:
         function = cloud.functions[CONTROL]
@@ -197,6 +213,7 @@ def test_a_scheduled_run_without_capacity_in_any_zone_is_told_and_costs_nothing(
     message = stage.messages[stage.runs["no capacity"]]
     assert message.splitlines()[0].endswith(": failed") and "$0.00" in message
     assert "why: no capacity" in message and "InsufficientInstanceCapacity" in message and "\ndo: " in message
+    assert message.endswith("to run it now: mayfly retrains run weekly")
 
 
 def test_a_scheduled_run_whose_machine_is_taken_back_is_told(stage: Stage) -> None:
@@ -205,6 +222,20 @@ def test_a_scheduled_run_whose_machine_is_taken_back_is_told(stage: Stage) -> No
     assert "was taken back (Server.SpotInstanceTermination)" in message and "\ndo: " in message
     receipt = read_receipt(stage.objects, stage.runs["taken back"])
     assert receipt is not None and receipt["state"] == "interrupted"
+
+
+def test_a_scheduled_time_that_waited_begins_when_the_run_before_has_ended(stage: Stage) -> None:
+    assert stage.waited == "waiting"
+    assert stage.messages[stage.runs["promoted"]].splitlines()[0].endswith(": done")
+
+
+def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
+    names = [json.loads(text)["AlarmName"] for text in stage.told if text.startswith("{")]
+    assert "mayfly-dev-retrains-overdue" in names
+    overdue = MetricId(namespace="Mayfly/mayfly/dev", name="RetrainsOverdue", dimensions=frozenset())
+    now = stage.cloud.clock.now()
+    counted = stage.cloud.metrics.values(overdue, now - timedelta(days=1), now)
+    assert counted[0] == 0.0 and counted[-3:] == [1.0] * 3  # each standing call counts
 
 
 def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
