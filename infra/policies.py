@@ -150,20 +150,26 @@ def scheduler(
     )
 
 
-def alarms_publish(*, account: str, region: str, topic_arn: str) -> Document:
-    """Let the account's alarms publish to a topic, and no other service; who has a role needs that role's leave."""
+def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Document:
+    """Let the account's alarms publish to a topic, its budgets where it has one, and no other service.
+
+    Who has a role needs that role's leave.
+    """
+    services = {"Alarms": ("cloudwatch.amazonaws.com", f"arn:aws:cloudwatch:{region}:{account}:alarm:*")}
+    if budgets:  # they belong to no region
+        services["Budgets"] = ("budgets.amazonaws.com", f"arn:aws:budgets::{account}:*")
     return document(
-        {
-            "Sid": "AlarmsPublish",
-            "Effect": "Allow",
-            "Principal": {"Service": "cloudwatch.amazonaws.com"},
-            "Action": "sns:Publish",
-            "Resource": topic_arn,
-            "Condition": {
-                "StringEquals": {"aws:SourceAccount": account},
-                "ArnLike": {"aws:SourceArn": f"arn:aws:cloudwatch:{region}:{account}:alarm:*"},
-            },
-        }
+        *(
+            {
+                "Sid": f"{name}Publish",
+                "Effect": "Allow",
+                "Principal": {"Service": service},
+                "Action": "sns:Publish",
+                "Resource": topic_arn,
+                "Condition": {"StringEquals": {"aws:SourceAccount": account}, "ArnLike": {"aws:SourceArn": sources}},
+            }
+            for name, (service, sources) in services.items()
+        )
     )
 
 

@@ -38,6 +38,7 @@ class Settings:
     control_types: tuple[str, ...]
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
+    account_budget: int  # dollars a month; 0: none
 
     def __post_init__(self) -> None:
         check(self)
@@ -79,6 +80,7 @@ def read_settings() -> Settings:
             noncurrent_days=config.require_int("noncurrent_days"),
             experiment_days=config.require_int("experiment_days"),
             log_days=config.require_int("log_days"),
+            account_budget=config.require_int("account_budget"),
             notify_email=config.get("notify_email") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
@@ -128,6 +130,7 @@ def check(settings: Settings) -> None:
         "max_availability_zones": (1, SUBNETS_PER_VPC),
         "noncurrent_days": (1, 3650),
         "experiment_days": (1, 3650),
+        "account_budget": (0, 10_000_000),
     }
     for key, (low, high) in ranges.items():
         require(low <= getattr(settings, key) <= high, key, f"between {low} and {high}")

@@ -164,11 +164,15 @@ def test_notifier_reads_the_webhooks_address_and_nothing_else() -> None:
     assert statements(NOTIFIER)["ReadWebhook"]["Resource"] == parameter
 
 
-def test_only_this_accounts_alarms_publish_to_the_topic() -> None:
-    (statement,) = policies.alarms_publish(**WHERE, topic_arn="arn:topic")["Statement"]
-    assert statement["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
-    assert (statement["Action"], statement["Resource"]) == ("sns:Publish", "arn:topic")
-    assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
+def test_only_this_accounts_alarms_and_a_budget_publish_to_the_topic() -> None:
+    (alarms,) = policies.topic(**WHERE, topic_arn="arn:topic", budgets=False)["Statement"]
+    assert alarms["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert (alarms["Action"], alarms["Resource"]) == ("sns:Publish", "arn:topic")
+    assert alarms["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
+    _, budgets = policies.topic(**WHERE, topic_arn="arn:topic", budgets=True)["Statement"]
+    assert budgets["Principal"] == {"Service": "budgets.amazonaws.com"}
+    source = {"aws:SourceArn": "arn:aws:budgets::123456789012:*"}
+    assert budgets["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}, "ArnLike": source}
 
 
 def test_sweeper_reads_heartbeats_and_no_other_object() -> None:

@@ -127,7 +127,7 @@ def _written(name: str, job: Job, bundle: Bundle, offers: Offers, objects: Objec
 
 
 def _replaced(objects: Objects, name: str) -> tuple[bool, str]:
-    """Return whether the present publication is paused, and its ETag, or (False, ""). One that can't be read is replaced, too."""
+    """Return whether the present publication is paused, and its ETag. One that can't be read is replaced, too."""
     try:
         before = read_published(objects, name)
     except UnreadablePublication:

@@ -35,6 +35,8 @@ from trainer.rehearsal import alarms, event_bus, lambdas
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.metrics import MetricId
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.rehearsal.topics import publish_as_service
+from trainer.rehearsal.world import AwsError
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.retrains.published import read_published, write_published
 from trainer.runs.record import iso, utc_now
@@ -236,6 +238,18 @@ def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
     now = stage.cloud.clock.now()
     counted = stage.cloud.metrics.values(overdue, now - timedelta(days=1), now)
     assert counted[0] == 0.0 and counted[-3:] == [1.0] * 3  # each standing call counts
+
+
+def test_the_accounts_budget_is_told_at_the_topic_as_its_policy_lets_it(stage: Stage) -> None:
+    admin, account = stage.admin, stage.cloud.account
+    budget = admin.client("budgets").describe_budget(AccountId=account, BudgetName="mayfly-dev-account")["Budget"]
+    assert (budget["BudgetLimit"], budget["TimeUnit"]) == ({"Amount": "250", "Unit": "USD"}, "MONTHLY")
+    subject, source = "AWS Budgets: mayfly-dev-account has exceeded your alert threshold", f"arn:aws:budgets::{account}:*"
+    service = "budgets.amazonaws.com"
+    publish_as_service(stage.cloud, service, source, stage.outputs.topic_arn, subject=subject, message="$200.10")
+    assert subject in [message["Subject"] for message in queued(admin)]
+    with pytest.raises(AwsError):
+        publish_as_service(stage.cloud, service, source.replace(account, "1"), stage.outputs.topic_arn, subject="", message="")
 
 
 def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
