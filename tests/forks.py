@@ -9,8 +9,12 @@ import site
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.forks import ForkServerProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_MOTO = Path(__file__).with_name("warm_moto.py")
@@ -34,6 +38,16 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
             note.write_text(str(ForkServerProcess(until_ends=run, more_libraries=(str(WARM_MOTO),)).path))
     return Path(note.read_text())
+
+
+@pytest.fixture(scope="session")
+def node_forks(fork_server: Path) -> Iterator[ForkServerProcess]:
+    """A fork server for nodes, as an embedded AWS has one: itself a fork of the test run's."""
+    from trainer.rehearsal.forks import ForkServerProcess  # late: most tests need none
+
+    server = ForkServerProcess(fork_server)
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

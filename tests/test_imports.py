@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors", "reading", "symbols"},
-    "pieces": {"errors", "job", "artifacts"},
+    "pieces": {"errors", "settings", "job", "artifacts", "data.splits", "data.feature_names"},
     "runs": {"errors", "environment", "reading", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},

@@ -14,8 +14,15 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError instead of printing, so that `--json` errors are JSON too."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, but refuse unknown words here: the verb's parser knows its own flags and help."""
+        """Parse as argparse does, but refuse unknown words here: the verb's parser knows its own flags and help.
+
+        argparse takes an argument of many words from one place; here they may stand on both sides of a flag.
+        """
         parsed, unknown = super().parse_known_args(args, namespace)
+        several = next((action for action in self._get_positional_actions() if action.nargs == "*"), None)
+        if several and not any(word.startswith("-") for word in unknown):
+            setattr(parsed, several.dest, [*getattr(parsed, several.dest), *unknown])
+            return parsed, []
         if unknown:
             self._refuse(f"unrecognized arguments: {' '.join(unknown)}", unknown[0].split("=")[0], self._option_string_actions)
         return parsed, unknown

@@ -65,7 +65,7 @@ VARIABLES = (
     Variable(
         name="DATA",
         set_by=YOU,
-        meaning="folder of candles for `make demo`, and for a rehearsal that finds none",
+        meaning="folder of candles for `make demo`; read by scripts/demo",
         default="the demo's candles",
     ),
     Variable(
@@ -223,11 +223,6 @@ def gpu_profile() -> str:
 def visible_gpus() -> str | None:
     """Return CUDA_VISIBLE_DEVICES as it is; None where it is not set, which is not the same as empty."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-def demo_folder() -> str:
-    """Return the folder of candles for the demo; empty without one."""
-    return os.environ.get("DATA", "")
 
 
 def terminal_is_dumb() -> bool:

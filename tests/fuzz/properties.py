@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.candles import fewest
 from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
@@ -297,7 +298,7 @@ def index_entries_are_chosen_from_or_count_as_none(found: list[bytes]) -> None:
         for number, summary in enumerate(summaries)
     ]
     try:
-        choose(inputs, symbols=(), timeframe="", fewest_bars=9, columns=("funding",))
+        choose(inputs, symbols=(), timeframe="", too_few=fewest(9), columns=("funding",))
     except DataError as error:
         assert is_shown(str(error))
 

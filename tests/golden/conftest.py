@@ -51,6 +51,5 @@ def one_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("DATA", raising=False)
     monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
     monkeypatch.chdir(tmp_path)

@@ -22,6 +22,7 @@ import pytest
 import torch
 from botocore import exceptions as aws
 
+from tests.candles import fewest
 from tests.golden.sites import ROOT, Site, sites
 from tests.sessions import forget_sessions
 from trainer.access import aws_error
@@ -278,12 +279,12 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: read_candles(two_timeframes(), symbols=(), timeframe=""),
         lambda _: step_of("1x"),
         lambda _: choose_inputs(
-            [Input(key="raw/a", version_id="v", sha256="", bytes=1)], symbols=(), timeframe="", fewest_bars=9
+            [Input(key="raw/a", version_id="v", sha256="", bytes=1)], symbols=(), timeframe="", too_few=fewest(9)
         ),
-        lambda _: choose_inputs([given("A", "1m", 9), given("B", "1h", 9)], symbols=(), timeframe="", fewest_bars=9),
-        lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="1h", fewest_bars=9),
-        lambda _: choose_inputs([given("BTC-USD", "1m", 9)], symbols=("BTC-USDT",), timeframe="", fewest_bars=9),
-        lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="", fewest_bars=100),
+        lambda _: choose_inputs([given("A", "1m", 9), given("B", "1h", 9)], symbols=(), timeframe="", too_few=fewest(9)),
+        lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="1h", too_few=fewest(9)),
+        lambda _: choose_inputs([given("BTC-USD", "1m", 9)], symbols=("BTC-USDT",), timeframe="", too_few=fewest(9)),
+        lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="", too_few=fewest(100)),
     ],
     "models": [
         lambda _: card_from_json("no json"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trainer.cli.main import main
+from trainer.cli.parser import build_parser
+from trainer.errors import UsageError
 from trainer.train.__main__ import main as train
 
 
@@ -33,6 +35,16 @@ from trainer.train.__main__ import main as train
 def test_a_mistake_names_the_nearest_word_and_the_verbs_own_help(words, line, capsys):
     assert main(words) == 2
     assert capsys.readouterr() == ("", f"error: {line}\n")
+
+
+@pytest.mark.parametrize("words", ["A B --data X", "--data X A B", "A --data X B --last 1", "--last 1 A --data X B"])
+def test_models_may_stand_before_and_after_flags(words):
+    assert build_parser().parse_args(["predict", *words.split()]).models == ["A", "B"]
+
+
+def test_a_misspelled_flag_after_models_is_refused_with_its_value():
+    with pytest.raises(UsageError, match="unrecognized arguments: --lst 5. Did you mean --last"):
+        build_parser().parse_args(["predict", "A", "--data", "X", "--lst", "5"])
 
 
 def test_the_modules_name_themselves(capsys):

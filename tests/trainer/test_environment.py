@@ -57,7 +57,6 @@ def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
         "MAYFLY_PROFILES": (environment.profiles_file, Path("said"), tmp_path / ".config/mayfly/gpu_profiles.toml"),
         "GPU_PROFILE": (environment.gpu_profile, "said", ""),
         "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
-        "DATA": (environment.demo_folder, "said", ""),
         "NO_COLOR": (environment.colours_refused, True, False),
     }
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer import environment
 from trainer.access import Access
 from trainer.cli.check_child import INDEXED, CheckChild
 from trainer.cli.output import counted
@@ -20,7 +19,7 @@ from trainer.cli.overlaps import compare_overlaps
 from trainer.cli.taken import take
 from trainer.data.settings import DataSettings
 from trainer.data.sync import LocalFile, upload
-from trainer.errors import ConfigError, DataError, UsageError
+from trainer.errors import ConfigError, DataError
 from trainer.job import Job, job_from, with_keys
 from trainer.launch.inputs import RAW, ChosenCandles, Input, list_inputs
 from trainer.launch.planning import choose_from_set
@@ -116,12 +115,13 @@ def find_candles(
         return CheckedCandles(job=job, candles=None)
     from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
 
-    folder, sentence = demo_data(default_root())
+    folder = demo_data(default_root() / "demo-data")
     theirs = {table: {**DEMO_JOB[table], **settings.get(table, {})} for table in ("data", "train")}
     own = DEMO_SET if job.data.set == DataSettings().set else job.data.set  # never among the bars that somebody brings
     demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder), "data.set": own}))
     candles, files = DataCheck(demo).result()
-    note = f"no --data and no data set {job.data.set}, so this is the demo's job: {sentence}"
+    bars = f"SYNTHETIC bars of {', '.join(DEMO_SYMBOLS)} from a seeded generator, no market data"
+    note = f"no --data and no data set {job.data.set}, so this is the demo's job: {bars}"
     return CheckedCandles(job=demo, candles=candles, files=files, notes=[note, *candles.notes])
 
 
@@ -145,26 +145,8 @@ def upload_candles(
     return replace(candles, inputs=inputs)
 
 
-def demo_data(home: Path) -> tuple[Path, str]:
-    """Return the demo's candles and a sentence about them: real ones where they lie ready, else seeded synthetic bars.
-
-    Real: the folder that $DATA names, else ../shared/data/raw. Synthetic bars are written below `home`.
-    """
-    named = environment.demo_folder()
-    folder = Path(named) if named else Path.cwd().parent / "shared" / "data" / "raw"
-    if folder.exists():
-        return (
-            folder,
-            f"real one-minute candles of {', '.join(DEMO_SYMBOLS)} from {folder}",
-        )
-    if named:
-        raise UsageError(f"DATA={named} does not exist", do="Name a folder of candles, or leave DATA out for synthetic bars.")
-    return _synthetic(
-        home / "demo-data"
-    ), f"SYNTHETIC bars of {', '.join(DEMO_SYMBOLS)} from a seeded generator, no market data"
-
-
-def _synthetic(folder: Path) -> Path:
+def demo_data(folder: Path) -> Path:
+    """Return the folder with the demo's candles: seeded synthetic bars, made where there are none yet."""
     if folder.is_dir() and any(folder.iterdir()):  # seeded: the same bars every time
         return folder
     command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", ",".join(DEMO_SYMBOLS)]

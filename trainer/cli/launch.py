@@ -8,6 +8,7 @@ Reads downwards: the job, preflight, the plan, the question, the record, the run
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,11 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
             watch = Watch(console, stop)
             if arguments.detach:
                 left = start(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
-                return _detached(arguments, left, ready.objects, console)
+                return _detached(arguments, left, ready, console)
             receipt = drive(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
         if receipt is None:
-            return _detached(arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready.objects, console)
-        return _end(arguments, receipt, console)
+            return _detached(arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready, console)
+        return _end(arguments, receipt, ready, console)
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -249,11 +250,11 @@ def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
     return upload_candles(ready.candles, files, access, bucket=bucket, data_set=data_set)
 
 
-def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects, console: Console) -> int:
+def _detached(arguments: argparse.Namespace, record: RunRecord, ready: Ready, console: Console) -> int:
     """Leave a run that has its instance; print the receipt of one that ended before."""
-    receipt = read_receipt(objects, record.run_id) if record.state == "closed" else None
+    receipt = read_receipt(ready.objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
-        return _end(arguments, receipt, console)
+        return _end(arguments, receipt, ready, console)
     console.close()
     deadline = record.effective_deadline
     instances = list(record.last_launch.instance_ids) if record.last_launch else []
@@ -276,14 +277,17 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, objects: Objects
     return 0
 
 
-def _end(arguments: argparse.Namespace, receipt: Receipt, console: Console) -> int:
+def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console: Console) -> int:
     """Print the receipt and return the run's exit code."""
     from trainer.cli.receipt_view import receipt_view
 
     console.close()
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
-    looks = [f"logs {run_id}", *(["models list", f"pull {run_id}"] if receipt["models"] else [])]
+    looks = [f"logs {run_id}", *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else [])]
+    here = ready.checked.job.data.path
+    if receipt["models"] and here and not is_in_bucket(given_settings(arguments).get("data", {}).get("path", "")):
+        looks.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
     console.line()
     console.line("look at it:")
     for look_at in looks:

@@ -72,13 +72,16 @@ def run(arguments: argparse.Namespace) -> int:
         rehearse=arguments.rehearse,
         stack=arguments.stack,
     )
-    with _predicted(request) as (predictions, missing):
+    notes: list[str] = []
+    with _predicted(request, notes) as (predictions, missing):
         if arguments.json:
             rows = [row for item in predictions for row in _rows(item)]
             problems = [{"model": item.model, "symbol": item.symbol, **item.error.as_dict()} for item in missing]
-            say_json({"predictions": rows, "problems": problems})
+            say_json({"predictions": rows, "problems": problems, "notes": notes})
         else:
             _write(predictions)
+    for line in notes:
+        warn(f"note: {line}")
     for item in missing[:MOST_NOTES]:
         warn(f"{'left out' if item.absent else 'error'}: {item.model}: {item.error}")
     if len(missing) > MOST_NOTES:
@@ -90,7 +93,8 @@ def frame(request: PredictionRequest) -> pandas.DataFrame:
     """Return the table that `mayfly predict` prints; see `trainer.predict`."""
     import pandas  # late: the verb does without
 
-    with _predicted(request) as (predictions, missing):
+    notes: list[str] = []
+    with _predicted(request, notes) as (predictions, missing):
         tables = [
             pandas.DataFrame(
                 {
@@ -103,16 +107,16 @@ def frame(request: PredictionRequest) -> pandas.DataFrame:
             )
             for item in predictions
         ]
-    for item in missing:
-        warnings.warn(f"{item.model}: {item.error}", stacklevel=3)
+    for line in [*notes, *(f"{item.model}: {item.error}" for item in missing)]:
+        warnings.warn(line, stacklevel=3)
     return pandas.concat(tables, ignore_index=True)
 
 
 @contextmanager
-def _predicted(request: PredictionRequest) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
+def _predicted(request: PredictionRequest, notes: list[str]) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
     """Give predictions as they are made, and the list of what could not be predicted, complete once they are used up.
 
-    The iterator raises the first error where nothing at all could be predicted.
+    `notes` gets the lines about how files were read. The iterator raises the first error where nothing could be predicted.
     """
     check_path(request.data)
     with _model_files(request) as paths:
@@ -121,7 +125,9 @@ def _predicted(request: PredictionRequest) -> Iterator[tuple[Iterator[Prediction
 
         own = Path(request.model_file) if request.model_file else None
         missing: list[NotPredicted] = []
-        made = predict_models(paths, Path(request.data), symbols=request.symbols, last=request.last, model_file=own)
+        made = predict_models(
+            paths, Path(request.data), symbols=request.symbols, last=request.last, model_file=own, note=notes.append
+        )
         yield _sorted_out(made, missing), missing
 
 
@@ -203,7 +209,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     # Late: only a model in a bucket needs AWS.
     from trainer.cli.connect import connected
     from trainer.registry.store import fetch_models, find_model, models_of_run
-    from trainer.runs.store import open_objects
+    from trainer.runs.store import open_objects, read_record
     from trainer.stack import read_stack
 
     with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
@@ -213,6 +219,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
             if run:
                 chosen = list(models_of_run(objects, run))
                 if not chosen:
+                    read_record(objects, run)  # which knows the runs that there are
                     raise UsageError(
                         f"run {run} has no models", do="mayfly status shows runs, mayfly models list their models."
                     )

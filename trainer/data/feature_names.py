@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainer.data.timeframes import DAY, step_of
-from trainer.errors import DataError
 
 FEATURES_VERSION = (
     "1.0"  # raise it with any change that alters a value; cards hold it, and a model is never fed another version
@@ -76,8 +75,5 @@ def usual_features(timeframe: str) -> tuple[str, ...]:
 
     All of them for bars of six hours and less, for event bars, and where the timeframe is not known yet.
     """
-    try:
-        step = step_of(timeframe)
-    except DataError:  # none, or one that reading the candles refuses
-        return FEATURES
+    step = step_of(timeframe) if timeframe else 0
     return tuple(name for name in FEATURES if LOOKBACK[name] * step <= LONGEST_WARMUP)

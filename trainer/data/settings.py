@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
+from trainer.data.timeframes import step_of
 from trainer.errors import DataError, UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
 from trainer.symbols import RULE, brief, flaw, tidy
@@ -71,6 +72,8 @@ class DataSettings:
         check_values("data", self)
         for key in ("symbols", "exclude"):
             object.__setattr__(self, key, tuple(map(tidy, getattr(self, key))))
+        if self.timeframe:
+            step_of(self.timeframe)  # a word that is none ends a command before it starts anything
         if not _SET.fullmatch(self.set):
             raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
         for key in ("symbols", "exclude"):

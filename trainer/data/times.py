@@ -134,7 +134,8 @@ def _compact(numbers: np.ndarray) -> np.ndarray | None:
         return None
     years, months, days = (numbers // 10 ** (digits - place) % 10**width for place, width in ((4, 4), (6, 2), (8, 2)))
     clocks = [numbers // 10 ** (digits - place) % 100 for place in range(10, digits + 1, 2)]
-    may = (years >= 1800) & (years < 2200) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31) & (clocks[0] < 24)
+    first = 1970 if digits == 10 else 1800  # epoch seconds of 2027 to 2032 read as hours of 1800 to 1969
+    may = (years >= first) & (years < 2200) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31) & (clocks[0] < 24)
     for clock in clocks[1:]:
         may &= clock < 60
     if not may.all():

@@ -7,12 +7,13 @@ raw-index/<key>/<version>.json has the hash, once `cli/taken` has looked at it. 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from trainer.data.timeframes import can_resample, canonical, step_of
+from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.errors import DataError, nearest
 from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.store import Objects
@@ -76,12 +77,12 @@ def choose(
     *,
     symbols: Sequence[str],
     timeframe: str,
-    fewest_bars: int,
+    too_few: Callable[[str, int, str], DataError | None],
     columns: Sequence[str] = (),
     exclude: Collection[str] = (),
     data_set: str = "main",
 ) -> ChosenCandles:
-    """Choose the inputs of a run; a symbol with too few bars is left out.
+    """Choose the inputs of a run. A symbol is left out for which `too_few(symbol, bars, timeframe)` has an error.
 
     Raises DataError where no symbol is left, for an open choice, an unknown symbol, timeframe or column.
     """
@@ -103,11 +104,11 @@ def choose(
         if symbol not in spans:
             do = nearest(symbol, spans) or "Choose with --symbols."
             raise DataError(f"unknown symbol '{symbol}'", why=f"{raw} has {', '.join(spans)} at {timeframe}", do=do)
+    there = {symbol: spans[symbol] for symbol in (symbols or sorted(spans)) if symbol not in exclude}
+    errors = {symbol: too_few(symbol, _most_bars(held, base, timeframe), timeframe) for symbol, held in there.items()}
+    short = [error for error in errors.values() if error]
     ratio = step_of(timeframe) // step_of(base) if base != timeframe else 1
-    there = {symbol: sum(spans[symbol].values()) // ratio for symbol in (symbols or sorted(spans)) if symbol not in exclude}
-    bars = {symbol: count for symbol, count in there.items() if count >= fewest_bars}
-    why, do = f"one window and its label take {fewest_bars}", "Bring more bars, or set a smaller lookback."
-    short = [DataError(f"{symbol} has {count} bars", why=why, do=do) for symbol, count in there.items() if symbol not in bars]
+    bars = {symbol: max(1, sum(held.values()) // ratio) for symbol, held in there.items() if not errors[symbol]}
     if not bars:
         raise (
             short[0]
@@ -136,6 +137,18 @@ def _spans(inputs: Sequence[Input]) -> dict[str, dict[tuple[str, str], int]]:
         for entry in item.summary["holds"]:
             spans.setdefault(str(entry["symbol"]), {})[str(entry["first"]), str(entry["last"])] = int(entry["bars"])
     return spans
+
+
+def _most_bars(spans: Mapping[tuple[str, str], int], base: str, timeframe: str) -> int:
+    """Return how many bars of the timeframe there can be at most: a day of a market with nights is made of fewer minutes."""
+    bars = sum(spans.values())
+    if base == timeframe:
+        return bars
+    try:
+        times = [datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() for span in spans for time in span]
+    except ValueError:  # an index entry that is not ours
+        return bars
+    return min(bars, int((max(times) - min(times)) * SECOND) // step_of(timeframe) + 1)
 
 
 def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:

@@ -16,12 +16,22 @@ from trainer.launch.knowledge import known_rates
 from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers, look
+from trainer.pieces.fewest import empty_span, too_few
 from trainer.runs.store import Objects
 from trainer.stack_outputs import StackOutputs
 
 
 def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
-    """Choose the files of the job's data set that it trains on. Raises DataError where none is left."""
+    """Choose the files of the job's data set that it trains on. Raises DataError where none is left.
+
+    Symbols that a machine would refuse for the number of their bars alone are left out here.
+    """
+
+    def too_short(symbol: str, bars: int, timeframe: str) -> DataError | None:
+        timed = with_settings(job, timeframe=timeframe)  # features, and so the warm-up, follow from it
+        bars = min(bars, job.data.bars or bars)
+        return too_few(symbol, bars, timed) or empty_span(symbol, bars, timed)
+
     return choose(
         inputs,
         data_set=job.data.set,
@@ -29,7 +39,7 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
         timeframe=job.data.timeframe,
         columns=job.data.columns,
         exclude=job.data.exclude,
-        fewest_bars=job.model.bars_seen + job.target.bars_ahead,
+        too_few=too_short,
     )
 
 

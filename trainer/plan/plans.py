@@ -20,10 +20,10 @@ import numpy as np
 
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.candles import Candles
-from trainer.data.feature_names import LOOKBACK
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.errors import DataError
 from trainer.job import Job
+from trainer.pieces.fewest import farthest_feature, first_bar, too_few
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
@@ -119,9 +119,9 @@ def plan_symbol(
     _refuse_empty_columns(candles)
     warmup = warmup_of(candles, job) if warmup is None else warmup
     target = target or job.target
-    first = _first_bar(job, target, warmup)
-    if len(candles) <= first + target.bars_ahead:
-        raise _too_short(candles, job, target, warmup=warmup, needed=first + 1 + target.bars_ahead)
+    first = first_bar(job, target, warmup)
+    if error := too_few(candles.symbol, len(candles), job, target=target, warmup=warmup):
+        raise error
     calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.data.calendar == "auto" else job.data.calendar
     try:
         time = BarTimes(
@@ -158,7 +158,7 @@ def lay_out(
             raise _no_bar(candles, job, chosen.target, name, time, horizon_bars=horizon_bars, tied=len(inside))
     labels_TK = np.full_like(chosen.labels_TK, np.nan)
     labels_TK[chosen.bars] = chosen.labels_TK[chosen.bars]
-    reads_chunks, first = job.model.reads == CHUNKS, _first_bar(job, chosen.target, warmup)
+    reads_chunks, first = job.model.reads == CHUNKS, first_bar(job, chosen.target, warmup)
     return Plan(
         time=time,
         target=chosen.target,
@@ -184,13 +184,8 @@ def follow(
 ) -> tuple[Plan, ...]:
     """Return the bars of an existing plan: nothing is chosen. Raises DataError when a span is left without bars."""
     warmup = warmup_of(candles, job)
-    chosen = _label(candles, job, target, time, first=_first_bar(job, target, warmup))
+    chosen = _label(candles, job, target, time, first=first_bar(job, target, warmup))
     return tuple(lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup) for spans in folds)
-
-
-def _first_bar(job: Job, target: TargetSettings, warmup: int) -> int:
-    """Return the first bar with enough bars before it for the model and the label."""
-    return max(warmup + job.model.bars_seen - 1, target.reach)
 
 
 def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int, test: Span) -> Labelled:
@@ -255,21 +250,6 @@ def _refuse_empty_columns(candles: Candles) -> None:
             raise DataError(f"{candles.symbol} has no value of {name}", why="every cell of the column is empty", do=do)
 
 
-def _too_short(candles: Candles, job: Job, target: TargetSettings, *, warmup: int, needed: int) -> DataError:
-    before = "before the columns' first values" if warmup > job.data.warmup else f"that {_farthest(job)} looks back"
-    return DataError(
-        f"{candles.symbol} has {len(candles)} bars",
-        why=f"one label needs {needed}: {warmup} {before}, {job.model.bars_seen} that the model sees, "
-        f"{target.bars_ahead} or more ahead",
-        do=f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols.",
-    )
-
-
-def _farthest(job: Job) -> str:
-    """Return the feature that looks back farthest, for messages."""
-    return max(job.data.computed, key=LOOKBACK.__getitem__, default="the features")
-
-
 def _no_bar(
     candles: Candles,
     job: Job,
@@ -286,7 +266,7 @@ def _no_bar(
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
     warmup = job.data.warmup
     if warmup and warmup * 2 > len(candles) and not time.holes.any():
-        why = f"of {len(candles)} bars the first {warmup} are the warm-up of {_farthest(job)}"
+        why = f"of {len(candles)} bars the first {warmup} are the warm-up of {farthest_feature(job)}"
         do = "Give more bars, or name features that look back less, such as --set data.features=log_return_1,bar_range."
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
     why = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.load_model import CheckedModel, Networks, check_model, fitted_of
 from trainer.train.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
 
-FEW_WINDOWS = 16  # windows of a small batch; one of EVALUATION_BATCH takes 20 times as long (LSTM, hidden 64, 2026-11-22)
+SMALL_BATCHES = (4, 16)  # windows; 0.8 and 1.7 ms where EVALUATION_BATCH takes 19 (LSTM, hidden 64, 2026-11-22)
 MOST_ROWS = 1 << 16  # of series whose features are computed in one pass
 MOST_NAMED = 6  # models or symbols, in a message
 
@@ -95,13 +95,15 @@ def predict_models(
     symbols: Sequence[str] = (),
     last: int | None = None,
     model_file: Path | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Predictions | NotPredicted]:
     """Predict every bar (the last `last` of each symbol) that has enough bars before it.
 
     `paths` are model files that forecast the same target; `symbols` limits the symbols (none: all). `model_file` is the Python
     file of models of the user's own, since a card runs no code. A bar needs warm-up + lookback bars before it without a hole.
-    Yields by symbol, then in the order of `paths`; what fails for one model or symbol is yielded as NotPredicted. Uses one
-    thread, as training did, so that the sums are the same.
+    Yields by symbol, then in the order of `paths`; what fails for one model or symbol is yielded as NotPredicted. `note` gets
+    each line about how the files were read, such as resampled bars, once. Uses one thread, as training did, so that the sums
+    are the same.
 
     Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no model knows and for
     models of several targets.
@@ -120,14 +122,19 @@ def predict_models(
     for model in checked:
         groups[model.card.timeframe, tuple(model.card.columns), model.features].append(model)
     running = _Running()
+    noted: list[str] = []
     for models in groups.values():
-        yield from _predict_group(models, data, wanted=wanted, last=last, running=running)
+        lines = yield from _predict_group(models, data, wanted=wanted, last=last, running=running)
+        for line in lines:
+            if line not in noted:
+                note(line)
+        noted += lines
 
 
 def _predict_group(
     models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
-) -> Iterator[Predictions | NotPredicted]:
-    """Predict with models that read the same inputs of the same bars."""
+) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
+    """Predict with models that read the same inputs of the same bars; return the notes on their files."""
     card = models[0].card
     by_symbol = defaultdict[str, list[CheckedModel]](list)
     for model in models:
@@ -139,7 +146,7 @@ def _predict_group(
             only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
             folder = CandleFolder(data, Path(scratch), symbols=only, timeframe=card.timeframe, columns=card.columns)
         except OtherTimeframe as error:
-            what = f"{_named([model.name for model in models])} was trained on bars of {card.timeframe}"
+            what = f"{_trained(models)} trained on bars of {card.timeframe}"
             raise DataError(
                 what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}."
             ) from error
@@ -165,14 +172,15 @@ def _predict_group(
                 yield from running.run(tasks)
                 tasks = []
         yield from running.run(tasks)
+        return folder.notes
 
 
 @dataclass
 class _Running:
-    """Networks by shape, and the shapes for which a small batch gave the same digits as a full one."""
+    """Networks by shape, and whether a small batch gave the same digits as a full one, by shape and size."""
 
     networks: Networks = field(default_factory=Networks)
-    exact_in_few: dict[str, bool] = field(default_factory=dict)
+    is_exact: dict[tuple[str, int], bool] = field(default_factory=dict)
 
     def run(self, tasks: Sequence[_Task]) -> Iterator[Predictions | NotPredicted]:
         """Predict the bars of tasks that read the same inputs."""
@@ -200,15 +208,14 @@ class _Running:
     def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
         """Return the outputs (N, O); few windows run in a small batch, if that gave the same digits for this shape before."""
         bars = task.bars - task.first_row
-        shape = task.model.shape
-        if len(bars) > FEW_WINDOWS or task.reads != WINDOWS or not shape:
-            return _reader(task, rows_TF).outputs(network, bars)
-        if self.exact_in_few.get(shape):
-            return _reader(task, rows_TF, batch=FEW_WINDOWS).outputs(network, bars)
+        small = next((size for size in SMALL_BATCHES if len(bars) <= size), 0)
+        key = task.model.shape, small
+        if small and self.is_exact.get(key):
+            return _reader(task, rows_TF, batch=small).outputs(network, bars)
         outputs_NO = _reader(task, rows_TF).outputs(network, bars)
-        if shape not in self.exact_in_few:
-            few_NO = _reader(task, rows_TF, batch=FEW_WINDOWS).outputs(network, bars)
-            self.exact_in_few[shape] = np.array_equal(few_NO, outputs_NO)
+        if small and task.reads == WINDOWS and task.model.shape and key not in self.is_exact:
+            small_NO = _reader(task, rows_TF, batch=small).outputs(network, bars)
+            self.is_exact[key] = np.array_equal(small_NO, outputs_NO)
         return outputs_NO
 
 
@@ -276,7 +283,7 @@ def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str
     known = {symbol for model in models for symbol in model.card.symbols}
     for symbol in symbols if known else ():
         if symbol not in known:
-            why = f"{_named([model.name for model in models])} was trained on {_named(sorted(known))}"
+            why = f"{_trained(models)} trained on {_named(sorted(known))}"
             raise UsageError(f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these.")
     return tuple(symbols)
 
@@ -288,6 +295,10 @@ def _refuse_several_targets(models: Sequence[CheckedModel]) -> None:
         raise UsageError(
             f"these models forecast {', '.join(targets)}", why=why, do="Predict with those of one target at a time."
         )
+
+
+def _trained(models: Sequence[CheckedModel]) -> str:
+    return f"{_named([model.name for model in models])} {'was' if len(models) == 1 else 'were'}"
 
 
 def _named(names: Sequence[str]) -> str:

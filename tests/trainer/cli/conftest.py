@@ -25,7 +25,6 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Access
 
         monkeypatch.setattr("trainer.cli.launch.connected", connected)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.delenv("DATA", raising=False)
         monkeypatch.delenv("MAYFLY_HOME", raising=False)
         return access
 

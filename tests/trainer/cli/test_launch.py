@@ -90,7 +90,11 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     assert "Ends 1h after its launch at the latest ($12.24 at most, on demand)" in capsys.readouterr().out
 
 
-def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys):
+def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys, monkeypatch, tmp_path):
+    (tmp_path / "shared" / "data" / "raw").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("DATA", "/nope")  # anybody's variable: what trains is what was named
     assert launch("--rehearse", "--instance", "p3.8xlarge", "--dry-run") == 0
     printed = capsys.readouterr()
     assert (

@@ -67,6 +67,17 @@ def test_symbols_without_bars_are_named_and_are_no_error_beside_others(models, c
         assert list(trainer.predict(models, data=tmp_path, last=1)["symbol"]) == ["ETH-USD"]
 
 
+def test_bars_made_from_shorter_ones_are_named_once(candles, tmp_path, capsys, no_aws):
+    for name, features in (("few", ["log_return_1"]), ("some", ["log_return_1", "rsi_14"])):  # read apart: other inputs
+        make_model(tmp_path / f"{name}.safetensors", symbols=("BTC-USD",), features=features, timeframe="5m")
+    assert main(["predict", str(tmp_path), "--data", str(candles), "--last", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert err == "note: BTC-USD: bars of 5m are made from bars of 1m\n"
+    with pytest.warns(UserWarning, match="^BTC-USD: bars of 5m are made from bars of 1m$"):
+        trainer.predict(tmp_path, data=candles, last=1)
+
+
 def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(models, candles, tmp_path, capsys, no_aws):
     (tmp_path / "bad.safetensors").write_bytes(b"short")
     words = [str(models), str(tmp_path / "bad.safetensors"), "--data", str(candles), "--last", "1", "--json"]
@@ -126,6 +137,12 @@ def test_a_name_stands_for_the_newest_finished_model_which_is_named(account, can
         "experiments expire, this one after 2027-05-19"
     )
     assert error.startswith("error: ") and "has a card that can't be used" in error
+
+
+def test_a_run_that_is_not_there_is_named_with_the_nearest(account, candles, capsys):
+    assert main(["predict", "--run", "20261120-120000-crypto-k3v8", "--data", str(candles)]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: no run '20261120-120000-crypto-k3v8'. Did you mean 20261120-120000-crypto-k3v9")
 
 
 def few(rows: int) -> Predictions:

@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from trainer.cli.drawing import drawn
+from trainer.cli.launch import _end
+from trainer.cli.parser import build_parser
 from trainer.cli.receipt_view import receipt_view
+from trainer.cli.terminal import Console
+from trainer.job import job_of
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 
@@ -128,3 +136,18 @@ def test_ids_stay_whole_and_words_are_not_broken_at_60_columns():
 def test_the_log_of_a_boot_that_failed_is_shown():
     text = text_of({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
     assert "its log   bootstrap: install packages\n            bootstrap: failed" in text
+
+
+@pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])
+def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
+    arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
+    ready = SimpleNamespace(checked=SimpleNamespace(job=job_of(path="/my candles")))  # of a bucket: a copy that is gone by then
+    assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("mayfly ")[1] for line in lines[2:5]] == [
+        "logs run-1 --rehearse",
+        "logs run-1 --metrics --rehearse",
+        "pull run-1 --rehearse",
+    ]
+    predict = ["predict --run run-1 --data '/my candles' --last 5 --rehearse"]
+    assert [line.split("mayfly ")[1] for line in lines[5:]] == (predict if named else [])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.desk import ROOT
+from tests.desk import CLIENT, ROOT
 from tests.network import HOOK
 from trainer.cli.main import main
 
@@ -28,11 +28,11 @@ STALE = {  # what a shell may have of an account of its own: each would lead els
 
 
 @pytest.mark.slow
-def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: Path) -> None:
+def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: Path, shared: dict[str, str]) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": f"{HOOK}:{ROOT}", "HTTP_PROXY": "http://127.0.0.1:9"}
-    environment |= STALE | {"AWS_PAGER": ""}
-    mayfly = f"{sys.executable} -m trainer.cli.main"
+    environment |= STALE | {"AWS_PAGER": ""} | shared
+    mayfly = f"{sys.executable} -I -S {CLIENT} {shared['MAYFLY_FORK_SERVER']} {sys.executable} -m trainer.cli.main"
     lines = (
         f'set -e; variables=$({mayfly} rehearse --env); eval "$variables"; {sys.executable} -c "{PROGRAM}"',
         f"{mayfly} launch --dry-run --json --instance p3.8xlarge --data {candles} > {tmp_path}/plan.json",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.candles import fewest
 from trainer.access import Access
 from trainer.cli import overlaps, taken
 from trainer.data import sync
@@ -126,7 +127,7 @@ def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, b
         "taken: raw/main/AAA_1m_2024.parquet (200 bars; no launch put it there)",
         "taken: raw/main/more_1m.parquet (300 bars; no launch put it there)",
     ]
-    chosen = choose(inputs, symbols=(), timeframe="", fewest_bars=65)
+    chosen = choose(inputs, symbols=(), timeframe="", too_few=fewest(65))
     assert chosen.bars == {"AAA": 200, "BBB": 150, "CCC": 150}
     pinned = chosen.inputs[0].pinned()
     content = (tmp_path / "AAA_1m_2024.parquet").read_bytes()
@@ -136,7 +137,7 @@ def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, b
     for name in ("spoilt.csv", "notes.txt"):
         access.client("s3").delete_object(Bucket=bucket, Key=f"raw/main/{name}")
     again, _ = taken.take(list_inputs(objects, "main"), objects)
-    assert choose(again, symbols=(), timeframe="", fewest_bars=65).inputs == chosen.inputs
+    assert choose(again, symbols=(), timeframe="", too_few=fewest(65)).inputs == chosen.inputs
 
 
 def test_no_more_than_a_gigabyte_of_new_files_is_fetched(access, bucket, tmp_path, make_candles, monkeypatch):
@@ -172,18 +173,18 @@ def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they
     synced(access, bucket, tmp_path)
     objects = open_objects(access, bucket)
     inputs, _ = taken.take(list_inputs(objects, "main"), objects)
-    chosen = choose(inputs, symbols=(), timeframe="", fewest_bars=65)
+    chosen = choose(inputs, symbols=(), timeframe="", too_few=fewest(65))
     assert set(overlapping(chosen)) == {"AAA", "BBB"}
     compared, notes = overlaps.compare_overlaps(chosen, objects)
     assert set(compared.bars) == {"AAA"} and not notes
     assert "BBB_1m_a.parquet and BBB_1m_b.parquet disagree about BBB" in compared.refused[0]
     assert [item.key for item in compared.inputs] == ["raw/main/AAA_1m_a.parquet", "raw/main/AAA_1m_b.parquet"]
 
-    alone = choose(inputs, symbols=("BBB",), timeframe="", fewest_bars=65)
+    alone = choose(inputs, symbols=("BBB",), timeframe="", too_few=fewest(65))
     with pytest.raises(DataError, match="disagree about BBB"):
         overlaps.compare_overlaps(alone, objects)
     monkeypatch.setattr(overlaps, "CheckChild", lambda *_, **__: pytest.fail("they are compared again"))
-    agreed = choose(inputs, symbols=("AAA",), timeframe="", fewest_bars=65)
+    agreed = choose(inputs, symbols=("AAA",), timeframe="", too_few=fewest(65))
     assert overlaps.compare_overlaps(agreed, objects) == (agreed, [])
     monkeypatch.setattr(overlaps, "MOST_BYTES", 10)
     same, notes = overlaps.compare_overlaps(alone, objects)

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.candles import fewest
 from trainer.errors import DataError
+from trainer.job import job_of
 from trainer.launch.inputs import Input, choose
+from trainer.launch.planning import choose_from_set
 
 
 def item(name: str, timeframe: str, *held: tuple[str, int], synthetic: bool = False) -> Input:
@@ -18,8 +21,8 @@ BTC_2021, BTC_2022 = item("btc21", "1m", ("BTC-USD", 1000)), item("btc22", "1m",
 ETH, DAILY = item("eth", "1m", ("ETH-USD", 900)), item("daily", "1d", ("BTC-USD", 300), ("SPY", 300))
 
 
-def chosen(*inputs: Input, symbols: tuple[str, ...] = (), timeframe: str = "", fewest: int = 65):
-    return choose(inputs, symbols=symbols, timeframe=timeframe, fewest_bars=fewest)
+def chosen(*inputs: Input, symbols: tuple[str, ...] = (), timeframe: str = "", least: int = 65):
+    return choose(inputs, symbols=symbols, timeframe=timeframe, too_few=fewest(least))
 
 
 def test_every_symbol_is_taken_and_the_files_of_one_are_added_up():
@@ -39,7 +42,7 @@ def test_several_timeframes_are_listed_and_none_is_guessed():
 
 def test_longer_bars_are_made_from_those_of_the_set_as_the_node_does():
     quarter = item("quarter", "15m", ("ETH-USD", 400))
-    candles = chosen(BTC_2021, ETH, quarter, DAILY, timeframe="60m", fewest=65)
+    candles = chosen(BTC_2021, ETH, quarter, DAILY, timeframe="60m", least=65)
     assert (candles.timeframe, candles.bars) == ("1h", {"ETH-USD": 100})
     assert [entry.key for entry in candles.inputs] == ["raw/quarter"] and candles.to_dict()["files"] == ["raw/quarter"]
     assert candles.notes == ("bars of 1h are made from bars of 15m",)
@@ -53,17 +56,42 @@ def test_an_unknown_timeframe_and_an_unknown_symbol_name_what_there_is():
 
 
 def test_fewer_bars_than_one_window_are_refused():
-    with pytest.raises(DataError, match=r"ETH-USD has 900 bars \(one window and its label take 1000\)"):
-        chosen(ETH, fewest=1000)
+    with pytest.raises(DataError, match=r"ETH-USD has 900 bars \(1000 are needed\)"):
+        chosen(ETH, least=1000)
+
+
+def held(symbol: str, timeframe: str, bars: int, first: str, last: str) -> Input:
+    summary = {"timeframe": timeframe, "holds": [{"symbol": symbol, "bars": bars, "first": first, "last": last}]}
+    return Input(key=f"raw/{symbol}", version_id="v", sha256=symbol, bytes=1, summary=summary)
+
+
+def test_a_symbol_without_a_bar_after_its_warm_up_is_left_out_at_the_desk_in_the_machines_words():
+    long = item("long", "1d", ("SPY", 2000))
+    job = job_of(features="all")
+    candles = choose_from_set(job, [long, item("short", "1d", ("NEW", 300)), item("brief", "1d", ("ABC", 340))])
+    assert candles.bars == {"SPY": 2000}
+    brief, short = candles.refused
+    first = "of 340 bars the first 256 are the warm-up of log_atr_14; 55 are left for train, the model sees 60, a label takes 5"
+    assert brief.startswith(f"ABC has no bar left in train ({first} more).")
+    assert short.startswith("NEW has 300 bars (one label needs 321: 256 that log_atr_14 looks back, 60 that the model sees, 5 ")
+    assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {"ABC": 340}  # 60 bars of warm-up
+    with pytest.raises(DataError, match="SPY has 100 bars"):
+        choose_from_set(job_of(bars=100), [long])
+
+
+def test_days_made_from_minutes_of_a_market_with_nights_are_counted_by_the_calendar():
+    year = held("SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z")  # 68 times 1,440 minutes
+    assert list(choose_from_set(job_of(timeframe="1d"), [year]).bars) == ["SPY"]
+    month = held("SPY", "1m", 390 * 21, "2021-01-04T14:30:00Z", "2021-01-29T20:59:00Z")
+    with pytest.raises(DataError, match="SPY has 26 bars .one label needs"):
+        choose_from_set(job_of(timeframe="1d"), [month])
 
 
 def test_a_symbol_with_too_few_bars_is_left_out_beside_others_and_so_is_an_excluded_one():
-    candles = chosen(BTC_2021, ETH, fewest=950)
+    candles = chosen(BTC_2021, ETH, least=950)
     assert candles.bars == {"BTC-USD": 1000} and [entry.key for entry in candles.inputs] == ["raw/btc21"]
-    assert candles.refused == (
-        "ETH-USD has 900 bars (one window and its label take 950). Bring more bars, or set a smaller lookback.",
-    )
-    taken = {"symbols": (), "timeframe": "1m", "fewest_bars": 65}
+    assert candles.refused == ("ETH-USD has 900 bars (950 are needed). Bring more.",)
+    taken = {"symbols": (), "timeframe": "1m", "too_few": fewest(65)}
     assert list(choose([BTC_2021, ETH], **taken, exclude=["BTC-USD"]).bars) == ["ETH-USD"]
     with pytest.raises(DataError, match="no symbol is left to train"):
         choose([ETH], **taken, exclude=["ETH-USD"])
@@ -85,7 +113,7 @@ def test_synthetic_bars_stay_synthetic():
 
 def test_a_column_that_a_file_has_not_is_refused_before_anything_starts():
     entry = replace(ETH, summary={**ETH.summary, "further": ["funding_rate", "trades"]})
-    taken = {"symbols": (), "timeframe": "1m", "fewest_bars": 65}
+    taken = {"symbols": (), "timeframe": "1m", "too_few": fewest(65)}
     assert choose([entry], **taken, columns=["trades"]).bars == {"ETH-USD": 900}
     with pytest.raises(DataError, match=r"raw/eth has no column funding .*: funding_rate, trades.*Did you mean funding_rate"):
         choose([entry], **taken, columns=["funding"])

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore
 from trainer.runs.record import iso
 
 if TYPE_CHECKING:
+    from trainer.rehearsal.forks import ForkServerProcess
     from trainer.rehearsal.server import EmbeddedAws
 
 RUN, BUCKET = "20261120-235912-test-k3v9", "node-tests"
@@ -74,6 +76,12 @@ def started(*symbols: str) -> dict[str, Any]:
     return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": {"bars": 7, "synthetic": True}}
 
 
+@cache
+def agent_files() -> dict[str, bytes]:
+    """Return what the agent reaches."""
+    return dict(code_files(["trainer.node.agent"]))
+
+
 @dataclass
 class Machine:
     """One instance-to-be; change what a test is about, then start it."""
@@ -82,6 +90,7 @@ class Machine:
     cloud: EmbeddedAccount
     own: Credentials  # the node's
     sandbox: Path
+    forks: ForkServerProcess | None  # for its interpreters; None: each starts anew
     gpus: int = 4
     expected_gpus: int = 4
     cap_minutes: str = "60"
@@ -150,6 +159,7 @@ class Machine:
             instance_type="p3.8xlarge",
             user_data=self.user_data(),
             environment=environment,
+            forks=self.forks,
         )
         return self.node
 
@@ -197,7 +207,7 @@ class Machine:
     def _bundle(self) -> bytes:
         path = self.sandbox.parent / "bundle.zip"
         with zipfile.ZipFile(path, "w") as archive:
-            for name, content in code_files(["trainer.node.agent"]).items():
+            for name, content in agent_files().items():
                 archive.writestr(name, content)
             archive.writestr("trainer/train/__init__.py", "")
             archive.writestr("trainer/train/__main__.py", self.trainer)
@@ -252,7 +262,7 @@ def serve_metadata(view: MetadataView) -> ThreadingHTTPServer:
 
 
 @pytest.fixture
-def machine(aws_server: EmbeddedAws, access: Access, tmp_path: Path) -> Iterator[Machine]:
+def machine(aws_server: EmbeddedAws, access: Access, node_forks: ForkServerProcess, tmp_path: Path) -> Iterator[Machine]:
     # The stack's own policy; what the machine's tags call its role's id stands in the place of the true one.
     policy = json.dumps(policies.instance(bucket=f"{BUCKET}-{(access.access_key or '')[4:16]}"))
     iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
@@ -260,7 +270,7 @@ def machine(aws_server: EmbeddedAws, access: Access, tmp_path: Path) -> Iterator
     iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=policy.replace("${aws:userid}", "AROA1:i-1"))
     cloud = aws_server.cloud(access)
     own = cloud.credentials("NODE", "i-1", role="node")
-    machine = Machine(access=access, cloud=cloud, own=own, sandbox=tmp_path / "sandbox")
+    machine = Machine(access=access, cloud=cloud, own=own, sandbox=tmp_path / "sandbox", forks=node_forks)
     machine.script = {"events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}], "exit": 0}
     yield machine
     machine.stop()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainer.access import Access
+from trainer.rehearsal.client import stop_server
 
 IMAGE_PARAMETER = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
 
@@ -141,3 +143,15 @@ def wait_until() -> Callable[..., None]:
 def _trust(service: str) -> str:
     statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+@pytest.fixture
+def root(tmp_path: Path, shared: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for an embedded AWS in a process of its own, which is ended after the test.
+
+    The server is a fork, as its nodes are; those of `desk_with_own_checkout` start afresh.
+    """
+    for name, value in shared.items():
+        monkeypatch.setenv(name, value)
+    yield tmp_path / "mayfly"
+    stop_server(tmp_path / "mayfly")

@@ -21,17 +21,10 @@ from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
 Start = Callable[[str], NodeProcess]
 
 
-@pytest.fixture(scope="module")
-def fork_server_of_a_rehearsal(fork_server: Path) -> Iterator[ForkServerProcess]:
-    server = ForkServerProcess(fork_server)
-    yield server
-    server.close()
-
-
 @pytest.fixture(params=["started", "forked"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """Start a shell script as user data, whose first process is a new one or a fork."""
-    forks = request.getfixturevalue("fork_server_of_a_rehearsal") if request.param == "forked" else None
+    forks = request.getfixturevalue("node_forks") if request.param == "forked" else None
     nodes = []
 
     def run(script: str) -> NodeProcess:
@@ -211,7 +204,6 @@ def test_stubs_do_nothing_outside_a_sandbox() -> None:
 SERVER = """
 import sys, time
 from pathlib import Path
-from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import start_node
 start_node(sandbox=Path(sys.argv[1]), instance_id="i-orphan", instance_type="t", environment={},
            user_data=b"#!/bin/bash\\necho $$ > $HOME/pid; trap '' TERM; while :; do sleep 0.05; done")
@@ -227,11 +219,12 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
 def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_scratch_folder(tmp_path: Path) -> None:
     server = run_server(tmp_path / "sandbox/i-orphan")
     pid = pid_in(tmp_path / "sandbox/i-orphan/home/pid")
-    wait_for((tmp_path / "sandbox/i-orphan" / MARKER).exists)
+    marker = tmp_path / "sandbox/i-orphan" / MARKER
+    wait_for(lambda: json.loads(marker.read_text()))  # written after the node has begun
     server.kill()
     server.wait()
     wait_for(lambda: not alive(pid))
-    scratch = Path(json.loads((tmp_path / "sandbox/i-orphan" / MARKER).read_text())["scratch"])
+    scratch = Path(json.loads(marker.read_text())["scratch"])
     assert scratch.exists()
     reap(tmp_path)
     assert not scratch.exists()
@@ -363,7 +356,7 @@ def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_pa
 
 
 @pytest.fixture
-def forking_node(fork_server_of_a_rehearsal: ForkServerProcess, tmp_path: Path) -> Iterator[tuple[NodeProcess, int]]:
+def forking_node(node_forks: ForkServerProcess, tmp_path: Path) -> Iterator[tuple[NodeProcess, int]]:
     """A node whose environment's python runs a module of its code as a fork: -> (node, process id of the fork)."""
     package = tmp_path / "code" / "trainer"
     package.mkdir(parents=True)
@@ -380,7 +373,7 @@ def forking_node(fork_server_of_a_rehearsal: ForkServerProcess, tmp_path: Path) 
         instance_type="p3.8xlarge",
         user_data=f"#!/bin/bash\n{script}\n".encode(),
         environment={"MAYFLY_REHEARSAL_GPUS": "4"},
-        forks=fork_server_of_a_rehearsal,
+        forks=node_forks,
     )
     yield node, pid_in(tmp_path / "fork")
     node.terminate(grace_seconds=0)

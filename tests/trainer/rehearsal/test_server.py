@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,6 @@ from trainer.stack_outputs import StackOutputs
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
 UNTIL_TOLD = b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nuntil [ -e $MAYFLY_ROOT/go ]; do sleep 0.1; done\npoweroff\n"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    """A folder of its own for the embedded AWS, which is ended after the test."""
-    yield tmp_path / "mayfly"
-    stop_server(tmp_path / "mayfly")
 
 
 def server_pid(root: Path) -> int:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -258,12 +258,6 @@ def test_metadata_answers_who_knows_its_address_alone(aws_server: EmbeddedAws, d
 
 
 # --- the server's own endpoints --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "mayfly"
-    stop_server(tmp_path / "mayfly")
 
 
 def test_the_servers_own_endpoints_ask_for_its_secret(root: Path) -> None:

@@ -15,7 +15,7 @@ from trainer.data.reading import read_candles
 from trainer.data.writing import write_candles as write_file
 from trainer.errors import DataError, UsageError
 from trainer.train import predict as predict_module
-from trainer.train.predict import FEW_WINDOWS, NotPredicted, Predictions, predict_models
+from trainer.train.predict import SMALL_BATCHES, NotPredicted, Predictions, predict_models
 
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD")
 
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("last", [1, FEW_WINDOWS, 40, None])
+@pytest.mark.parametrize("last", [1, *SMALL_BATCHES, 40, None])
 def test_many_models_at_once_give_the_digits_of_each_alone(models: list[Path], data: Path, last: int | None) -> None:
     together = list(predict_models(models, data, last=last))
     assert [(item.model, item.symbol) for item in together] == [
@@ -75,11 +75,11 @@ def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
     def reader(task: Any, rows: Any, *, batch: int = predict_module.EVALUATION_BATCH) -> Any:
         batches.append(batch)
         made = whole(task, rows, batch=batch)
-        return Rounded(made) if batch == FEW_WINDOWS else made
+        return Rounded(made) if batch in SMALL_BATCHES else made
 
     monkeypatch.setattr(predict_module, "_reader", reader)
     different = list(predict_models(models, data, last=2))
-    assert batches.count(FEW_WINDOWS) == 1  # the trial
+    assert batches.count(SMALL_BATCHES[0]) == 1  # the trial
     monkeypatch.undo()
     for item, other in zip(different, predict_models(models, data, last=2), strict=True):
         assert isinstance(item, Predictions) and isinstance(other, Predictions)
@@ -108,7 +108,7 @@ def test_what_can_not_be_predicted_is_named_and_the_others_go_on(
 
 def test_symbols_are_chosen_and_an_unknown_one_is_refused(models: list[Path], data: Path) -> None:
     assert [item.symbol for item in predict_models(models, data, symbols=("CCC", "AAA"), last=1)] == ["AAA", "CCC"]
-    with pytest.raises(UsageError, match=r"no model of BBBB .*was trained on AAA, BBB, CCC, DDD\). Did you mean BBB"):
+    with pytest.raises(UsageError, match=r"no model of BBBB .*were trained on AAA, BBB, CCC, DDD\). Did you mean BBB"):
         list(predict_models(models, data, symbols=("BBBB",)))
 
 
