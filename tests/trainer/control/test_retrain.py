@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -18,6 +19,7 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
+from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, change_entry, entry_key, read_entry
 from trainer.retrains.published import published_key, read_published, write_published
@@ -29,6 +31,7 @@ from trainer.stack_outputs import parameter_name
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
 SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)
 WEEK = timedelta(days=7)
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -156,3 +159,21 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert len(listed["weekly"]["next"]) == 3
     assert mayfly("preview", "waiting")[0] == 103  # the same job
     assert mayfly("preview", "nothing")[0] == 2
+
+
+def test_the_lines_of_the_readme_work_as_they_are_printed(
+    home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Every week, with no desk")[2]
+    lines = section.split("```")[1].strip().splitlines()
+    assert len(lines) == 5
+    shown = {}
+    for line in lines:
+        program, *words = shlex.split(line, comments=True)
+        assert program == "mayfly" and main(words) == 0
+        shown[words[1]] = capsys.readouterr().out
+        lambdas.wait_for_invocations(aws_server.cloud(home.access))  # of `run`: control, from its zip and under its role
+    run_id = shown["run"].strip()
+    assert "published weekly: job " in shown["publish"]
+    assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]
+    assert run_id in shown["history"] and "training" in shown["history"] and "training" in shown["list"]
