@@ -63,6 +63,7 @@ RULES: Mapping[str, Rule] = {
         holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
         words="instance types with commas between, such as g6.xlarge,g5.*",
     ),
+    "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
     "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),
 }
@@ -85,6 +86,7 @@ class Settings:
     experiment_days: int
     log_days: int
     control_types: tuple[str, ...]
+    prepare_type: str
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
 
@@ -131,6 +133,7 @@ def read_settings() -> Settings:
             notify_email=config.get("notify_email") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
+            prepare_type=config.require("prepare_type"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error

@@ -111,10 +111,10 @@ def load_job(path: Path) -> Tables:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
-    for table in _HOMES:  # a file beside the job file
-        file = tables.get(table, {}).get("file")
+    for table, key in (*((home, "file") for home in _HOMES), ("data", "refresh")):  # a file beside the job file
+        file = tables.get(table, {}).get(key)
         if isinstance(file, str) and file:
-            tables[table]["file"] = str(path.parent / file)
+            tables[table][key] = str(path.parent / file)
     return tables
 
 

@@ -217,7 +217,7 @@ def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
     """Return what the account has to say to the plan. Raises ours for what would fail."""
     now = utc_now()
     record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=now, now=now)
-    return check_account(access, ready.outputs, record, ready.plan, sweep=sweep)
+    return check_account(access, ready.outputs, record, sweep=sweep)
 
 
 def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
