@@ -206,6 +206,25 @@ def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Call
     assert refused(lister.get_object, Bucket=bucket, Key="raw/y")[0] == "NoSuchKey"
 
 
+def test_who_may_write_where_nothing_is_replaces_nothing_by_upload_or_copy(access: Access, user: Callable[..., Access]) -> None:
+    bucket = f"adds-{str(access.access_key)[4:16]}"
+    access.client("s3").create_bucket(Bucket=bucket)
+    access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")
+    adds = {"Null": {"s3:if-none-match": "false"}}  # as control's policy has it
+    somebody = user(
+        {"Action": "s3:PutObject", "Resource": f"arn:aws:s3:::{bucket}/raw/*", "Condition": adds},
+        {"Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{bucket}/*"},
+    )
+    s3, source = somebody.client("s3", total_max_attempts=1), {"Bucket": bucket, "Key": "raw/x"}
+    for key in ("raw/x", "raw/y"):
+        assert refused(s3.put_object, Bucket=bucket, Key=key, Body=b"2")[0] == "AccessDenied"
+        assert refused(s3.copy_object, Bucket=bucket, Key=key, CopySource=source)[0] == "AccessDenied"
+    assert refused(s3.put_object, Bucket=bucket, Key="raw/x", Body=b"2", IfNoneMatch="*")[0] == "PreconditionFailed"
+    assert refused(s3.copy_object, Bucket=bucket, Key="raw/x", CopySource=source, IfNoneMatch="*")[0] == "PreconditionFailed"
+    s3.put_object(Bucket=bucket, Key="raw/y", Body=b"2", IfNoneMatch="*")
+    s3.copy_object(Bucket=bucket, Key="raw/z", CopySource=source, IfNoneMatch="*")
+
+
 # --- a node ----------------------------------------------------------------------------------------------------------
 
 
