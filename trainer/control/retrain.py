@@ -35,7 +35,7 @@ from trainer.retrains.entries import (
     read_entry,
     run_id_of,
 )
-from trainer.retrains.published import PublishedRetrain, read_published, verified_job
+from trainer.retrains.published import PublishedRetrain, UnreadablePublication, read_published, verified_job
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 from trainer.retrains.summary import PersonMessage, scheduled_summary
 from trainer.runs.record import iso
@@ -83,14 +83,23 @@ def overdue(home: RetrainHome) -> list[str]:
     """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came."""
     now, late = home.cloud.now(), []
     for schedule in read_schedules(home.outputs.retrains):
-        stored = read_published(home.cloud.objects, schedule.name)
-        if stored is None:
+        published_at = _published_at(home, schedule.name)
+        if published_at is None:
             continue
-        since = max(stored[0].published_at, now - LOOKED_BACK)
+        since = max(published_at, now - LOOKED_BACK)
         expected = last_time(schedule.expression, now - GRACE, since=since)
         if expected and home.cloud.objects.head(key=entry_key(schedule.name, expected)) is None:
             late.append(f"{schedule.name} of {iso(expected)}")
     return late
+
+
+def _published_at(home: RetrainHome, name: str) -> datetime | None:
+    """Return when a retrain was published; long ago for a publication that can't be read, whose times fail, but come."""
+    try:
+        stored = read_published(home.cloud.objects, name)
+    except UnreadablePublication:
+        return home.cloud.now() - LOOKED_BACK
+    return stored[0].published_at if stored else None
 
 
 def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
