@@ -19,6 +19,9 @@ INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "m
 # What it reads by its newest version: code, its run, and after a lost answer whether a model that lies there is its own.
 INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
 
+PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
+PREPARE_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
+
 
 def document(*statements: Document) -> Document:
     """Return a policy of these statements."""
@@ -66,6 +69,40 @@ def instance(*, bucket: str) -> Document:
             "Effect": "Allow",
             "Action": "s3:PutObject",
             "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
+        },
+    )
+
+
+def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document:
+    """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add what it made.
+
+    `secrets` is what the names of its SecureStrings begin with; AWS's own key of SecureStrings needs no more. Like the
+    training role it can't know the run, so it reads every data set and every secret of the stack.
+    """
+    return document(
+        {
+            "Sid": "ReadCandles",
+            "Effect": "Allow",
+            "Action": "s3:GetObjectVersion",
+            "Resource": _objects(bucket, "raw/*"),
+        },
+        {
+            "Sid": "ReadOwnRun",
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": [_objects(bucket, pattern) for pattern in PREPARE_READS],
+        },
+        {
+            "Sid": "AddFiles",
+            "Effect": "Allow",
+            "Action": "s3:PutObject",
+            "Resource": [_objects(bucket, pattern) for pattern in PREPARE_WRITES],
+        },
+        {
+            "Sid": "ReadSecrets",
+            "Effect": "Allow",
+            "Action": "ssm:GetParameter",
+            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{secrets}*",
         },
     )
 

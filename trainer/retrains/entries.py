@@ -19,9 +19,10 @@ FORMAT = 1
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
 TELLING = timedelta(minutes=10)  # within which a call that began to tell people has done so, or was cut off
+PREPARE_SUFFIX = "prep"
 SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
-EntryState = Literal["due", "waiting", "training", "done", "failed", "skipped", "refused"]
-OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "training")
+EntryState = Literal["due", "waiting", "preparing", "training", "done", "failed", "skipped", "refused"]
+OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "preparing", "training")
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -35,9 +36,12 @@ class ScheduledRun:
     began_at: datetime  # when control first heard of it
     updated_at: datetime
     state: EntryState = "due"
+    prepare_run_id: str = ""  # of the run that refreshes and checks its data, where there is one
+    prepare_usd: float = 0.0  # what that cost, by its receipt
+    refreshed: str = ""  # what came of it, in words
     run_id: str = ""  # once its run is on record
-    most_usd: float = 0.0  # what the run may cost at most
-    spent_usd: float = 0.0  # by its receipt, the high bound
+    most_usd: float = 0.0  # what its runs may cost at most
+    spent_usd: float = 0.0  # by their receipts, the high bounds
     promoted: tuple[str, ...] = ()  # pieces whose models went to production
     notes: tuple[str, ...] = ()  # what differs from what was published: another image
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"}: why it is not done
@@ -70,6 +74,12 @@ def run_id_of(retrain: str, scheduled_at: datetime) -> str:
     moment = scheduled_at.astimezone(timezone.utc)
     digest = hashlib.sha256(f"{retrain}/{moment:%Y-%m-%dT%H:%M:%SZ}".encode()).digest()
     return new_run_id(retrain, moment, "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:SUFFIX_LENGTH]))
+
+
+def prepare_run_id_of(retrain: str, scheduled_at: datetime) -> str:
+    """Return the id of the prepare run of a scheduled time: that of its run, but for the suffix."""
+    run_id = run_id_of(retrain, scheduled_at)
+    return f"{run_id[:-SUFFIX_LENGTH]}{PREPARE_SUFFIX}{run_id[-(SUFFIX_LENGTH - len(PREPARE_SUFFIX)) :]}"
 
 
 def entry_key(retrain: str, scheduled_at: datetime) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from scripts.weekly import desk_variables, queued, subscribe_queue
-from tests.finished import finish
+from tests.finished import finish, finish_prepare
 from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
@@ -125,7 +125,8 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         acts_as(patch, admin)
-        for words in (["weekly"], ["waiting", "--set", "market=spot"]):
+        (folder / "fetch.py").write_text("import ccxt")
+        for words in (["weekly"], ["waiting", "--set", "market=spot"], ["sunday", "--set", "data.refresh=fetch.py"]):
             assert main(["retrains", "publish", *words, "--job", "job.toml", "--json"]) == 0
         acts_as(patch, stage.own)
         patch.setenv("PROJECT", "mayfly")
@@ -172,6 +173,14 @@ def _live(stage: Stage) -> None:
     stage.called()  # the one that waited begins
     stage.finish("promoted", stage.entry("waiting", first + hour))
     stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), weights() + b" ")
+
+    # Candles first: a machine refreshes them, control takes them over, and then plans by them.
+    refreshed = stage.begin("sunday", first)
+    finish_prepare(cloud, stage.admin, stage.outputs.bucket, refreshed.prepare_run_id)
+    cloud.clock.advance(5)
+    stage.called()
+    stage.called()
+    stage.finish("refreshed", stage.entry("sunday", first))
 
     # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function is broken.
     late = stage.begin("weekly", first + 2 * hour)
@@ -254,6 +263,11 @@ def test_the_accounts_budget_is_told_at_the_topic_as_its_policy_lets_it(stage: S
         publish_as_service(stage.cloud, service, source.replace(account, "1"), stage.outputs.topic_arn, subject="", message="")
 
 
+def test_candles_that_a_prepare_run_added_are_taken_over_and_told(stage: Stage) -> None:
+    assert stage.objects.head(key="raw/main/ETH-USD_1m.parquet") is not None
+    assert "1 new file, 3,000 bars" in stage.messages[stage.runs["refreshed"]]
+
+
 def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
     assert "note: the image ami-0000000000000gone is gone" in stage.messages[stage.runs["done"]]
 
@@ -265,7 +279,11 @@ def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
     name, client = "lstm_BTC-USD_1m", stage.admin.client("s3")
     kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
     assert sorted(kept) == sorted(
-        [["weekly", stage.runs["done"]], *(["waiting", stage.runs[run]] for run in ("promoted", "promoted again"))]
+        [
+            ["weekly", stage.runs["done"]],
+            ["sunday", stage.runs["refreshed"]],
+            *(["waiting", stage.runs[run]] for run in ("promoted", "promoted again")),
+        ]
     )
     for run in ("promoted", "promoted again"):
         assert "to production: BTC-USD" in stage.messages[stage.runs[run]]
