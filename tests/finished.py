@@ -1,8 +1,7 @@
-"""A run's node by hand: it writes a model, or candles, and a result with its own key, and powers off."""
+"""A run's node by hand: it writes what it made and a result with its own key, and powers off."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -49,27 +48,24 @@ def finish(
     }
     node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps(result).encode())
     node.put_object(Bucket=bucket, Key=f"{keys.log}000001.log", Body=b"trained\n")
-    with cloud.lock:
-        cloud.world.power_off(keys.instance_id, cloud.clock.now())
+    _power_off(cloud, keys)
     return keys
 
 
-def finish_prepare(cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str) -> None:
-    """Do as the node of a prepare run that added one file of candles to its set."""
+def finish_prepare(cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str, *, file: str, body: bytes) -> None:
+    """Do as a prepare run's node whose script brought one file, with bars of BTC-USD of the week before 2026-11-22."""
     record, _ = read_record(open_objects(access, bucket), run_id)
     (keys,) = record.nodes
-    node = own_access(cloud, access, keys.instance_id).client("s3")
-    name, body = "ETH-USD_1m.parquet", b"candles of a week"
-    digest = hashlib.sha256(body)
-    checksum = base64.b64encode(digest.digest()).decode()
-    node.put_object(Bucket=bucket, Key=f"{keys.files}{name}", Body=body, ChecksumSHA256=checksum)
-    held = {"symbol": "ETH-USD", "bars": 3_000, "first": "2026-11-15T00:00:00Z", "last": "2026-11-17T01:59:00Z"}
-    summary = {"timeframe": "1m", "synthetic": True, "further": [], "holds": [held]}
-    node.put_object(Bucket=bucket, Key=f"{keys.index}{digest.hexdigest()}.json", Body=json.dumps(summary).encode())
-    result = {
-        "state": "done",
-        "files": [{"file": name, "sha256": digest.hexdigest(), "bytes": len(body), "added": True}],
-    }
-    node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps(result).encode())
+    node, sha256 = own_access(cloud, access, keys.instance_id).client("s3"), hashlib.sha256(body).hexdigest()
+    holds = [{"symbol": "BTC-USD", "bars": 10_080, "first": "2026-11-15T00:00:00Z", "last": "2026-11-21T23:59:00Z"}]
+    index = {"timeframe": "1m", "synthetic": False, "further": [], "holds": holds}
+    node.put_object(Bucket=bucket, Key=f"{keys.files}{file}", Body=body, ChecksumAlgorithm="SHA256")
+    node.put_object(Bucket=bucket, Key=f"{keys.index}{sha256}.json", Body=json.dumps(index).encode())
+    files = [{"file": file, "sha256": sha256, "bytes": len(body), "added": True}]
+    node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps({"state": "done", "files": files}).encode())
+    _power_off(cloud, keys)
+
+
+def _power_off(cloud: EmbeddedAccount, keys: NodeKeys) -> None:
     with cloud.lock:
         cloud.world.power_off(keys.instance_id, cloud.clock.now())

@@ -208,7 +208,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
     ],
     "commands": [
         *(
-            (lambda _, words=words: main(words.split()))
+            (lambda _, words=words: write("candles/AAA_1m.csv", "") and main(words.split()))
             for words in (
                 "bench --set batch=4",
                 "bench --set model=lstm",
@@ -216,11 +216,11 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
                 "bench --bars -1",
                 "logs 20261120-120000-crypto-k3v9 --tail -1",
                 "logs 20261120-120000-crypto-k3v9 --follow --json",
-                "predict nowhere.safetensors --data . --last 0",
-                "predict nowhere.safetensors --data .",
-                "predict --data .",
-                "predict . --data .",
-                "predict broken.toml --data .",
+                "predict nowhere.safetensors --data candles/AAA_1m.csv --last 0",
+                "predict nowhere.safetensors --data candles/AAA_1m.csv",
+                "predict --data candles/AAA_1m.csv",
+                "predict . --data candles/AAA_1m.csv",
+                "predict broken.toml --data candles/AAA_1m.csv",
                 "launch --rehearse --data nowhere",
                 "launc",
                 "tune --seconds 0",

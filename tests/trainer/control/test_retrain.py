@@ -164,24 +164,6 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert mayfly("preview", "nothing")[0] == 2
 
 
-def test_the_lines_of_the_readme_work_as_they_are_printed(
-    home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Every week, with no desk")[2]
-    lines = section.split("```")[1].strip().splitlines()
-    assert len(lines) == 5
-    shown = {}
-    for line in lines:
-        program, *words = shlex.split(line, comments=True)
-        assert program == "mayfly" and main(words) == 0
-        shown[words[1]] = capsys.readouterr().out
-        lambdas.wait_for_invocations(aws_server.cloud(home.access))  # of `run`: control, from its zip and under its role
-    run_id = shown["run"].strip()
-    assert "published weekly: job " in shown["publish"]
-    assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]
-    assert run_id in shown["history"] and "training" in shown["history"] and "training" in shown["list"]
-
-
 def ended(
     home: RetrainHome, entry: ScheduledRun, *, error: dict[str, Any] | None, files: tuple[dict[str, Any], ...] = ()
 ) -> None:
@@ -252,3 +234,21 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     change_entry(objects, replace(there, state="done", spent_usd=0.98), etag, home.cloud.now())
     spent = begin(home, "weekly", SUNDAY + timedelta(hours=1))
     assert spent.state == "refused" and "month's budget" in str(spent.error)
+
+
+def test_the_lines_of_the_readme_work_as_they_are_printed(
+    home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Every week, with no desk")[2]
+    lines = section.split("```")[1].strip().splitlines()
+    assert len(lines) == 5
+    shown = {}
+    for line in lines:
+        program, *words = shlex.split(line, comments=True)
+        assert program == "mayfly" and main(words) == 0
+        shown[words[1]] = capsys.readouterr().out
+        lambdas.wait_for_invocations(aws_server.cloud(home.access))  # of `run`: control, from its zip and under its role
+    run_id = shown["run"].strip()
+    assert "published weekly: job " in shown["publish"]
+    assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]
+    assert run_id in shown["history"] and "training" in shown["history"] and "training" in shown["list"]

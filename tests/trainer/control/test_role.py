@@ -126,7 +126,8 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
         patch.chdir(folder)
         acts_as(patch, admin)
         (folder / "fetch.py").write_text("import ccxt")
-        for words in (["weekly"], ["waiting", "--set", "market=spot"], ["sunday", "--set", "data.refresh=fetch.py"]):
+        refreshing = ["--set", "data.refresh=fetch.py"]
+        for words in (["weekly"], ["waiting", "--set", "market=spot"], ["sunday", *refreshing]):
             assert main(["retrains", "publish", *words, "--job", "job.toml", "--json"]) == 0
         acts_as(patch, stage.own)
         patch.setenv("PROJECT", "mayfly")
@@ -174,11 +175,9 @@ def _live(stage: Stage) -> None:
     stage.finish("promoted", stage.entry("waiting", first + hour))
     stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), weights() + b" ")
 
-    # Candles first: a machine refreshes them, control takes them over, and then plans by them.
-    refreshed = stage.begin("sunday", first)
-    finish_prepare(cloud, stage.admin, stage.outputs.bucket, refreshed.prepare_run_id)
+    prepared = stage.begin("sunday", first)
+    finish_prepare(cloud, stage.admin, stage.outputs.bucket, prepared.prepare_run_id, file="a-week.parquet", body=b"bars")
     cloud.clock.advance(5)
-    stage.called()
     stage.called()
     stage.finish("refreshed", stage.entry("sunday", first))
 
@@ -242,6 +241,13 @@ def test_a_scheduled_time_that_waited_begins_when_the_run_before_has_ended(stage
     assert stage.messages[stage.runs["promoted"]].splitlines()[0].endswith(": done")
 
 
+def test_what_a_prepare_run_brought_is_trained_on(stage: Stage) -> None:
+    message = stage.messages[stage.runs["refreshed"]]
+    assert message.splitlines()[0].endswith(": done") and "data: 1 new file, 10,080 bars" in message
+    raw = [item.key for item in stage.objects.list(prefix="raw/main/")]
+    assert raw == ["raw/main/BTC-USD_1m.parquet", "raw/main/a-week.parquet"]
+
+
 def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
     names = [json.loads(text)["AlarmName"] for text in stage.told if text.startswith("{")]
     assert "mayfly-dev-retrains-overdue" in names
@@ -263,11 +269,6 @@ def test_the_accounts_budget_is_told_at_the_topic_as_its_policy_lets_it(stage: S
         publish_as_service(stage.cloud, service, source.replace(account, "1"), stage.outputs.topic_arn, subject="", message="")
 
 
-def test_candles_that_a_prepare_run_added_are_taken_over_and_told(stage: Stage) -> None:
-    assert stage.objects.head(key="raw/main/ETH-USD_1m.parquet") is not None
-    assert "1 new file, 3,000 bars" in stage.messages[stage.runs["refreshed"]]
-
-
 def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
     assert "note: the image ami-0000000000000gone is gone" in stage.messages[stage.runs["done"]]
 
@@ -280,8 +281,8 @@ def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
     kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
     assert sorted(kept) == sorted(
         [
-            ["weekly", stage.runs["done"]],
             ["sunday", stage.runs["refreshed"]],
+            ["weekly", stage.runs["done"]],
             *(["waiting", stage.runs[run]] for run in ("promoted", "promoted again")),
         ]
     )
