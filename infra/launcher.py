@@ -230,7 +230,7 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
             "Resource": f"arn:aws:ec2:{args.region}::image/*",
             "Condition": {"StringEquals": {"ec2:Owner": "amazon"}},
         },
-        *_launch_tagged(limits, made, tagged),
+        *_launch_tagged(limits, made, tagged, [one for one in made_from if ":launch-template/" in one]),
         {
             "Sid": "LaunchFleets",
             "Effect": "Allow",
@@ -250,13 +250,18 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     ]
 
 
-def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any]) -> list[Document]:
-    """Allow what comes to be with the stack's tags, by which the sweeper finds it; RunInstances knows an instance's type."""
+def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]) -> list[Document]:
+    """Allow what comes to be with the stack's tags, by which the sweeper finds it.
+
+    RunInstances knows an instance's type and template. Who is limited to types is limited to the stack's templates, which say
+    how a machine ends; people are not: a managed policy holds 6,144 characters, and theirs has no room for it.
+    """
     sid, launch = "LaunchWithOwnTags", ["ec2:CreateFleet", "ec2:RunInstances"]
     if not limits.instance_types:
         return [{"Sid": sid, "Effect": "Allow", "Action": launch, "Resource": made, "Condition": tagged}]
     instance, *beside = made
-    types = {"StringLike": {"ec2:InstanceType": list(limits.instance_types)}}
+    types: dict[str, Any] = {"StringLike": {"ec2:InstanceType": list(limits.instance_types)}}
+    types["ArnEquals"] = {"ec2:LaunchTemplate": templates}
     return [
         {"Sid": sid, "Effect": "Allow", "Action": launch, "Resource": beside, "Condition": tagged},
         {"Sid": "LaunchAsFleet", "Effect": "Allow", "Action": launch[0], "Resource": instance, "Condition": tagged},

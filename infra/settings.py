@@ -58,12 +58,12 @@ RULES: Mapping[str, Rule] = {
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
     "experiment_days": _between(1, 3650),
+    "account_budget": _between(0, 10_000_000),
     "log_days": Rule(holds=LOG_RETENTION_DAYS.__contains__, words="one of " + ", ".join(map(str, LOG_RETENTION_DAYS))),
     "control_types": Rule(
         holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
         words="instance types with commas between, such as g6.xlarge,g5.*",
     ),
-    "account_budget": _between(0, 10_000_000),
     "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
     "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),

@@ -65,6 +65,8 @@ def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
     on_instances = [one for one in policy["Statement"] if ":instance/*" in str(one["Resource"])]
     launching = [one for one in on_instances if "ec2:RunInstances" in one["Action"]]
     assert [one["Condition"]["StringLike"] for one in launching] == [{"ec2:InstanceType": ["g5.*", "g6.*"]}]
+    templates = [one for one in statements["LaunchFromTheStack"]["Resource"] if ":launch-template/" in one]
+    assert statements["LaunchAllowedTypes"]["Condition"]["ArnEquals"] == {"ec2:LaunchTemplate": templates}
     needed = {"aws:RequestTag/run_id": "false", "aws:RequestTag/deadline": "false"}
     assert all(statements[sid]["Condition"]["Null"] == needed for sid in ("LaunchWithOwnTags", "LaunchAsFleet", "LaunchFleets"))
 

@@ -130,8 +130,7 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
     asked = [Authorization(action=action, resource=f"arn:aws:ec2:{call.region}::image/{image['ImageId']}", context=owner)]
     names = []
     if template:
-        template_id = next(mark["Value"] for mark in request["_marks"] if mark["Key"] == "aws:ec2launchtemplate:id")
-        names.append(f"launch-template/{template_id}")
+        names.append(f"launch-template/{_template_id(request)}")
     interfaces = request.get("NetworkInterfaces") or [request]
     names += [f"subnet/{one['SubnetId']}" for one in interfaces if one.get("SubnetId")]
     groups = [group for one in interfaces for group in one.get("Groups") or one.get("SecurityGroupIds") or []]
@@ -147,10 +146,17 @@ def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
         context = _request_tags([tags[kind]] if kind in tags else [])
         if (kind, action) == ("instance", "ec2:RunInstances"):
             context["ec2:instancetype"] = request["InstanceType"]
+            if template := _template_id(request):
+                context["ec2:launchtemplate"] = _arn(cloud, call, f"launch-template/{template}")
         asked.append(Authorization(action=action, resource=_arn(cloud, call, f"{kind}/*"), context=context))
     if request.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
         asked.append(Authorization(action=action, resource=_arn(cloud, call, "spot-instances-request/*")))
     return asked
+
+
+def _template_id(request: dict[str, Any]) -> str:
+    """Return the launch template that a merged request is made from; '' where it has none."""
+    return next((mark["Value"] for mark in request.get("_marks", []) if mark["Key"] == "aws:ec2launchtemplate:id"), "")
 
 
 def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:

@@ -19,6 +19,7 @@ from tests.finished import finish, finish_prepare
 from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
+from tests.trainer.cli.test_launcher_policy import fleet, refusal
 from tests.trainer.conftest import METRICS, weights
 from trainer.access import Access
 from trainer.cli.main import main
@@ -43,11 +44,12 @@ from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Conflict, Objects, open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs
+from trainer.stack_outputs import StackOutputs, webhook_parameter
 
 pytestmark = pytest.mark.slow
 CONTROL, ROLE = "mayfly-dev-control", "mayfly-dev-us-east-1-control"
 BEATEN = {"accuracy": 0.4, "auc": 0.4, "mcc": 0.0}
+NOT_WRITTEN = ("code", "retrains", "raw", "raw-index", "live", "attempts", "models/experiments")
 GAINS = {**METRICS, "test": {**METRICS["test"], "baselines": {"logistic": BEATEN}, "better": {"logistic": {"auc": [0.1, 0.2]}}}}
 
 
@@ -308,3 +310,55 @@ def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
         with pytest.raises(Conflict):
             stage.objects.copy(**source, **condition)
     assert body() == weights() + b" "
+
+
+def test_a_stolen_control_launches_nothing_but_what_the_stack_launches(stage: Stage) -> None:
+    """docs/security.md says the same."""
+    ec2 = stage.own.client("ec2", total_max_attempts=1)
+    tags = {"project": "mayfly", "stack": "dev", "run_id": "r", "deadline": "2099-01-01T00:00:00Z"}
+    assert refusal(ec2.create_fleet, **fleet(stage, tags=tags)).startswith("DryRunOperation")
+    other = stage.admin.client("ec2").create_launch_template(
+        LaunchTemplateName="other", LaunchTemplateData={"InstanceType": "g6.xlarge"}
+    )["LaunchTemplate"]["LaunchTemplateId"]
+    for changed, resource in (
+        ({"override": {"InstanceType": "p5.48xlarge"}}, ":instance/*"),
+        ({"template": other}, f":launch-template/{other}"),
+        *(({"tags": {name: value for name, value in tags.items() if name != left_out}}, "/*") for left_out in tags),
+    ):
+        said = refusal(ec2.create_fleet, **fleet(stage, **{"tags": tags, **changed}))
+        assert said.startswith("UnauthorizedOperation") and resource in said, said
+    request = fleet(stage, tags=tags)
+    override = request["LaunchTemplateConfigs"][0]["Overrides"][0]
+    interface = {"DeviceIndex": 0, "SubnetId": override["SubnetId"], "Groups": [stage.outputs.security_group]}
+    bare = {  # all is the stack's own, but for the template that says how a machine ends
+        "ImageId": override["ImageId"],
+        "InstanceType": override["InstanceType"],
+        "NetworkInterfaces": [interface],
+        "TagSpecifications": [one for one in request["TagSpecifications"] if one["ResourceType"] != "fleet"],
+        "MinCount": 1,
+        "MaxCount": 1,
+        "DryRun": True,
+    }
+    assert refusal(ec2.run_instances, **bare).startswith("UnauthorizedOperation")
+
+
+def test_a_stolen_control_changes_nothing_that_a_run_reads_and_not_its_own_rights(stage: Stage) -> None:
+    s3, scheduler, iam, functions, ssm = (stage.own.client(name) for name in ("s3", "scheduler", "iam", "lambda", "ssm"))
+    bucket, group = stage.outputs.bucket, stage.outputs.schedule_group
+    schedule = {"ScheduleExpression": "rate(1 minutes)", "FlexibleTimeWindow": {"Mode": "OFF"}}
+    target = {"Arn": stage.outputs.control_arn, "RoleArn": f"arn:aws:iam::{stage.cloud.account}:role/{ROLE}"}
+    for call, arguments in (
+        *((s3.put_object, {"Bucket": bucket, "Key": f"{prefix}/x", "Body": b"x"}) for prefix in NOT_WRITTEN),
+        (s3.delete_object, {"Bucket": bucket, "Key": "runs/x"}),
+        (s3.delete_object, {"Bucket": bucket, "Key": "models/production/x", "VersionId": "v"}),
+        (scheduler.delete_schedule, {"Name": "standing-sweep", "GroupName": group}),
+        (scheduler.delete_schedule, {"Name": "weekly", "GroupName": f"{group}-retrains"}),
+        (scheduler.create_schedule, {"Name": "mayfly-x", "GroupName": group, "Target": target, **schedule}),
+        (iam.put_role_policy, {"RoleName": ROLE, "PolicyName": "more", "PolicyDocument": "{}"}),
+        (functions.update_function_code, {"FunctionName": CONTROL, "ZipFile": b"x"}),
+        (functions.invoke, {"FunctionName": CONTROL}),
+        (ssm.get_parameter, {"Name": webhook_parameter("mayfly", "dev"), "WithDecryption": True}),
+        (ssm.put_parameter, {"Name": "/mayfly/mayfly/dev", "Value": "{}", "Type": "String", "Overwrite": True}),
+    ):
+        said = refusal(call, **arguments)
+        assert said.startswith(("UnauthorizedOperation", "AccessDenied")), (arguments, said)
