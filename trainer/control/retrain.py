@@ -272,6 +272,9 @@ def _registered(
     if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, access, objects = home.cloud.now(), home.access, home.cloud.objects
+    if entry.prepare_usd >= schedule.budget:
+        why, do = f"its prepare run cost ${entry.prepare_usd:.2f}", "Raise budget of the stack's setting `retrains`."
+        raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     candles = choose_from_set(job, listed_inputs(job, objects))
     ready = plan_retrain(job, candles, access, home.outputs, objects, pinned_image=published.image_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterator
@@ -19,10 +20,11 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
+from trainer.job import with_settings
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
-from trainer.retrains.published import published_key, read_published, write_published
+from trainer.retrains.published import published_key, read_published, verified_job, write_published
 from trainer.runs.index import read_index
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
@@ -164,14 +166,29 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert mayfly("preview", "nothing")[0] == 2
 
 
+def republished(home: RetrainHome, name: str, other: str, **keys: Any) -> None:
+    """Publish the job of one retrain for another, with some keys changed, as a desk does after its checks."""
+    objects, stored = home.cloud.objects, read_published(home.cloud.objects, name)
+    assert stored is not None
+    body = json.dumps(with_settings(verified_job(objects, stored[0]), **keys).to_dict()).encode()
+    sha256 = hashlib.sha256(body).hexdigest()
+    objects.put(key=f"code/{sha256}.json", body=body)
+    write_published(objects, replace(stored[0], name=other, job_key=f"code/{sha256}.json", job_sha256=sha256))
+
+
 def ended(
-    home: RetrainHome, entry: ScheduledRun, *, error: dict[str, Any] | None, files: tuple[dict[str, Any], ...] = ()
+    home: RetrainHome,
+    entry: ScheduledRun,
+    *,
+    error: dict[str, Any] | None,
+    files: tuple[dict[str, Any], ...] = (),
+    usd: float = 0.01,
 ) -> None:
     """Write the receipt of an entry's prepare run, as settling does: by what its node reported."""
     record, _ = read_record(home.cloud.objects, entry.prepare_run_id)
     closed = replace(record.ended("failed" if error else "done", error, home.cloud.now()), closed_at=home.cloud.now())
     receipt = make_receipt(closed, Observation(result=NodeResult(state="failed" if error else "done", files=files)))
-    receipt["dollars"]["spent_high"] = 0.01
+    receipt["dollars"]["spent_high"] = usd
     home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
 
 
@@ -181,9 +198,9 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     objects, failed = home.cloud.objects, {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."}
     Path("fetch.py").write_text("import ccxt")
     refreshing = ("--set", "data.refresh=fetch.py", "--set", "data.secrets=API_KEY")
-    assert mayfly("publish", "weekly", "--job", "job.toml", *refreshing)[0] == 0
-    code, told = mayfly("publish", "waiting", "--job", "job.toml", *refreshing, "--set", "data.stale=skip")
+    code, told = mayfly("publish", "weekly", "--job", "job.toml", *refreshing)
     assert (code, told["notes"][-1][:39]) == (0, "first the refresh script runs on t3.lar")
+    republished(home, "weekly", "waiting", stale="skip")
 
     # One prepare run, however often the schedule is delivered; nothing is planned before its end.
     entry = begin(home, "weekly", SUNDAY)
@@ -221,13 +238,16 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert messages[0].subject == "mayfly waiting: skipped" and "data: not refreshed, $0.01" in messages[0].text
 
     # A publication without a refresh, and a file that nobody has looked at: a prepare run, too.
-    assert mayfly("publish", "waiting", "--job", "job.toml")[0] == 0
+    republished(home, "weekly", "night", refresh="", secrets=())
     body = Path("BTC-USD_1m.parquet").read_bytes()
     home.access.client("s3").put_object(Bucket=home.outputs.bucket, Key="raw/main/more.parquet", Body=body + b" ")
-    looks = begin(home, "waiting", SUNDAY + WEEK)
+    looks = begin(home, "night", SUNDAY)
     assert looks.state == "preparing"
     manifest = json.loads(objects.get(key=manifest_key(looks.prepare_run_id)).body)  # type: ignore[union-attr]
     assert [item["indexed"] for item in manifest["inputs"]] == [True, False] and manifest["secrets"] == {}
+    ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
+    looks = advance(home, looks)
+    assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(looks.error)
 
     # A month that has no money left for the prepare run.
     there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
