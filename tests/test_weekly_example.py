@@ -11,10 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from trainer.cli.refresh_script import with_refresh_script
 from trainer.job import job_from, load_job, with_settings
 from trainer.plan.check import check_data
+from trainer.retrains.schedule import read_schedules
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "weekly"
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "ohlcv_1h.json").read_text())
@@ -86,3 +88,9 @@ def test_each_call_adds_the_bars_since_the_last_and_the_job_trains_on_all(
     small = with_settings(job, lookback=4, horizon=1, features=["log_return_1", "bar_range"], embargo=1, batch=16)
     report = check_data(tmp_path, small)
     assert {entry["symbol"]: entry["bars"] for entry in report["symbols"]} == {"BTC-USD": 95, "ETH-USD": 95, "SOL-USD": 92}
+
+
+def test_its_readme_has_a_schedule_that_the_stack_takes() -> None:
+    shown = (EXAMPLE / "README.md").read_text().split("```")[1]
+    (schedule,) = read_schedules(yaml.safe_load(shown)["config"]["mayfly:retrains"])
+    assert (schedule.name, schedule.expression.zone.key) == ("coins", "UTC")

@@ -17,11 +17,10 @@ from trainer.errors import DataError
 from trainer.launch.inputs import INDEX, MOST_INDEX_BYTES, RAW, hash_key, read_summary
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import RunRecord
+from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
 
-MOST_ADDED_BYTES = 2 * 2**30  # of one prepare run: control reads none of it, S3 has its checksums
 MOST_HASHED_BYTES = 2 * 2**30  # of files that came by other means, without S3's own checksum: control reads these
-MOST_FILES = 1_000  # added, and as many looked at
 DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # what an index entry says of a file's content
 AT_ONCE = 8
 T = TypeVar("T")
@@ -36,8 +35,8 @@ def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -
     """
     files = [dict(item) for item in receipt["files"]]
     added = [item for item in files if item["added"]]
-    if max(len(added), len(files) - len(added)) > MOST_FILES or sum(item["bytes"] for item in added) > MOST_ADDED_BYTES:
-        why = f"{MOST_FILES:,} files of each kind and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
+    if max(len(added), len(files) - len(added)) > MOST_ADDED_FILES or sum(item["bytes"] for item in added) > MOST_ADDED_BYTES:
+        why = f"{MOST_ADDED_FILES:,} files of each kind and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
         raise DataError(f"the prepare run reports {len(files):,} files, {_gib(added)} of them new", why=why, do=_DO)
     if not files:
         return "no new files"

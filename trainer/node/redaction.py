@@ -47,6 +47,10 @@ class Redaction:
             thread.join(timeout=10)
 
     def _follow(self, stream: IO[bytes], log: logging.Logger) -> None:
+        with stream:
+            self._log_lines(stream, log)
+
+    def _log_lines(self, stream: IO[bytes], log: logging.Logger) -> None:
         number, begins = 0, True
         while block := stream.readline(MOST_LINE):
             whole, first = block.endswith(b"\n"), begins

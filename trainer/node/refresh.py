@@ -28,11 +28,11 @@ from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs, read_patiently
 from trainer.node.uplink import AWS_ERRORS
 from trainer.own_file import in_bundle
+from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 from trainer.symbols import file_flaw
 
 log = logging.getLogger("trainer.node")
 SCRIPT_SECONDS, CHECK_SECONDS = 1200.0, 900.0  # within the run's half hour
-MOST_ADDED_BYTES, MOST_FILES = 2 * 2**30, 1_000  # as control takes them (control/prepared.py)
 POLL_SECONDS = 0.05
 INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # what an index entry has of a file
 _DO = "Mend the refresh script, and publish the retrain again."
@@ -51,7 +51,7 @@ def prepare_data(node: Node, manifest: dict[str, Any]) -> int:
         run_script(node, _script(refresh), data, read_secrets(node, manifest["secrets"]))
         added = added_files(data, before)
     node.status.message = "checking candles"
-    new = [name for name in sorted(known) if not known[name]["indexed"]][:MOST_FILES] + added
+    new = [name for name in sorted(known) if not known[name]["indexed"]][:MOST_ADDED_FILES] + added
     entries = describe(node, data, new, added)
     if added:
         refuse_disagreement(node, data, [entries[name] for name in added])
@@ -127,8 +127,8 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
             raise DataError(f"the refresh script added {name!r}", why=why or "it is empty", do=_DO)
         added.append(name)
         size += status.st_size
-    if len(added) > MOST_FILES or size > MOST_ADDED_BYTES:
-        why = f"{MOST_FILES:,} files and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
+    if len(added) > MOST_ADDED_FILES or size > MOST_ADDED_BYTES:
+        why = f"{MOST_ADDED_FILES:,} files and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
         raise DataError(f"the refresh script added {len(added):,} files, {size / 2**30:.1f} GiB", why=why, do=_DO)
     return added
 

@@ -57,8 +57,9 @@ def forget_others(folder: str) -> list[Any]:
 
     Returns them: clearing modules takes longer than the function.
     """
-    known = {"__main__", *sys.stdlib_module_names, *(module.name for module in pkgutil.iter_modules([folder]))}
-    return [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] not in known]
+    packed = {module.name for module in pkgutil.iter_modules([folder])}
+    kept = {"__main__", *(sys.stdlib_module_names ^ packed)}  # a module of the zip goes before Python's own of that name
+    return [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] not in kept]
 
 
 def main(folder: str, handler: str, context: str) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def test_a_file_that_was_indexed_before_is_none_to_look_at(run: PreparedRun) -> 
 def test_limits_hold_before_anything_is_read(run: PreparedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.add()
     run.add("ETH-USD_1m_2026.parquet", b"other bars")
-    monkeypatch.setattr(prepared, "MOST_FILES", 1)
+    monkeypatch.setattr(prepared, "MOST_ADDED_FILES", 1)
     run.refused("1 files of each kind and 2 GiB are the most")
     monkeypatch.undo()
     monkeypatch.setattr(prepared, "MOST_ADDED_BYTES", 20)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.iam import assert_allowed_is_needed
-from tests.prepare_runs import CODE, FIRST, SECRET, PreparedStack, prepared
+from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared
 from trainer.control.prepared import take_over
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
@@ -157,19 +157,20 @@ lines = [f"2024-02-01 00:{{minute:02}},BTC-USD,1,2,1,1,1" for minute in range(50
 
 
 def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set_and_no_more(
-    prepared: Callable[[str], PreparedStack], aws_server: EmbeddedAws
+    aws_server: EmbeddedAws, prepared: Callable[[str], PreparedStack], caplog: pytest.LogCaptureFixture
 ) -> None:
     run = prepared(ADDS)
-    assert prepare_data(run.node, run.node.uplink.read_json(manifest_key("r1"))) == 0
+    bucket = run.outputs.bucket
+    run.access.client("s3").put_object(Bucket=bucket, Key="code/x.whl", Body=b"")
+    run.node.uplink.s3.get_object(Bucket=bucket, Key="code/x.whl")  # bootstrap.sh does
+    assert not run.node.uplink.exists(stop_key("r1", 1))  # the agent asks
+    with caplog.at_level(logging.INFO):
+        assert prepare_data(run.node, run.node.uplink.read_json(manifest_key("r1"))) == 0
     status = run.node.status
     value = report.result(status, ended=("done", 0, None), unfinished="", python_packages="")
     run.node.uplink.send_json(status.identity.keys.result, value, patience_seconds=0)
     assert run.node.uplink.try_send(status.identity.keys.lease, b"{}")
 
-    # What bootstrap.sh and the agent's other thread ask for; then each permission was used, and none was missing.
-    run.access.client("s3").put_object(Bucket=run.outputs.bucket, Key=CODE.key, Body=b"a wheel")
-    run.node.uplink.s3.get_object(Bucket=run.outputs.bucket, Key=CODE.key)
-    assert not run.node.uplink.exists(stop_key("r1", 1))
     role = f"mayfly-dev-{run.outputs.region}-prepare"
     policy = run.access.client("iam").get_role_policy(RoleName=role, PolicyName="prepare")["PolicyDocument"]
     decided = [(asked, by) for who, asked, by in aws_server.cloud(run.access).decisions if who.role == role]
