@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from botocore import xform_name
@@ -41,6 +42,7 @@ def trees() -> Iterator[ast.Module]:
             yield ast.parse(file.read_text(encoding="utf-8"))
 
 
+@cache
 def called() -> set[tuple[str, str]]:
     """Return every operation that the code calls: a method of its name, or its name as a text (paginators, getattr)."""
     known = operations()
