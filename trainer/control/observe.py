@@ -49,7 +49,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
         heartbeat=max(filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_told_at, default=None),
-        result=next(filter(None, (_result(objects, keys) for keys in record.nodes)), None),
+        result=next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None),
         stop_written=bool(
             attempt and record.stop_requested_at and objects.head(key=stop_key(run_id, attempt.number)) is not None
         ),
@@ -137,12 +137,12 @@ def _told_at(beat: Heartbeat) -> datetime:
     return beat.at
 
 
-def _result(objects: Objects, keys: NodeKeys) -> NodeResult | None:
+def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult | None:
     body = _body(objects, keys.result, MOST_RESULT_BYTES)
     if body is None:
         return None
     try:
-        return read_result(body, models_prefix=keys.models)
+        return read_result(body, models_prefix=keys.models, names=[piece.model for piece in record.pieces])
     except Unsound as error:
         unread = TrainingFailed(f"the node's result {keys.result} can't be read", why=str(error), do="Launch again.")
         return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())

@@ -12,6 +12,7 @@ from trainer.control import observe as observe_module
 from trainer.control.drive import drive_to_receipt
 from trainer.control.observe import observe
 from trainer.errors import ConnectionFailed, PermissionDenied
+from trainer.runs.pieces import RunPiece
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import read_record
 
@@ -62,6 +63,16 @@ def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
     receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert (receipt["state"], receipt["exit_code"], receipt["models"]) == ("failed", 100, [])
     assert "can't be read" in receipt["error"]["what"]
+
+
+def test_a_result_may_name_the_runs_own_models_alone(run):
+    cloud, record = run
+    model = RunPiece(model="lstm-direction_BTC-USD_1m", piece="BTC-USD", kind="symbol", series=("BTC-USD",))
+    told = {"family": "lstm", "symbol": "ETH-USD", "version_id": "v", "sha256": "ab" * 32}
+    other = {**told, "key": f"{record.nodes[0].models}lstm-direction_ETH-USD_1m.safetensors"}
+    cloud.objects.write(record.nodes[0].result, json.dumps({"state": "done", "models": [other]}).encode())
+    seen = observe(cloud, replace(record, pieces=(model,))).result
+    assert seen is not None and seen.state == "failed" and "was not launched for" in seen.error["why"]
 
 
 @pytest.mark.parametrize("where", ["bootstrap.log", "console", "bootstrap.log before console"])
