@@ -78,15 +78,15 @@ def answer(
         told.settled([settle_run(home.cloud, run_id, starts="control")], {})
         if was_open:
             told.bad_ends(home)
-        told.advance(home, [entry for entry in unfinished(home) if entry.run_id == run_id])
+        told.advance(home, [entry for entry in unfinished(home, told.problems) if entry.run_id == run_id])
         return told.as_dict()
     if "retrain" in event:
         told.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
-    told.advance(home, unfinished(home))
+    told.advance(home, unfinished(home, told.problems))
     settling = settle_while_starting(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
     told.settled(settling.settled, settling.problems)
     told.bad_ends(home)
-    told.advance(home, unfinished(home))
+    told.advance(home, unfinished(home, told.problems))
     return told.as_dict()
 
 

@@ -17,7 +17,7 @@ from trainer.access import Access, aws_error
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
-from trainer.errors import BudgetError, ConnectionFailed, TrainerError
+from trainer.errors import BudgetError, ConfigError, ConnectionFailed, TrainerError
 from trainer.launch.bundle import BundleName
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
 from trainer.launch.start import new_record, register
@@ -32,7 +32,7 @@ from trainer.retrains.entries import (
     run_id_of,
 )
 from trainer.retrains.published import PublishedRetrain, read_published, verified_job
-from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.retrains.schedule import RetrainSchedule, is_name, read_schedules
 from trainer.retrains.summary import PersonMessage, scheduled_summary
 from trainer.runs.record import iso
 from trainer.runs.store import Conflict, record_key
@@ -64,22 +64,39 @@ class RetrainHome:
 
 
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
-    """Enter a scheduled time, and take it as far as it goes."""
+    """Enter a scheduled time, and take it as far as it goes. Raises ConfigError for a name that no retrain can have."""
+    if not is_name(name):  # it becomes a part of keys
+        raise ConfigError(f"{name[:80]!r} is no retrain", do="mayfly retrains list shows those of the stack.")
     entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
     return advance(home, entry) if entry.is_open else entry
 
 
-def unfinished(home: RetrainHome) -> list[ScheduledRun]:
-    """Return every scheduled time that has not come to its end, or of whose end nobody was told, of the stack's retrains."""
-    names = [schedule.name for schedule in read_schedules(home.outputs.retrains)]
-    return [entry for name in names for entry in home.entries(name) if entry.is_open or entry.is_untold]
+def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun]:
+    """Return every scheduled time that has not come to its end, or of whose end nobody was told, of the stack's retrains.
+
+    Of a retrain whose entries can't be read, the error is added to `problems`, by its name; the others go on.
+    """
+    entries: list[ScheduledRun] = []
+    for schedule in read_schedules(home.outputs.retrains):
+        try:
+            entries += [entry for entry in home.entries(schedule.name) if entry.is_open or entry.is_untold]
+        except TrainerError as error:
+            problems[schedule.name] = str(error)
+    return entries
 
 
 def overdue(home: RetrainHome) -> list[str]:
-    """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came."""
-    now, late = home.cloud.now(), []
+    """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came.
+
+    One whose publication can't be read is among them: none of its scheduled times can come to anything.
+    """
+    now, late = home.cloud.now(), list[str]()
     for schedule in read_schedules(home.outputs.retrains):
-        stored = read_published(home.cloud.objects, schedule.name)
+        try:
+            stored = read_published(home.cloud.objects, schedule.name)
+        except ConfigError as error:
+            late.append(f"{schedule.name}: {error}")
+            continue
         if stored is None:
             continue
         since = max(stored[0].published_at, now - LOOKED_BACK)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from trainer.errors import ConfigError, TrainerError
 from trainer.reading import Unsound
-from trainer.runs.record import new_run_id, read_value, to_json
+from trainer.runs.record import iso, new_run_id, read_value, to_json
 from trainer.runs.store import Conflict, Objects
 
 FORMAT = 1
@@ -94,7 +94,12 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
     try:
         if stored is None:
             raise Unsound("it is not there")
-        return read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,)), stored.etag
+        entry = read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,))
+        if entry_key(entry.retrain, entry.scheduled_at) != key:  # its own words make the key of the next write
+            raise Unsound(f"it is that of {entry.retrain[:80]!r} at {iso(entry.scheduled_at)}")
+        if entry.run_id not in ("", run_id_of(entry.retrain, entry.scheduled_at)):
+            raise Unsound(f"its run is {entry.run_id[:80]!r}, which is none of this time")
+        return entry, stored.etag
     except Unsound as error:
         raise ConfigError(f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with.") from error
 

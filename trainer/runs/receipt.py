@@ -186,7 +186,7 @@ def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
 
 
 def _identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the piece of a reported model: by its file's name, which the record knows; in records without pieces as reported."""
+    """Return the piece of a reported model by its file's name, or, where the record names no pieces, as it was reported."""
     if not record.pieces:
         return identity_of(record.job, model)
     return identity_of_file(record.job, record.pieces, model["key"].rsplit("/", 1)[-1])
