@@ -27,6 +27,7 @@ from trainer.cli.output import say_json, warn
 from trainer.cli.terminal import is_terminal, show
 from trainer.data.settings import check_path
 from trainer.errors import UsageError
+from trainer.printable import printable
 
 if TYPE_CHECKING:
     import pandas
@@ -180,7 +181,7 @@ def _write_csv(predictions: Iterable[Predictions]) -> None:
     header: list[str] = []
     for item in predictions:
         if not header:
-            header = [*FIRST_COLUMNS, *item.columns]
+            header = [*FIRST_COLUMNS, *map(printable, item.columns)]
             writer.writerow(header)
         # Every digit of a float is written: metrics computed from this file are the card's own.
         writer.writerows(row.values() for row in _rows(item))
@@ -192,7 +193,7 @@ def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
     values = zip(*(column.tolist() for column in item.columns.values()), strict=True)
     for bar, available_at, row in zip(item.bar, item.available_at, values, strict=True):
         times = {"bar": time_text(bar), "available_at": time_text(available_at)}
-        yield {"model": item.model, "symbol": item.symbol, **times, **dict(zip(item.columns, row, strict=True))}
+        yield {"model": printable(item.model), "symbol": item.symbol, **times, **dict(zip(item.columns, row, strict=True))}
 
 
 @contextmanager

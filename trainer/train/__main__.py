@@ -26,6 +26,7 @@ from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
+from trainer.printable import printable
 from trainer.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -78,10 +79,10 @@ def main(
         finally:
             shown.finish()
     except Stopped as stop:
-        print(stop, file=sys.stderr)
+        print(printable(str(stop)), file=sys.stderr)
         return stop.exit_code
     except TrainerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         if log is None or options.events is None:
             return error.exit_code
         log.emit({"event": "error", **error.as_dict(), "code": 100})
@@ -90,7 +91,7 @@ def main(
         problem = missing_library(missing)
         if problem is None:
             raise
-        print(f"error: {problem}", file=sys.stderr)
+        print(printable(f"error: {problem}"), file=sys.stderr)
         return problem.exit_code
 
 
