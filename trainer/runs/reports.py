@@ -19,6 +19,7 @@ MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
 MOST_SHOWN = 2_000  # models whose progress is reported; of more, `models_total` and `models_done`
 MOST_MODELS = 20_000  # of one run
+MOST_LISTED = 2 * MOST_MODELS  # keys of them: each has its card beside it
 MOST_TITLE = MOST_NAME + 40  # of a piece: a symbol with fold and seed
 MOST_PHASES = 8
 MOST_FILES = 20_000

@@ -10,6 +10,7 @@ import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any, Protocol
 
 from trainer.access import Access, aws_error, error_code, version_of
@@ -59,7 +60,7 @@ class Objects(Protocol):
 
     def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None: ...
 
-    def list(self, *, prefix: str) -> tuple[Stored, ...]: ...
+    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
 
     def versions(self, *, key: str) -> tuple[Stored, ...]: ...
 
@@ -145,13 +146,14 @@ class S3Objects:
             for item in found
         )
 
-    def list(self, *, prefix: str) -> tuple[Stored, ...]:
-        """Return every object under a prefix, by key, without bytes."""
-        return tuple(
+    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
+        """Return the objects under a prefix, the first `most` or all, by key, without bytes."""
+        listed = (
             Stored(key=item["Key"], etag=item["ETag"], size=int(item["Size"]), modified_at=_utc(item["LastModified"]))
             for page in self._pages(prefix)
             for item in page.get("Contents", [])
         )
+        return tuple(islice(listed, most or None))
 
     def folders(self, *, prefix: str) -> tuple[str, ...]:
         """Return the names right under a prefix that have something below them."""

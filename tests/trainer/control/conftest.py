@@ -61,8 +61,8 @@ class MemoryObjects:
         self.stored.setdefault(key, []).append(item)
         return item.etag
 
-    def list(self, *, prefix: str) -> tuple[Stored, ...]:
-        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))
+    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
+        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[: most or None]
 
     def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None:
         found = self.get(key=source, version_id=version_id)
