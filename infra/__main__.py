@@ -3,6 +3,7 @@
 Instances are not here: a launch makes each by one CreateFleet call from the template below, and the safety net ends it.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pulumi
@@ -21,6 +22,7 @@ from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.stack_outputs import FORMAT, StackOutputs, dead_letters_queue, messages_topic, parameter_name
 
 CONTROL_MINUTES = 5  # between two calls of control
+PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
 
 settings = read_settings()
 account = look_up_account(settings)
@@ -104,25 +106,29 @@ network = Network(
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
 )
 
-templates = LaunchTemplates(
-    "templates",
-    LaunchTemplatesArgs(
-        prefix=settings.prefix,
-        image_lines=lines,
-        user_data=render_user_data(
-            bootstrap_template(),
-            bucket=bucket_name,
-            region=account.region,
-            project=settings.project,
-            cap_minutes=settings.max_lifetime_minutes,
-        ),
-        instance_profile_arn=identity.instance_profile_arn,
-        security_group_id=network.security_group_id,
-        volume_gib=settings.volume_gib,
-        tags=settings.tags,
+bootstrap = {"bucket": bucket_name, "region": account.region, "project": settings.project}
+training = LaunchTemplatesArgs(
+    prefix=settings.prefix,
+    purpose="Training instances",
+    image_lines=lines,
+    user_data=render_user_data(
+        bootstrap_template(), **bootstrap, cap_minutes=settings.max_lifetime_minutes, lock="requirements.lock"
     ),
-    opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
+    instance_profile_arn=identity.instance_profile_arn,
+    security_group_id=network.security_group_id,
+    volume_gib=settings.volume_gib,
+    tags=settings.tags,
 )
+prepare = replace(
+    training,
+    prefix=f"{settings.prefix}-prepare",
+    purpose="Prepare runs' instances",
+    user_data=render_user_data(bootstrap_template(), **bootstrap, cap_minutes=PREPARE_MINUTES, lock="prepare.lock"),
+    instance_profile_arn=identity.prepare_profile_arn,
+)
+after_net = pulumi.ResourceOptions(depends_on=[sweeper, schedule])
+templates = LaunchTemplates("training", training, opts=after_net)
+prepare_templates = LaunchTemplates("prepare", prepare, opts=after_net)
 
 permissions = LauncherPolicyArgs(
     account=account.id,
@@ -133,7 +139,7 @@ permissions = LauncherPolicyArgs(
     schedule_group=schedule_group,
     sweeper_name=sweeper_name,
     control_name=control_name,
-    instance_role=roles.instance_role,
+    instance_roles=(roles.instance_role,),
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
     launch_templates=list(templates.template_ids.values()),
@@ -151,8 +157,12 @@ control = ControlFunction(
         log_group=f"/aws/lambda/{control_name}",
         log_days=settings.log_days,
         every_minutes=CONTROL_MINUTES,
-        permissions=permissions,
-        instance_types=settings.control_types,
+        permissions=replace(
+            permissions,
+            instance_roles=(roles.instance_role, roles.prepare_role),
+            launch_templates=[*permissions.launch_templates, *prepare_templates.template_ids.values()],
+        ),
+        instance_types=(*settings.control_types, settings.prepare_type),
         scheduler_role_arn=identity.scheduler_role_arn,
         topic=topic_name,
         dead_letters=dead_letters_name,
@@ -208,6 +218,9 @@ outputs: dict[str, Any] = {
     "security_group": network.security_group_id,
     "schedule_group": schedule.group,
     "instance_role_id": identity.instance_role_id,
+    "prepare_templates": prepare_templates.template_ids,
+    "prepare_role_id": identity.prepare_role_id,
+    "prepare_type": settings.prepare_type,
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "control_arn": control.arn,

@@ -35,7 +35,8 @@ CONTROL = "trainer.control.function"
 WRITES = (
     *("runs/*", "scheduled/*", "memory/*"),
     *("models/retrains/*", "models/production/*"),
-)  # no code, no input, nothing of a node's
+)  # no code, nothing of a node's
+CREATES = ("raw/*", "raw-index/*")  # what a prepare run found: added, in the place of nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ class ControlFunction(pulumi.ComponentResource):
             policies.keep_dead_letters(account=may.account, region=may.region, queue=args.dead_letters),
             policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group),
         )
-        limits = LaunchLimits(writes=WRITES, instance_types=args.instance_types, tags=("run_id", "deadline"))
+        limits = LaunchLimits(writes=WRITES, creates=CREATES, instance_types=args.instance_types, tags=("run_id", "deadline"))
         role = ServiceRole(
             name,
             ServiceRoleArgs(

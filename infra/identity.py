@@ -1,4 +1,4 @@
-"""The roles: for instances, for the sweeper, for schedules. policies.py has their permissions.
+"""The roles: for training instances, for prepare runs, for the sweeper, for schedules. policies.py has their permissions.
 
 Control's role names what it may launch from, so it is made with its function, after the templates (control.py).
 """
@@ -12,6 +12,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import policies
+from trainer.stack_outputs import secrets_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,11 @@ class IdentityArgs:
         return f"{self._prefix}-instance"
 
     @property
+    def prepare_role(self) -> str:
+        """Return the name of the role of prepare runs' instances, which is its profile's too."""
+        return f"{self._prefix}-prepare"
+
+    @property
     def sweeper_role(self) -> str:
         """Return the sweeper's role's name."""
         return f"{self._prefix}-sweeper"
@@ -97,10 +103,12 @@ class IdentityArgs:
 
 
 class Identity(pulumi.ComponentResource):
-    """The three roles of the stack."""
+    """The roles of the stack that need no other resource of it."""
 
     instance_profile_arn: pulumi.Output[str]
     instance_role_id: pulumi.Output[str]
+    prepare_profile_arn: pulumi.Output[str]
+    prepare_role_id: pulumi.Output[str]
     sweeper_role_arn: pulumi.Output[str]
     scheduler_role_arn: pulumi.Output[str]
 
@@ -121,6 +129,25 @@ class Identity(pulumi.ComponentResource):
         )
         profile = aws.iam.InstanceProfile(
             "instance", name=args.instance_role, role=instance.role_name, tags=args.tags, opts=child
+        )
+        prepare = ServiceRole(
+            "prepare",
+            ServiceRoleArgs(
+                role_name=args.prepare_role,
+                description="Prepare runs: read data sets and secrets, add files.",
+                trust=policies.trust("ec2.amazonaws.com"),
+                policy=policies.prepare(
+                    account=args.account,
+                    region=args.region,
+                    bucket=args.bucket,
+                    secrets=secrets_path(args.project, args.stack),
+                ),
+                tags=args.tags,
+            ),
+            opts=child,
+        )
+        prepare_profile = aws.iam.InstanceProfile(
+            "prepare", name=args.prepare_role, role=prepare.role_name, tags=args.tags, opts=child
         )
         sweeper = ServiceRole(
             "sweeper",
@@ -164,12 +191,16 @@ class Identity(pulumi.ComponentResource):
         )
         self.instance_profile_arn = profile.arn
         self.instance_role_id = instance.unique_id
+        self.prepare_profile_arn = prepare_profile.arn
+        self.prepare_role_id = prepare.unique_id
         self.sweeper_role_arn = sweeper.arn
         self.scheduler_role_arn = scheduler.arn
         self.register_outputs(
             {
                 "instance_profile_arn": self.instance_profile_arn,
                 "instance_role_id": self.instance_role_id,
+                "prepare_profile_arn": self.prepare_profile_arn,
+                "prepare_role_id": self.prepare_role_id,
                 "sweeper_role_arn": self.sweeper_role_arn,
                 "scheduler_role_arn": self.scheduler_role_arn,
             }

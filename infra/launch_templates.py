@@ -33,6 +33,7 @@ class ImageLine:
 @dataclass(frozen=True, kw_only=True)
 class LaunchTemplatesArgs:
     prefix: str
+    purpose: str  # in the templates' descriptions
     image_lines: tuple[ImageLine, ...]
     user_data: str
     instance_profile_arn: pulumi.Input[str]
@@ -50,15 +51,15 @@ class LaunchTemplates(pulumi.ComponentResource):
         super().__init__("mayfly:launch_templates:LaunchTemplates", name, None, opts)
         # Children don't inherit what their component depends on.
         child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
-        self.template_ids = {line.name: _template(line, args, child).id for line in args.image_lines}
+        self.template_ids = {line.name: _template(name, line, args, child).id for line in args.image_lines}
         self.register_outputs({"template_ids": self.template_ids})
 
 
-def _template(line: ImageLine, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions) -> aws.ec2.LaunchTemplate:
+def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions) -> aws.ec2.LaunchTemplate:
     return aws.ec2.LaunchTemplate(
-        line.name,
+        f"{name}-{line.name}",
         name=f"{args.prefix}-{line.name}",
-        description=f"Training instances on {line.name}",
+        description=f"{args.purpose} on {line.name}",
         update_default_version=True,
         user_data=base64.b64encode(args.user_data.encode()).decode(),
         iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(arn=args.instance_profile_arn),
@@ -112,9 +113,12 @@ def bootstrap_template() -> str:
     return (Path(next(iter(package.submodule_search_locations))) / "node" / "bootstrap.sh").read_text(encoding="utf-8")
 
 
-def render_user_data(template: str, *, bucket: str, region: str, project: str, cap_minutes: int) -> str:
-    """Fill in the bootstrap's placeholders. Raises pulumi.RunError for one that is unknown or left, or above 16 KB."""
-    values = {"BUCKET": bucket, "REGION": region, "PROJECT": project, "CAP_MINUTES": str(cap_minutes)}
+def render_user_data(template: str, *, bucket: str, region: str, project: str, cap_minutes: int, lock: str) -> str:
+    """Fill in the bootstrap's placeholders; `lock` is the file in trainer/node that names what it installs.
+
+    Raises pulumi.RunError for a placeholder that is unknown or left, or above 16 KB.
+    """
+    values = {"BUCKET": bucket, "REGION": region, "PROJECT": project, "CAP_MINUTES": str(cap_minutes), "LOCK": lock}
     text = template
     for key, value in values.items():
         text = text.replace(f"@@{key}@@", value)

@@ -25,6 +25,7 @@ class LaunchLimits:
     """Limits of a launcher: keys to write, instance types, and tags besides the stack's own."""
 
     writes: tuple[str, ...]
+    creates: tuple[str, ...] = ()  # keys to write where there is none yet
     instance_types: tuple[str, ...] = ()  # patterns; (): all
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
     calls: tuple[str, ...] = ()  # functions besides the sweeper
@@ -43,7 +44,7 @@ class LauncherPolicyArgs:
     schedule_group: str
     sweeper_name: str
     control_name: str
-    instance_role: str
+    instance_roles: tuple[str, ...]
     scheduler_role: str
     image_parameters: tuple[str, ...]
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
@@ -94,7 +95,7 @@ def launcher(
     where = f"{args.region}:{args.account}"
     return document(
         *_looks(args, limits, where),
-        *_objects(args.bucket, limits.writes),
+        *_objects(args.bucket, limits),
         *_launches(
             args,
             limits,
@@ -168,7 +169,7 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
     ]
 
 
-def _objects(bucket: str, writes: tuple[str, ...]) -> list[Document]:
+def _objects(bucket: str, limits: LaunchLimits) -> list[Document]:
     """Return what a launcher may do in the bucket: read all of it, write what a desk writes, delete nothing.
 
     Listing is allowed outright: who may list by prefix only gets a 403 in place of a 404.
@@ -190,8 +191,18 @@ def _objects(bucket: str, writes: tuple[str, ...]) -> list[Document]:
             "Sid": "WriteRuns",
             "Effect": "Allow",
             "Action": "s3:PutObject",
-            "Resource": [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in writes],
+            "Resource": [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.writes],
         },
+        *(
+            {  # the condition holds for copies, too (AWS, "conditional write functionality to copy operations", 2025)
+                "Sid": "AddInputs",
+                "Effect": "Allow",
+                "Action": "s3:PutObject",
+                "Resource": [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.creates],
+                "Condition": {"Null": {"s3:if-none-match": "false"}},
+            }
+            for _ in limits.creates[:1]
+        ),
     ]
 
 
@@ -234,8 +245,8 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
             "Resource": [*made, fleet],
             "Condition": {"StringEquals": {"ec2:CreateAction": ["CreateFleet", "RunInstances"], **own}},
         },
-        _pass_role("PassInstanceRole", args.account, args.instance_role, "ec2.amazonaws.com"),
-        _pass_role("PassSchedulerRole", args.account, args.scheduler_role, "scheduler.amazonaws.com"),
+        _pass_roles("PassInstanceRole", args.account, args.instance_roles, "ec2.amazonaws.com"),
+        _pass_roles("PassSchedulerRole", args.account, (args.scheduler_role,), "scheduler.amazonaws.com"),
     ]
 
 
@@ -259,11 +270,12 @@ def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any]
     ]
 
 
-def _pass_role(sid: str, account: str, role: str, service: str) -> Document:
+def _pass_roles(sid: str, account: str, roles: tuple[str, ...], service: str) -> Document:
+    resources = [f"arn:aws:iam::{account}:role/{role}" for role in roles]
     return {
         "Sid": sid,
         "Effect": "Allow",
         "Action": "iam:PassRole",
-        "Resource": f"arn:aws:iam::{account}:role/{role}",
+        "Resource": resources if len(resources) > 1 else resources[0],
         "Condition": {"StringEquals": {"iam:PassedToService": service}},
     }

@@ -19,6 +19,9 @@ INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "c
 # Its own experiments and checkpoints are among what it reads: after a lost answer it looks whether an object is its own.
 INSTANCE_READS = ("raw/*", "code/*", "jobs/*", "runs/*", *INSTANCE_WRITES)
 
+PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
+PREPARE_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
+
 
 def document(*statements: Document) -> Document:
     """Return a policy of these statements."""
@@ -68,6 +71,40 @@ def instance(*, bucket: str) -> Document:
             "Action": "s3:ListBucket",
             "Resource": f"arn:aws:s3:::{bucket}",
             "Condition": {"StringLike": {"s3:prefix": list(INSTANCE_READS)}},
+        },
+    )
+
+
+def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document:
+    """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add what it made.
+
+    `secrets` is what the names of its SecureStrings begin with; AWS's own key of SecureStrings needs no more. Like the
+    training role it can't know the run, so it reads every data set and every secret of the stack.
+    """
+    return document(
+        {
+            "Sid": "ReadCandles",
+            "Effect": "Allow",
+            "Action": "s3:GetObjectVersion",
+            "Resource": _objects(bucket, "raw/*"),
+        },
+        {
+            "Sid": "ReadOwnRun",
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": [_objects(bucket, pattern) for pattern in PREPARE_READS],
+        },
+        {
+            "Sid": "AddFiles",
+            "Effect": "Allow",
+            "Action": "s3:PutObject",
+            "Resource": [_objects(bucket, pattern) for pattern in PREPARE_WRITES],
+        },
+        {
+            "Sid": "ReadSecrets",
+            "Effect": "Allow",
+            "Action": "ssm:GetParameter",
+            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{secrets}*",
         },
     )
 

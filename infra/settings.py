@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -17,6 +19,54 @@ from trainer.retrains.schedule import RetrainSchedule, read_schedules
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
 SUBNETS_PER_VPC = 16  # the VPC's range is cut in sixteenths, one a zone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Which values of a setting make sense."""
+
+    holds: Callable[[Any], bool]
+    words: str  # what follows "it must be"
+
+
+def _matches(pattern: str, words: str) -> Rule:
+    return Rule(holds=lambda text: re.fullmatch(pattern, text) is not None, words=words)
+
+
+def _between(low: int, high: int) -> Rule:
+    return Rule(holds=lambda number: low <= number <= high, words=f"between {low} and {high}")
+
+
+def _is_private_range(cidr: str) -> bool:
+    try:
+        network = ipaddress.IPv4Network(cidr)
+    except ValueError:
+        return False
+    return network.is_private and 16 <= network.prefixlen <= 24
+
+
+# Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
+_NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
+_TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
+RULES: Mapping[str, Rule] = {
+    "project": _NAME,
+    "stack": _NAME,
+    "owner": _matches(r"[\w.:/=+@-]{1,128}", "a tag value: 1 to 128 letters, digits or ._:/=+@-"),
+    "max_lifetime_minutes": _between(10, 7 * 24 * 60),
+    "sweep_minutes": _between(1, 15),
+    "volume_gib": _between(75, 16384),
+    "max_availability_zones": _between(1, SUBNETS_PER_VPC),
+    "noncurrent_days": _between(1, 3650),
+    "experiment_days": _between(1, 3650),
+    "log_days": Rule(holds=LOG_RETENTION_DAYS.__contains__, words="one of " + ", ".join(map(str, LOG_RETENTION_DAYS))),
+    "control_types": Rule(
+        holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
+        words="instance types with commas between, such as g6.xlarge,g5.*",
+    ),
+    "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
+    "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
+    "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +86,7 @@ class Settings:
     experiment_days: int
     log_days: int
     control_types: tuple[str, ...]
+    prepare_type: str
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
 
@@ -82,6 +133,7 @@ def read_settings() -> Settings:
             notify_email=config.get("notify_email") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
+            prepare_type=config.require("prepare_type"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
@@ -104,50 +156,7 @@ def look_up_account(settings: Settings) -> Account:
 
 def check(settings: Settings) -> None:
     """Raise ValueError for the first setting that makes no sense."""
-
-    def require(condition: bool, key: str, expected: str) -> None:
-        if not condition:
-            raise ValueError(f"Setting '{key}' is {getattr(settings, key)!r}; it must be {expected}.")
-
-    # Both go into the bucket's name, which S3 limits to 63 characters with account and region.
-    for key in ("project", "stack"):
-        require(
-            re.fullmatch(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", getattr(settings, key)) is not None,
-            key,
-            "2 to 16 lower case letters, digits and dashes, beginning with a letter",
-        )
-    require(
-        re.fullmatch(r"[\w.:/=+@-]{1,128}", settings.owner) is not None,
-        "owner",
-        "a tag value: 1 to 128 letters, digits or ._:/=+@-",
-    )
-    ranges = {
-        "max_lifetime_minutes": (10, 7 * 24 * 60),
-        "sweep_minutes": (1, 15),
-        "volume_gib": (75, 16384),
-        "max_availability_zones": (1, SUBNETS_PER_VPC),
-        "noncurrent_days": (1, 3650),
-        "experiment_days": (1, 3650),
-    }
-    for key, (low, high) in ranges.items():
-        require(low <= getattr(settings, key) <= high, key, f"between {low} and {high}")
-    require(settings.log_days in LOG_RETENTION_DAYS, "log_days", "one of " + ", ".join(map(str, LOG_RETENTION_DAYS)))
-    require(
-        all(re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9*]+", one) for one in settings.control_types),
-        "control_types",
-        "instance types with commas between, such as g6.xlarge,g5.*",
-    )
-    require(
-        re.fullmatch(r"|[^@\s]+@[^@\s]+\.[^@\s]+", settings.notify_email) is not None,
-        "notify_email",
-        "an address such as name@example.com, or empty for none",
-    )
-    require(_is_private_range(settings.vpc_cidr), "vpc_cidr", "a private IPv4 range of /16 to /24, such as 10.86.0.0/16")
-
-
-def _is_private_range(cidr: str) -> bool:
-    try:
-        network = ipaddress.IPv4Network(cidr)
-    except ValueError:
-        return False
-    return network.is_private and 16 <= network.prefixlen <= 24
+    for key, rule in RULES.items():
+        value = getattr(settings, key)
+        if not rule.holds(value):
+            raise ValueError(f"Setting '{key}' is {value!r}; it must be {rule.words}.")

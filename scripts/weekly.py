@@ -1,8 +1,9 @@
 """Two Sundays of a weekly retrain on the embedded AWS, with no command attached: `make weekly`. No account, no GPU.
 
 The stack is the one that `pulumi up` makes, with a retrain in its settings. A desk uploads candles and publishes a job, and is
-not needed again: the clock is moved to Sunday, the schedule calls the control function, which plans and starts a machine; the
-machine trains and powers itself off; control writes the receipt and tells what came of it at a webhook and at a queue.
+not needed again: the clock is moved to Sunday, the schedule calls the control function, which starts a small machine; that runs
+the job's refresh script, which brings new bars; control adds them to the set, plans the run and starts its machine; that trains
+and powers itself off; control writes the receipt and tells what came of it at a webhook and at a queue.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ from trainer.runs.store import Objects, open_objects
 from trainer.runs.stored_receipt import read_receipt
 from trainer.schedule_expressions import next_times
 from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs, webhook_parameter
+from trainer.stack_outputs import StackOutputs, secrets_path, webhook_parameter
 
 NAME = "sunday"
 SETTINGS = [
     {"name": NAME, "cron": "cron(0 3 ? * SUN *)", "time_zone": "America/New_York", "budget": 5, "budget_month": 20},
 ]
 JOB = """name = "weekly-lstm"
+[data]
+refresh = "fetch.py"
+secrets = ["API_KEY"]
 [model]
 hidden = 8
 lookback = 20
@@ -51,6 +55,8 @@ batch = 128
 [machine]
 instance = ["g6.xlarge"]
 """
+FETCH = Path(__file__).with_name("weekly_fetch.py")
+SECRET = "key-of-the-exchange"
 PATIENCE_SECONDS = 500.0  # of real time, for one run on a busy machine
 
 
@@ -96,7 +102,7 @@ class Weeks:
         while time.monotonic() < ends:
             entry = next((one for one in self.entries() if one.scheduled_at == coming), None)
             told = bool(entry and entry.told_at and lambdas.wait_for_invocations(self.aws.cloud(self.access)) is None)
-            line = f"{entry.state}{f', run {entry.run_id}' if entry.run_id else ''}{self._machines(entry)}" if entry else ""
+            line = f"{entry.state}{self._run(entry)}{self._machines(entry)}" if entry else ""
             if line and line != shown:
                 yield line
                 shown = line
@@ -118,11 +124,16 @@ class Weeks:
         answer = sqs.receive_message(QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10)
         return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
 
+    def _run(self, entry: ScheduledRun) -> str:
+        run_id = entry.run_id or entry.prepare_run_id
+        return f", run {run_id}" if run_id else ""
+
     def _machines(self, entry: ScheduledRun) -> str:
         cloud = self.aws.cloud(self.access)
         with cloud.lock:
-            mine = [one for one in cloud.world.instances.values() if one.tags.get("run_id") == entry.run_id]
-            states = [f"{one.id} {one.state(cloud.clock.now())}" for one in mine]
+            run_id = entry.run_id or entry.prepare_run_id
+            mine = [one for one in cloud.world.instances.values() if run_id and one.tags.get("run_id") == run_id]
+            states = [f"{one.id} ({one.pool.instance_type}) {one.state(cloud.clock.now())}" for one in mine]
         return f", machine {', '.join(states)}" if states else ""
 
 
@@ -134,8 +145,16 @@ def weeks(aws: EmbeddedAws, config: dict[str, str]) -> Iterator[Weeks]:
     made = Weeks(aws=aws, access=access, outputs=read_stack(access, stack="dev"))
     with _webhook(made.posted) as url:
         access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString")
+        name = f"{secrets_path('mayfly', 'dev')}API_KEY"
+        access.client("ssm").put_parameter(Name=name, Value=SECRET, Type="SecureString")
         _subscribe_queue(access, made.outputs)
         yield made
+
+
+def write_job(folder: Path) -> None:
+    """Write the job and its refresh script."""
+    (folder / "job.toml").write_text(JOB)
+    (folder / "fetch.py").write_bytes(FETCH.read_bytes())
 
 
 def desk_variables(access: Access) -> dict[str, str]:
@@ -192,7 +211,7 @@ def main() -> int:
     ):
         os.environ.update(desk_variables(story.access))
         os.chdir(folder)
-        Path("job.toml").write_text(JOB)
+        write_job(Path(folder))
         story.bring_candles(Path(folder))
         print("\n$ mayfly retrains publish sunday --job job.toml", flush=True)
         if code := mayfly(["retrains", "publish", NAME, "--job", "job.toml"]):
@@ -204,13 +223,16 @@ def main() -> int:
             for line in story.watch(coming):
                 print(f"    {line}", flush=True)
             told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")][-1]
+            bars = story.receipt(coming)["data"]["bars"]
+            print(f"  trained on {bars:,} bars, of {len(story.objects.list(prefix='raw/main/'))} files")
             print("  told at the webhook:", *told.splitlines(), sep="\n    | ", flush=True)
         queued = [message["Subject"] for message in story.queued()]
         print("\n  told at the topic's other subscriber, a queue:", *queued, sep="\n    | ", flush=True)
         print("  (an alarm for a silent function: no sweep fell into the weeks that the clock skipped)", flush=True)
         print("\n$ mayfly retrains history sunday", flush=True)
         mayfly(["retrains", "history", NAME])
-        done = [entry.state for entry in story.entries()] == ["done", "done"]
+        told_bars = [story.receipt(entry.scheduled_at)["data"]["bars"] for entry in story.entries()]
+        done = [entry.state for entry in story.entries()] == ["done", "done"] and told_bars[0] < told_bars[1]
     print(f"\n{'two Sundays' if done else 'it did not go as it should'}, in {time.monotonic() - began:.0f} s", flush=True)
     return 0 if done else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,12 +27,14 @@ def no_gpu_profiles_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="session")
-def aws_server(programs: Path) -> Iterator[EmbeddedAws]:
+def aws_server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedAws]:
     """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test switches it on
     (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`)."""
+    from tests.forks import started_fork_server  # late: pytest has to load its plugins first
     from trainer.rehearsal.server import EmbeddedAws  # late: moto takes a second, and many tests need none
 
-    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, programs=programs) as server:
+    own = {"programs": programs, "fork_functions": partial(started_fork_server, tmp_path_factory)}
+    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, **own) as server:
         yield server
 
 

@@ -29,6 +29,11 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The socket of a fork server that ends with the test run; its libraries may still be loading."""
+    return started_fork_server(tmp_path_factory)
+
+
+def started_fork_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the socket of the test run's fork server, which the first caller starts."""
     from trainer.rehearsal.forks import ForkServerProcess  # late: most tests need none
 
     note = shared_folder(tmp_path_factory) / "fork-server"

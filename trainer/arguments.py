@@ -40,5 +40,7 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, what: str, word: str = "", known: Sequence[str] | dict[str, Any] = ()) -> NoReturn:
         from trainer.errors import UsageError, nearest  # late: `--help` needs neither
 
-        hint = nearest(word, known, count=1) if word else ""
+        hint = (
+            nearest(word, known, count=1, closeness=0.5 if word.isalpha() else 0.7) if word else ""
+        )  # flags share their dashes
         raise UsageError(what, do=f"{hint} See {self.prog} --help.".strip())

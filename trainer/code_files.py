@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-# What a node starts: the agent, and by `-m` the training and the smoke test. Their workers import modules of these.
-NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe")
+# What a node starts: the agent, and by `-m` training, smoke test, trial and data check. Their workers import modules of these.
+NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe", "trainer.plan.check")
 # What makes a model, besides the homes of the job's model and target: a change in another home voids no checkpoint.
 TRAINING = ("trainer.train.__main__", "trainer.train.probe")
 HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
@@ -23,7 +23,8 @@ _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import 
 DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/gpu_profiles/chips.py": ("trainer/gpu_profiles.toml",),
     "trainer/cost/instances.py": ("trainer/cost/instances.csv", "trainer/cost/boot.csv"),
-    "trainer/node/agent.py": ("trainer/node/requirements.lock",),  # bootstrap.sh installs it before it starts the agent
+    # bootstrap.sh installs one of them before it starts the agent
+    "trainer/node/agent.py": ("trainer/node/requirements.lock", "trainer/node/prepare.lock"),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -282,6 +282,11 @@ def clock_ahead_seconds() -> int:
 def for_training(*, profiles: Path) -> dict[str, str]:
     """Return the environment of a node's training: the agent's, with its file in the place of a user's profiles."""
     return {**os.environ, "MAYFLY_PROFILES": str(profiles)}
+
+
+def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a user's refresh script: the agent's, which has no secret, and its own secrets."""
+    return {**os.environ, **secrets}
 
 
 def for_embedded_aws(*, source: str) -> dict[str, str]:

@@ -100,8 +100,8 @@ class Stopped(TrainerError):
     exit_code = 130
 
 
-def nearest(word: str, known: Iterable[str], *, count: int = 3) -> str:
-    """Return ' Did you mean a, b?' for the names of `known` closest to `word`, or '' when none is close."""
+def nearest(word: str, known: Iterable[str], *, count: int = 3, closeness: float = 0.5) -> str:
+    """Return 'Did you mean a, b?' for the names of `known` closest to `word`, or '' when none is close."""
     spelled = {name.lower(): name for name in sorted(known)}
-    matches = get_close_matches(word.lower(), list(spelled), n=count, cutoff=0.5)
+    matches = get_close_matches(word.lower(), list(spelled), n=count, cutoff=closeness)
     return f"Did you mean {', '.join(spelled[match] for match in matches)}?" if matches else ""

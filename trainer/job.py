@@ -106,13 +106,15 @@ def load_job(path: Path) -> Tables:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one.") from error
-    except (ValueError, RecursionError, IsADirectoryError) as error:
+    except IsADirectoryError as error:
+        raise UsageError(f"job file {path} is a folder", do="Name the TOML file in it, or candles with --data.") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
-    for table in _HOMES:  # a file beside the job file
-        file = tables.get(table, {}).get("file")
+    for table, key in (*((home, "file") for home in _HOMES), ("data", "refresh")):  # a file beside the job file
+        file = tables.get(table, {}).get(key)
         if isinstance(file, str) and file:
-            tables[table]["file"] = str(path.parent / file)
+            tables[table][key] = str(path.parent / file)
     return tables
 
 

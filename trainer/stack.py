@@ -30,7 +30,7 @@ def require_sign_in(access: Access) -> None:
         raise aws_error(error, "cannot sign in to AWS") from error
     if not missing:
         return
-    what = f"no AWS {' and no AWS '.join(missing)} found, so no stack to launch from"
+    what = f"no AWS {' and no AWS '.join(missing)} found, so there is no stack to ask"
     why = "looked where boto3 looks: environment, ~/.aws, instance metadata"
     do = f"Set AWS_REGION and AWS_PROFILE and create the stack with pulumi up, {REHEARSE}."
     raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
@@ -49,7 +49,9 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
     except (BotoCoreError, ClientError) as error:
         if error_code(error) in NO_PARAMETER:
             others = _other_stacks(ssm, project)
-            do = f"{nearest(stack, others)} ".lstrip() + f"Create it with pulumi up --stack {stack}, {REHEARSE}."
+            do = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}.".lstrip()
+            if access.rehearsal:
+                do = "A rehearsal has stack dev alone, from its first launch on: mayfly launch --rehearse."
             raise ConfigError(f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do) from error
         raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
     try:

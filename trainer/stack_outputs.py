@@ -30,6 +30,11 @@ def webhook_parameter(project: str, stack: str) -> str:
     return f"{parameter_name(project, stack)}/webhook"
 
 
+def secrets_path(project: str, stack: str) -> str:
+    """Return what the names of the SecureStrings begin with that prepare runs may read, with a slash."""
+    return f"{parameter_name(project, stack)}/secrets/"
+
+
 def messages_topic(project: str, stack: str) -> str:
     """Return the name of the topic that alarms and summaries are published to."""
     return f"{project}-{stack}-messages"
@@ -61,6 +66,9 @@ class StackOutputs:
     security_group: str
     schedule_group: str
     instance_role_id: str  # unique id (AROA...): what an instance writes begins with it
+    prepare_templates: dict[str, str]  # image line -> launch template id of prepare runs
+    prepare_role_id: str  # unique id of the role of their instances
+    prepare_type: str  # their instance type
     scheduler_role_arn: str
     sweeper_arn: str
     control_arn: str

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.weekly import JOB, NAME, SETTINGS, Weeks, desk_variables, weeks
+from scripts.weekly import NAME, SECRET, SETTINGS, Weeks, desk_variables, weeks, write_job
 from tests.retrains import CONFIG, RETRAINS
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.stored_receipt import read_receipt
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def story(programs: Path, fork_server: Path, tmp_path: Path, monkeypatch: pytest
     ):
         for name, value in desk_variables(story.access).items():
             monkeypatch.setenv(name, value)
-        (tmp_path / "job.toml").write_text(JOB)
+        write_job(tmp_path)
         monkeypatch.chdir(tmp_path)
         forget_sessions()
         story.bring_candles(tmp_path)
@@ -46,12 +47,33 @@ def test_a_sunday_passes_with_no_command_attached_and_a_run_is_done_and_told(
     assert [model["piece"] for model in receipt["models"]] == ["BTC-USD"]
     assert [instance["state"] for instance in receipt["instances"]] == ["terminated"]
     assert receipt["created_at"] >= f"{coming:%Y-%m-%d}"
+
+    # Before it a prepare run, on a cheap machine and under a role of its own, brought bars; the training has both files.
+    (entry,) = story.entries()
+    prepared = read_receipt(story.objects, entry.prepare_run_id)
+    assert prepared is not None and (prepared["work"], prepared["state"], prepared["models"]) == ("prepare", "done", [])
+    assert [one["instance_type"] for one in prepared["instances"]] == ["t3.large"]
+    assert [one["state"] for one in prepared["instances"]] == ["terminated"]
+    (added,) = prepared["files"]
+    files = [item.key for item in story.objects.list(prefix="raw/main/")]
+    assert files == ["raw/main/BTC-USD_1m.parquet", f"raw/main/{added['file']}"]
+    assert story.objects.head(key=files[1]).checksum == added["sha256"]  # type: ignore[union-attr]
+    assert entry.refreshed == "1 new file, 1,000 bars"
+    assert sorted(item["file"] for item in receipt["data"]["files"]) == [key.removeprefix("raw/main/") for key in files]
+    assert main(["receipts", entry.prepare_run_id]) == 0
+    assert f"{added['file']}" in (shown := capsys.readouterr().out) and "added" in shown and "1 file" in shown
+    written = story.objects.list(prefix="attempts/") + story.objects.list(prefix="runs/")
+    bodies = {item.key: story.objects.get(key=item.key).body for item in written}  # type: ignore[union-attr]
+    log = b"".join(body for key, body in bodies.items() if f"{entry.prepare_run_id}/1/0/log/" in key)
+    assert b"asked for with the key [API_KEY]" in log
+    assert not [key for key, body in bodies.items() if SECRET.encode() in body]
     (kept,) = story.objects.list(prefix=f"models/retrains/{NAME}/")  # copied by control, under its role
     assert kept.key.endswith(f"/{receipt['run_id']}/" + receipt["models"][0]["key"].rpartition("/")[2])
     assert not story.objects.list(prefix="models/production/")
     assert main(["retrains", "history", NAME, "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["history"]
     assert (told["state"], told["run_id"], told["error"]) == ("done", receipt["run_id"], None)
+    assert entry.prepare_usd > 0 and entry.spent_usd == pytest.approx(entry.prepare_usd + receipt["dollars"]["spent_high"])
     assert 0 < told["spent_usd"] <= told["most_usd"] <= 5
     (posted,) = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")]
     refused = [text for text in story.posted if text.splitlines()[0].endswith(": refused")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -128,6 +129,7 @@ RESULT = {
     "devices": {"expected": 1, "found": 1, "kind": "cuda", "note": ""},
     "python_packages": "node lock",
     "tuned": {"l4": {"a shape": {"pack": 1}}},
+    "files": [{"file": "A_1m.csv", "sha256": "ab" * 32, "bytes": 5, "added": True}],
 }
 JOB: dict[str, Any] = {
     "name": "crypto",
@@ -177,8 +179,8 @@ def result_makes_a_receipt_that_is_readable_or_is_refused(body: bytes) -> None:
         return
     observed = Observation(result=result, models=())
     reconcile(RECORD, observed, NOON)
-    receipt = make_receipt(RECORD.ended("failed", None, NOON), observed)
-    _shown(json.dumps(receipt).encode())
+    for record in (RECORD, replace(RECORD, work="prepare")):
+        _shown(json.dumps(make_receipt(record.ended("failed", None, NOON), observed)).encode())
 
 
 def _good_receipt() -> dict[str, Any]:

@@ -13,12 +13,28 @@ from infra.launch_templates import USER_DATA_LIMIT_BYTES, bootstrap_template, im
 if TYPE_CHECKING:
     from tests.infra.conftest import Recorded
 
-VALUES: dict[str, Any] = {"bucket": "store", "region": "eu-west-1", "project": "mayfly", "cap_minutes": 720}
+VALUES: dict[str, Any] = {
+    "bucket": "store",
+    "region": "eu-west-1",
+    "project": "mayfly",
+    "cap_minutes": 720,
+    "lock": "requirements.lock",
+}
+
+
+LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
+CAPS = {"training": "cap_minutes='720'", "prepare": "cap_minutes='30'"}
+LOCKS = {"training": "requirements.lock", "prepare": "prepare.lock"}
+
+
+@pytest.fixture(params=["training", "prepare"])
+def purpose(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def template(program: Recorded) -> dict[str, Any]:
-    return program.inputs("aws:ec2/launchTemplate:LaunchTemplate")
+def template(program: Recorded, purpose: str) -> dict[str, Any]:
+    return program.inputs("aws:ec2/launchTemplate:LaunchTemplate", f"{purpose}-{LINE}")
 
 
 def test_metadata_needs_a_token_and_stays_on_the_machine(template: dict[str, Any]) -> None:
@@ -47,8 +63,9 @@ def test_the_one_interface_has_the_closed_group(template: dict[str, Any]) -> Non
     assert "vpcSecurityGroupIds" not in template
 
 
-def test_instances_take_on_the_instance_role(template: dict[str, Any]) -> None:
-    assert template["iamInstanceProfile"] == {"arn": "arn:aws:mock:::mayfly-dev-eu-west-1-instance"}
+def test_instances_take_on_the_role_of_their_purpose(template: dict[str, Any], purpose: str) -> None:
+    role = {"training": "instance", "prepare": "prepare"}[purpose]
+    assert template["iamInstanceProfile"] == {"arn": f"arn:aws:mock:::mayfly-dev-eu-west-1-{role}"}
 
 
 def test_instance_volume_and_interface_are_tagged(template: dict[str, Any]) -> None:
@@ -64,17 +81,18 @@ def test_type_image_market_and_key_are_left_to_the_launch(template: dict[str, An
     assert not {"imageId", "instanceType", "instanceMarketOptions", "keyName"} & template.keys()
 
 
-def test_user_data_is_the_bootstrap_with_this_stacks_values(template: dict[str, Any]) -> None:
+def test_user_data_is_the_bootstrap_with_this_stacks_values(template: dict[str, Any], purpose: str) -> None:
     text = base64.b64decode(template["userData"]).decode()
     assert text.startswith("#!/bin/bash\n")
     assert "mayfly-dev-123456789012-eu-west-1" in text
     assert "@@" not in text
+    assert CAPS[purpose] in text and f"lock='{LOCKS[purpose]}'" in text
     assert len(text.encode()) < USER_DATA_LIMIT_BYTES
 
 
-def test_bootstrap_asks_for_the_four_values_and_no_other() -> None:
+def test_bootstrap_asks_for_the_five_values_and_no_other() -> None:
     template = bootstrap_template()
-    assert all(f"@@{key}@@" in template for key in ("BUCKET", "REGION", "PROJECT", "CAP_MINUTES"))
+    assert all(f"@@{key}@@" in template for key in ("BUCKET", "REGION", "PROJECT", "CAP_MINUTES", "LOCK"))
     assert "@@" not in render_user_data(template, **VALUES)
 
 

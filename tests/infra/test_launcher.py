@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from infra.control import CREATES
 from infra.control import WRITES as CONTROL_WRITES
 from infra.launcher import PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher
 from infra.settings import SUBNETS_PER_VPC
@@ -19,7 +20,7 @@ MOST_CHARACTERS = 6144
 DESKS = replace(PEOPLE, calls=(f"{'p' * 16}-{'s' * 16}-control",))
 
 
-def widest(*, zones: int, lines: int, limits: LaunchLimits = DESKS) -> dict[str, Any]:
+def widest(*, zones: int, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance",)) -> dict[str, Any]:
     """Return the policy of a stack with the longest names."""
     line = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
     prefix = f"{'p' * 16}-{'s' * 16}"
@@ -32,7 +33,7 @@ def widest(*, zones: int, lines: int, limits: LaunchLimits = DESKS) -> dict[str,
         schedule_group=prefix,
         sweeper_name=f"{prefix}-sweeper",
         control_name=f"{prefix}-control",
-        instance_role=f"{prefix}-ap-southeast-2-instance",
+        instance_roles=tuple(f"{prefix}-ap-southeast-2-{kind}" for kind in roles),
         scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
         image_parameters=(line,) * lines,
         launch_templates=["lt-0123456789abcdef0"] * lines,
@@ -48,18 +49,19 @@ def test_it_fits_a_managed_policy_with_as_many_zones_as_a_stack_may_have() -> No
     assert len(json.dumps(widest(zones=SUBNETS_PER_VPC, lines=1), separators=(",", ":"))) < MOST_CHARACTERS
 
 
-CONTROL = LaunchLimits(writes=CONTROL_WRITES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline"))
+CONTROL = LaunchLimits(writes=CONTROL_WRITES, creates=CREATES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline"))
 MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 
 def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
-    policy = widest(zones=SUBNETS_PER_VPC, lines=1, limits=CONTROL)
+    policy = widest(zones=SUBNETS_PER_VPC, lines=2, limits=CONTROL, roles=("instance", "prepare"))
     assert len(json.dumps(policy, separators=(",", ":"))) < MOST_INLINE_CHARACTERS - 500  # its log comes on top
     statements = {one["Sid"]: one for one in policy["Statement"]}
     allowed = {one["Sid"]: one for one in widest(zones=SUBNETS_PER_VPC, lines=1)["Statement"]}
-    assert statements.keys() - allowed.keys() == {"LaunchAsFleet", "LaunchAllowedTypes"}
+    assert statements.keys() - allowed.keys() == {"LaunchAsFleet", "LaunchAllowedTypes", "AddInputs"}
     written = [one.partition("/")[2] for one in statements["WriteRuns"]["Resource"]]
     assert written == list(CONTROL_WRITES) and not {"code/*", "raw/*", "retrains/*"} & set(written)
+    assert statements["AddInputs"]["Condition"] == {"Null": {"s3:if-none-match": "false"}}  # adds inputs, replaces none
     on_instances = [one for one in policy["Statement"] if ":instance/*" in str(one["Resource"])]
     launching = [one for one in on_instances if "ec2:RunInstances" in one["Action"]]
     assert [one["Condition"]["StringLike"] for one in launching] == [{"ec2:InstanceType": ["g5.*", "g6.*"]}]

@@ -32,7 +32,8 @@ SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", functions
 NOTIFIER = policies.notifier(
     **WHERE, parameter="/mayfly/mayfly/dev/webhook", log_group="/aws/lambda/notifier", dead_letters="letters"
 )
-ROLES = {"instance": INSTANCE, "sweeper": SWEEPER, "scheduler": SCHEDULER, "notifier": NOTIFIER}
+PREPARE = policies.prepare(**WHERE, bucket="store", secrets="/mayfly/mayfly/dev/secrets/")
+ROLES = {"instance": INSTANCE, "prepare": PREPARE, "sweeper": SWEEPER, "scheduler": SCHEDULER, "notifier": NOTIFIER}
 MOST_INLINE_CHARACTERS, MOST_MANAGED_CHARACTERS = 10_240, 6_144  # IAM's quotas, white space apart (looked up 2026-11-22)
 
 

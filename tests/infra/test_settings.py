@@ -12,7 +12,8 @@ import pytest
 import yaml
 from pulumi.runtime.config import set_all_config
 
-from infra.settings import Settings, read_settings
+from infra.settings import RULES, Settings, read_settings
+from tests.infra.pages import as_rows, rows_of
 from trainer.rehearsal.pulumi_apply import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,3 +106,12 @@ def test_a_senseless_setting_is_named(configure: Any, key: str, value: object) -
 def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
     longest = f"{'p' * 16}-{'s' * 16}-123456789012-ap-southeast-1"
     assert len(longest) <= 63
+
+
+def test_the_page_shows_the_settings_in_their_order() -> None:
+    def cells(key: str, declaration: dict[str, Any]) -> list[str]:
+        default = f"`{value}`" if (value := declaration["default"]) not in ("", []) else "none"
+        return [f"`{key}`", declaration["type"], default, RULES[key].words if key in RULES else "", declaration["description"]]
+
+    expected = [cells(key, declaration) for key, declaration in DECLARED.items()]
+    assert rows_of("Settings") == expected, "docs/infrastructure.md should have these rows:\n" + as_rows(expected)

@@ -22,6 +22,10 @@ from trainer.train.__main__ import main as train
         ),
         (["launch", "--dry-rnu=1"], "unrecognized arguments: --dry-rnu=1. Did you mean --dry-run? See mayfly launch --help."),
         (["models", "list", "--jsn"], "unrecognized arguments: --jsn. Did you mean --json? See mayfly models list --help."),
+        (
+            ["predict", "M", "--data", ".", "--timeframe", "5m"],
+            "unrecognized arguments: --timeframe 5m. See mayfly predict --help.",
+        ),
         (["status", "RUN", "RUN"], "unrecognized arguments: RUN. See mayfly status --help."),
         (["--foo", "status"], "unrecognized arguments: --foo. See mayfly --help."),
         (["pull"], "the following arguments are required: RUN. See mayfly pull --help."),

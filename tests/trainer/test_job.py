@@ -155,6 +155,7 @@ def test_assignments_are_toml_and_bare_words_are_text():
 def test_a_job_file_that_is_missing_or_not_toml(tmp_path: Path):
     assert "does not exist" in refusal(lambda: load_job(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("epochs: 3")
+    assert f"job file {tmp_path} is a folder" in refusal(lambda: load_job(tmp_path))
     assert "is not TOML" in refusal(lambda: load_job(tmp_path / "bad.toml"))
     (tmp_path / "table.toml").write_text("[modle]\nhidden = 3")
     assert "has a table [modle]. Did you mean model?" in refusal(lambda: load_job(tmp_path / "table.toml"))

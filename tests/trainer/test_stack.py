@@ -21,6 +21,11 @@ def test_a_stack_of_another_region_names_the_region(applied):
         read_stack(applied, stack="far")
 
 
+def test_a_rehearsal_is_not_advised_to_be_one(applied):
+    with pytest.raises(ConfigError, match="no stack 'prod' .* A rehearsal has stack dev alone"):
+        read_stack(applied, stack="prod")
+
+
 def test_outputs_of_another_version_say_what_they_lack(applied):
     applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
     with pytest.raises(ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"):

@@ -11,8 +11,10 @@ from trainer.errors import ConfigError
 
 
 @contextmanager
-def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
-    """Give access for as long as a command runs. `program=False`: a look, which needs the bucket alone and creates nothing."""
+def connected(*, rehearse: bool, program: bool = True, create: bool = True) -> Iterator[Access]:
+    """Give access for as long as a command runs. `program=False`: a look, which needs the bucket alone and creates nothing;
+    `create=False`: a look at the whole stack, where there is one.
+    """
     if not rehearse:
         yield own_access()
         return
@@ -24,5 +26,5 @@ def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
         )
     from trainer.rehearsal.client import rehearsal  # late: moto and the program are for rehearsals alone
 
-    with rehearsal(program=program, create=program) as access:
+    with rehearsal(program=program, create=program and create) as access:
         yield access

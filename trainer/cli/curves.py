@@ -61,7 +61,7 @@ def read_events(cloud: Cloud, run_id: str) -> RunEvents:
 
 
 def curves_view(epochs: Epochs, *, last: int) -> RenderableType:
-    """Return the last epochs of each model as a table, with the validation loss of all drawn small."""
+    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all drawn small."""
     rows = [row for piece in sorted(epochs) for row in _rows(piece, epochs[piece], last)]
     return lines(FittedTable(COLUMNS, rows), styled(WHAT_KEPT_MEANS, "dim"))
 
@@ -92,7 +92,7 @@ def _rows(piece: str, epochs: Mapping[int, Mapping[str, Any]], last: int) -> lis
     losses = {number: epochs[number]["validation_loss"] for number in numbers}
     finite = [number for number in numbers if losses[number] is not None]
     best = min(finite, key=lambda number: losses[number], default=None)
-    shown = numbers[-last:]
+    shown = [number for number in numbers if number == best or number in numbers[-last:]]
     return [
         [
             piece if number == shown[0] else "",

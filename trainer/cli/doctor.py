@@ -37,7 +37,7 @@ class Finding:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the stack. Returns 0, or the exit code of the first check that failed."""
-    with connected(rehearse=arguments.rehearse) as access:
+    with connected(rehearse=arguments.rehearse, create=False) as access:
         findings = examine(access, stack=arguments.stack)
     if arguments.json:
         say_json({"checks": [asdict(one) for one in findings]})

@@ -217,7 +217,7 @@ def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
     """Return what the account has to say to the plan. Raises ours for what would fail."""
     now = utc_now()
     record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=now, now=now)
-    return check_account(access, ready.outputs, record, ready.plan, sweep=sweep)
+    return check_account(access, ready.outputs, record, sweep=sweep)
 
 
 def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
@@ -291,7 +291,7 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console:
     console.line()
     console.line("look at it:")
     for look_at in looks:
-        console.line(f"  {mayfly()} {look_at}{where}")
+        console.prompt(f"  {mayfly()} {look_at}{where}\n")  # broken by the terminal alone, so that it can be copied
     return int(receipt["exit_code"])
 
 

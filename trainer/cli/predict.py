@@ -28,6 +28,7 @@ from trainer.cli.terminal import is_terminal, show
 from trainer.data.settings import check_path
 from trainer.errors import UsageError
 from trainer.printable import printable
+from trainer.symbols import tidy
 
 if TYPE_CHECKING:
     import pandas
@@ -126,9 +127,8 @@ def _predicted(request: PredictionRequest, notes: list[str]) -> Iterator[tuple[I
 
         own = Path(request.model_file) if request.model_file else None
         missing: list[NotPredicted] = []
-        made = predict_models(
-            paths, Path(request.data), symbols=request.symbols, last=request.last, model_file=own, note=notes.append
-        )
+        symbols = [tidy(symbol) for symbol in request.symbols]  # as they train
+        made = predict_models(paths, Path(request.data), symbols=symbols, last=request.last, model_file=own, note=notes.append)
         yield _sorted_out(made, missing), missing
 
 

@@ -16,14 +16,18 @@ from typing import Any
 import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
+from trainer.cli.refresh_script import with_refresh_script
 from trainer.control.check_account import check_account
+from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import InstanceType
+from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
-from trainer.launch.machines import machines_of
+from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
 from trainer.launch.preflight import Offers
+from trainer.launch.prepare import LONGEST
 from trainer.launch.start import new_record
 from trainer.retrains.published import PublishedRetrain, read_published, write_published
 from trainer.retrains.schedule import PUBLISHED_FORMAT, RetrainSchedule
@@ -47,11 +51,12 @@ def publish(
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
-    job = checked(job)
+    script = with_refresh_script(job)
+    job = checked(script.job)
     ready, notes = plan_now(portable(job), schedule, access, outputs, objects)
-    bundle = build_bundle(own_files=contents(job))
+    bundle = build_bundle(own_files={**contents(job), **script.files})
     record = new_record(ready.job, ready.plan, bundle, outputs, preflight_at=now, now=now)
-    notes += check_account(access, outputs, record, ready.plan, sweep=True)
+    notes += check_account(access, outputs, record, sweep=True)
     retrain = _written(schedule.name, portable(job), bundle, ready.offers, objects, now)
     return retrain, ready, notes
 
@@ -74,7 +79,15 @@ def plan_now(
         do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
         what = f"budget_month of retrain {schedule.name} is ${schedule.budget_month:.2f}"
         raise BudgetError(what, why=why, do=do)
-    return ready, list(found.notes)
+    notes = list(found.notes)
+    if job.data.refresh:
+        machine, seconds = cpu_instance_type(outputs.prepare_type), LONGEST.total_seconds()
+        most = dollars(seconds, on_demand_price(machine))
+        notes.append(
+            f"first the refresh script runs on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at most; "
+            f"after a failure the job's data.stale says: {job.data.stale}"
+        )
+    return ready, notes
 
 
 def refuse_unfit_stack(outputs: StackOutputs) -> None:

@@ -48,7 +48,7 @@ def _entries(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     yield "", ""
     yield "machine", _machines(receipt["instances"]) if receipt["instances"] else "none was started"
     yield "", ""
-    yield from _models(receipt)
+    yield from _files(receipt) if receipt.get("work") == "prepare" else _models(receipt)
     if receipt.get("log_tail"):
         yield "", ""
         yield "its log", lines(*receipt["log_tail"].splitlines())
@@ -61,6 +61,8 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     mark, style = MARKS.get(receipt["state"], FAILED_MARK)
     made, failed = len(receipt["models"]), len(receipt["failed"])
     models = counted(made, "model") if not failed else f"{made} of {counted(made + failed, 'model')}"
+    if receipt.get("work") == "prepare":
+        models = counted(len(receipt["files"]), "file")
     yield (
         "outcome",
         Inline([styled(f"{mark} {receipt['state']}", f"{STRONG} {style}"), models, f"exit code {receipt['exit_code']}"]),
@@ -123,6 +125,16 @@ def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "", Text.assemble((f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", ""))
     if receipt.get("retries"):
         yield "", f"{counted(receipt['retries'], 'model was', 'models were')} tried again"
+
+
+def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    title = "files"
+    for file in receipt["files"]:
+        done = "added" if file["added"] else "looked at"
+        yield title, Inline([file["file"], done, f"{file['bytes']:,} bytes", file["sha256"][:12]])
+        title = ""
+    if not receipt["files"]:
+        yield title, "none"
 
 
 def _model_table(models: list[dict[str, Any]]) -> FittedTable:

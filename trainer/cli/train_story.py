@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-from trainer.cli.terminal import Console
+from trainer.cli.terminal import Console, is_terminal, show
 from trainer.control.progress import RunProgress
 from trainer.node.progress import Progress, advance
 from trainer.runs.deadline import Deadline
 from trainer.train.observing.events import Story, line_of
 
 NEVER = Deadline(at=datetime.max.replace(tzinfo=timezone.utc), cause="unknown")  # a desk's training has none
+
+SHOWN_DIGITS = 12  # of a sha256, which a model's file is checked against in whole
 
 
 class TrainStory(Story):
@@ -42,6 +45,17 @@ class TrainStory(Story):
     def finish(self) -> None:
         """Remove what is drawn."""
         self._console.close()
+
+    def print_models(self, models: Sequence[Mapping[str, str]]) -> None:
+        """Print the models: a table on a terminal, JSON elsewhere."""
+        if not is_terminal(sys.stdout):
+            super().print_models(models)
+            return
+        from trainer.cli.table import FittedTable, TableColumn  # late, as above
+
+        columns = [TableColumn(title="model"), TableColumn(title="file"), TableColumn(title="sha256", leaves=1)]
+        rows = [(model["piece"], model["file"], model["sha256"][:SHOWN_DIGITS]) for model in models]
+        show(FittedTable(columns, sorted(rows)))
 
     def _as_of_a_run(self) -> RunProgress:
         told = self._progress

@@ -78,15 +78,20 @@ def answer(
         told.settled([settle_run(home.cloud, run_id, starts="control")], {})
         if was_open:
             told.bad_ends(home)
-        told.advance(home, [entry for entry in unfinished(home, told.problems) if entry.run_id == run_id])
+        mine = [entry for entry in unfinished(home, told.problems) if run_id in (entry.run_id, entry.prepare_run_id)]
+        told.advance(home, mine)
+        if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
+            told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
         return told.as_dict()
     if "retrain" in event:
         told.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
     told.advance(home, unfinished(home, told.problems))
-    settling = settle_while_starting(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-    told.settled(settling.settled, settling.problems)
+    told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
     told.bad_ends(home)
+    prepared = [entry for entry in unfinished(home, told.problems) if entry.state == "preparing"]
     told.advance(home, unfinished(home, told.problems))
+    if prepared:
+        told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
     return told.as_dict()
 
 
@@ -102,6 +107,13 @@ class Told:
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
+
+    def settle(
+        self, cloud: Cloud, *, poll_seconds: float, time_is_left: Callable[[], bool], sleep: Callable[[float], None]
+    ) -> None:
+        """Settle every open run, and wait for those that start."""
+        settling = settle_while_starting(cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+        self.settled(settling.settled, settling.problems)
 
     def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
         """Add runs. A record that no later call will be able to read either is named, and no failure."""

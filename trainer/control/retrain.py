@@ -1,8 +1,8 @@
-"""Carry a retrain's scheduled time from its schedule to its end: refuse, skip, wait, or plan and register its run.
+"""Carry a retrain's scheduled time from its schedule to its end: refuse, skip, wait, or plan and register its runs.
 
-Each call takes the entry as far as it goes without waiting; the next one goes on from there. The run itself is an ordinary one
-whose driver is control: settling starts it and closes it. Two calls at once register one run, since its id follows from
-the schedule and the time.
+Each call takes the entry as far as it goes without waiting; the next one goes on from there. The run itself, and a prepare
+run before it, are ordinary ones whose driver is control: settling starts and closes them. Two calls at once register one run,
+since its id follows from the schedule and the time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from trainer.access import Access, aws_error
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
-from trainer.errors import BudgetError, ConfigError, ConnectionFailed, TrainerError
+from trainer.control.prepared import take_over
+from trainer.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.launch.bundle import BundleName
+from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
+from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record, register_prepare
 from trainer.launch.start import new_record, register
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
@@ -28,6 +31,7 @@ from trainer.retrains.entries import (
     change_entry,
     entry_key,
     entry_keys,
+    prepare_run_id_of,
     read_entry,
     run_id_of,
 )
@@ -35,7 +39,7 @@ from trainer.retrains.published import PublishedRetrain, read_published, verifie
 from trainer.retrains.schedule import RetrainSchedule, is_name, read_schedules
 from trainer.retrains.summary import PersonMessage, scheduled_summary
 from trainer.runs.record import iso
-from trainer.runs.store import Conflict, record_key
+from trainer.runs.store import Conflict, read_record, record_key
 from trainer.runs.stored_receipt import read_receipt
 from trainer.schedule_expressions import last_time
 from trainer.stack_outputs import StackOutputs
@@ -150,7 +154,7 @@ def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     except ConnectionFailed:
         raise
     except TrainerError as error:
-        following = entry.ended("refused" if isinstance(error, BudgetError) else "failed", error, home.cloud.now())
+        following = _unplanned(entry, error, home.cloud.now())
     if following == entry:
         return entry
     try:
@@ -163,6 +167,8 @@ def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     """Return the entry as it is by now."""
     if entry.state == "training":
         return _ended_with_its_run(home, entry)
+    if entry.state == "preparing":
+        return _ended_with_its_preparation(home, entry)
     if not entry.is_open:
         return entry
     schedule = home.schedule(entry.retrain)
@@ -174,7 +180,78 @@ def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
     if verdict.step == "wait" or schedule is None or published is None:
         return replace(entry, state="waiting")
-    return _registered(home, entry, schedule, published, others)
+    return _begun(home, entry, schedule, published, others)
+
+
+def _begun(
+    home: RetrainHome,
+    entry: ScheduledRun,
+    schedule: RetrainSchedule,
+    published: PublishedRetrain,
+    others: Sequence[ScheduledRun],
+) -> ScheduledRun:
+    """Begin a scheduled time: with a prepare run where its data has to be refreshed or looked at, else with its run."""
+    began, objects = home.cloud.now(), home.cloud.objects
+    run_id = prepare_run_id_of(entry.retrain, entry.scheduled_at)
+    if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
+        return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
+    job = verified_job(objects, published)
+    inputs = list_inputs(objects, job.data.set)
+    if not needs_prepare(job, inputs):
+        return _registered(home, entry, schedule, published, others)
+    plan = plan_prepare(home.access, home.outputs, budget_usd=schedule.budget, pinned_image=published.image_id)
+    refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
+    code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
+    by = {"preflight_at": began, "now": home.cloud.now()}
+    record = prepare_record(run_id, job, plan, code, home.outputs, rehearsal=home.access.rehearsal, **by)
+    check_account(home.access, home.outputs, record, sweep=True)
+    try:
+        register_prepare(record, job, code, inputs, plan.offers, objects)
+    except Conflict:  # the same schedule, delivered twice at once
+        if not _on_record(home, run_id):
+            raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
+    return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=plan.hard_stop_usd)
+
+
+def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+    """Take over what the prepare run made, then plan the run itself; an entry whose prepare run goes on stays as it is.
+
+    Where the refresh failed, the job's `stale` decides.
+    """
+    objects = home.cloud.objects
+    receipt = read_receipt(objects, entry.prepare_run_id)
+    if receipt is None:
+        return entry
+    cost = float(receipt["dollars"]["spent_high"])
+    entry = replace(entry, prepare_usd=cost, spent_usd=cost)
+    record, _ = read_record(objects, entry.prepare_run_id, seen=True)
+    try:
+        if error := receipt["error"]:
+            raise DataError(error["what"], why=error["why"], do=error["do"])
+        entry = replace(entry, refreshed=take_over(objects, record, receipt))
+    except ConnectionFailed:
+        raise
+    except TrainerError as failure:
+        if receipt["job"]["data"].get("stale") == "skip":
+            return replace(entry, refreshed="not refreshed").ended("skipped", failure, home.cloud.now())
+        why = f"{failure.what} ({failure.why})" if failure.why else failure.what
+        entry = replace(entry, refreshed=f"as it was, not refreshed: {why}; mayfly logs {entry.prepare_run_id}")
+    schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
+    verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
+    if schedule is None or stored is None:
+        return entry.ended("refused", verdict.error, home.cloud.now())
+    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
+    try:
+        return _registered(home, entry, schedule, stored[0], others)
+    except ConnectionFailed:
+        raise
+    except TrainerError as error:  # with what the prepare run cost
+        return _unplanned(entry, error, home.cloud.now())
+
+
+def _unplanned(entry: ScheduledRun, error: TrainerError, now: datetime) -> ScheduledRun:
+    """Return an entry whose run can't begin."""
+    return entry.ended("refused" if isinstance(error, BudgetError) else "failed", error, now)
 
 
 def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
@@ -182,7 +259,7 @@ def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     receipt = read_receipt(home.cloud.objects, entry.run_id)
     if receipt is None:
         return entry
-    spent = replace(entry, spent_usd=float(receipt["dollars"]["spent_high"]))
+    spent = replace(entry, spent_usd=entry.prepare_usd + float(receipt["dollars"]["spent_high"]))
     if receipt["state"] == "done":
         schedule = home.schedule(entry.retrain)
         rule = schedule.promote if schedule else "never"
@@ -203,15 +280,15 @@ def _registered(
     if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, access, objects = home.cloud.now(), home.access, home.cloud.objects
-    job = within_budget(verified_job(objects, published), schedule.budget)
+    job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     candles = choose_from_set(job, listed_inputs(job, objects))
     ready = plan_retrain(job, candles, access, home.outputs, objects, pinned_image=published.image_id)
-    most = ready.plan.hard_stop_usd
+    most = entry.prepare_usd + ready.plan.hard_stop_usd
     refuse_beyond_month(schedule, entry, others, most)
     code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
     by = {"preflight_at": began, "now": home.cloud.now()}
     record = new_record(ready.job, ready.plan, code, home.outputs, **by, run_id=run_id, driver="control")
-    notes = [*check_account(access, home.outputs, record, ready.plan, sweep=True), *candles.refused]
+    notes = [*check_account(access, home.outputs, record, sweep=True), *candles.refused]
     if ready.offers.image_id != published.image_id:
         notes.append(f"the image {published.image_id} is gone: this run has {ready.offers.image_id}, the newest of its line")
     try:

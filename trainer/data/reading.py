@@ -114,6 +114,14 @@ class CandleFolder:
         """Return as lines what a user should know of the files, and of the bars of the symbols that were read."""
         return lines_of(self._notes)
 
+    def notes_of(self, symbols: Collection[str]) -> tuple[str, ...]:
+        """Return those of `notes` that are about no other symbols and no other symbols' files."""
+        theirs = {file.source.file for symbol in symbols for file in self._of[symbol]}
+        others = {file.source.file for file in self._files} - theirs
+        for symbol in self._of.keys() - set(symbols):
+            others |= {symbol, *(file.written[symbol] for file in self._of[symbol])}
+        return lines_of([note for note in self._notes if note.subject not in others])
+
     def parts(self, symbol: str) -> tuple[Part, ...]:
         """Return the files with the symbol's bars, for `read_parts`, which another process may call."""
         return tuple(

@@ -23,9 +23,12 @@ EXCHANGES = (
     *("XNYS", "XNZE", "XOSL", "XPAR", "XPHS", "XPRA", "XRIS", "XSAU", "XSES", "XSGO", "XSHG", "XSTO", "XSTU", "XSWX", "XTAE"),
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
+STALE = ("train", "skip")
+MOST_SECRETS = 20
 AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_SECRET = re.compile(r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}")  # a variable that changes no program's start
 
 
 def check_path(path: str) -> None:
@@ -49,6 +52,9 @@ class DataSettings:
     exclude: tuple[str, ...] = setting((), "Symbols to leave out.")
     timeframe: str = setting("", "Timeframe, such as 1m or 1h; empty: that of the data, if there is only one.")
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
+    refresh: str = setting("", "Your Python file that adds files to the data set before each scheduled run.")
+    secrets: tuple[str, ...] = setting((), "Names of the stack's secrets that the refresh file gets, as variables.")
+    stale: str = setting("train", "After a refresh that failed: " + " or ".join(STALE) + " the scheduled run.", choices=STALE)
     pooled: bool = setting(False, "Train one model on all symbols together instead of one per symbol.")
     columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads.")
     features: tuple[str, ...] = setting(
@@ -76,6 +82,7 @@ class DataSettings:
             step_of(self.timeframe)  # a word that is none ends a command before it starts anything
         if not _SET.fullmatch(self.set):
             raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
+        self._check_refresh()
         for key in ("symbols", "exclude"):
             for symbol in getattr(self, key):
                 if why := flaw(symbol):
@@ -117,6 +124,17 @@ class DataSettings:
     def warmup(self) -> int:
         """Return how many bars the features look back: no window holds so many rows at the head of a series."""
         return warmup_of_features(self.computed)
+
+    def _check_refresh(self) -> None:
+        if self.refresh and not (self.refresh.endswith(".py") and self.refresh.isprintable()):
+            raise bad_value("data.refresh", self.refresh, "a Python file")
+        if self.secrets and not self.refresh:
+            raise UsageError("data.secrets without data.refresh", do="Set data.refresh, too: the file that gets them.")
+        if not all(map(_SECRET.fullmatch, self.secrets)) or len(set(self.secrets)) < len(self.secrets) > 0:
+            expected = "names of variables that differ, such as API_KEY, none of PATH, HOME, LD_*, PYTHON*, MAYFLY_*"
+            raise bad_value("data.secrets", list(self.secrets), expected)
+        if len(self.secrets) > MOST_SECRETS:
+            raise bad_value("data.secrets", list(self.secrets), f"{MOST_SECRETS} names at most")
 
     def _check_features(self) -> None:
         for name in self.features:

@@ -6,16 +6,16 @@ A check raises ours, or botocore's, for what would fail; what it returns is a no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from botocore.exceptions import ClientError
 
 from trainer.access import Access, error_code
 from trainer.errors import ConfigError
-from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import ask_at_once, limit_seconds
 from trainer.launch.quotas import quota_note
+from trainer.runs.record import Rung
 from trainer.stack_outputs import StackOutputs
 
 Checks = Mapping[str, Callable[[], str]]  # by what is checked, as an error names it
@@ -27,15 +27,17 @@ def ask_all(checks: Checks, *, seconds: float) -> list[str]:
     return [note for note in ask_at_once(checks, seconds=seconds, doing="cannot check").values() if note]
 
 
-def account_checks(access: Access, outputs: StackOutputs, plan: LaunchPlan, *, sweep: bool) -> dict[str, Callable[[], str]]:
+def account_checks(
+    access: Access, outputs: StackOutputs, ladder: Sequence[Rung], *, sweep: bool
+) -> dict[str, Callable[[], str]]:
     """Return the checks of the account; those that ask the sweeper only with `sweep`, since that may end what is overdue."""
     checks: dict[str, Callable[[], str]] = {
         "the bucket's versioning": partial(versioning, access, outputs),
-        "the quotas": partial(quota_note, access, plan.ladder, seconds=limit_seconds(access)),
+        "the quotas": partial(quota_note, access, ladder, seconds=limit_seconds(access)),
     }
     if sweep:
         checks["the sweeper"] = partial(sweeper, access, outputs)
-    if any(rung.market == "spot" for rung in plan.ladder):
+    if any(rung.market == "spot" for rung in ladder):
         checks["the spot role"] = partial(spot_role, access)
     return checks
 

@@ -196,7 +196,7 @@ def _described(key: str, objects: Objects) -> Input | None:
 def write_index(item: Input, objects: Objects) -> None:
     """Keep what was found in an object that came by other means, by its hash, and its hash by key and version."""
     objects.put(key=f"{INDEX}{item.sha256}.json", body=json.dumps(item.summary, indent=1).encode())
-    objects.put(key=_hash_key(item.key, item.version_id), body=json.dumps({"sha256": item.sha256}).encode())
+    objects.put(key=hash_key(item.key, item.version_id), body=json.dumps({"sha256": item.sha256}).encode())
 
 
 def read_summary(body: bytes) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _held(fields: Fields) -> dict[str, Any]:
 
 
 def _hash_on_record(key: str, version_id: str, objects: Objects) -> str:
-    stored = objects.get(key=_hash_key(key, version_id)) if version_id else None
+    stored = objects.get(key=hash_key(key, version_id)) if version_id else None
     try:
         fields = read_object(stored.body, most_bytes=4096, name="the hash") if stored else None
         return fields.value("sha256").sha256() if fields else ""
@@ -228,5 +228,6 @@ def _hash_on_record(key: str, version_id: str, objects: Objects) -> str:
         return ""
 
 
-def _hash_key(key: str, version_id: str) -> str:
+def hash_key(key: str, version_id: str) -> str:
+    """Return the key under which the hash of an object that came by other means is kept."""
     return f"{INDEX}{key}/{version_id}.json"

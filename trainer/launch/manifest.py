@@ -35,13 +35,13 @@ def build_manifest(
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the manifest. `job` has its symbols and timeframe; its `data.path` is one of the desk and left out."""
+    """Return the manifest. `job` has its symbols and timeframe; where its candles came from is left out."""
     return {
         "format": FORMAT,
         "run_id": run_id,
         "created_at": iso(created_at),
         "rehearsal": rehearsal,
-        "job": with_settings(job, path="").to_dict(),
+        "job": with_settings(job, path="", refresh="", secrets=()).to_dict(),
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,
         "own_files": {table: home.manifest_entry() for table, home in job.own_files.items()},

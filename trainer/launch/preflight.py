@@ -37,17 +37,25 @@ class Offers:
 
 
 def look(
-    access: Access, *, outputs: StackOutputs, machines: Sequence[InstanceType], spot: bool, pinned_image: str = ""
+    access: Access,
+    *,
+    outputs: StackOutputs,
+    machines: Sequence[InstanceType],
+    spot: bool,
+    pinned_image: str = "",
+    templates: Mapping[str, str] | None = None,
 ) -> Offers:
     """Ask the account, all at once, for image, zones and spot prices. Raises ours for a failed call or an unfit stack.
 
-    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line.
+    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line. `templates`: other
+    launch templates than those of training, by image line.
     """
     line = next(iter(outputs.images))
     names = [machine.name for machine in machines]
+    template = (templates or outputs.launch_templates)[line]
     ec2 = access.client("ec2")
     asked: dict[str, Callable[[], Any]] = {
-        "the image": partial(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image),
+        "the image": partial(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template),
         "the zones": partial(_zones, ec2, names=names, subnets=outputs.subnets),
         "the prices": partial(list_prices, access, machines, region=outputs.region, today=utc_now().date()),
     }
@@ -57,7 +65,7 @@ def look(
     return Offers(
         image_line=line,
         image_id=str(answers["the image"]["ImageId"]),
-        launch_template_id=outputs.launch_templates[line],
+        launch_template_id=template,
         zones=answers["the zones"],
         spot_usd_per_hour=answers.get("the spot prices", {}),
         priced=answers["the prices"],
@@ -91,7 +99,9 @@ def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: 
     return answers
 
 
-def find_image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str = "") -> dict[str, Any]:
+def find_image(
+    access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str = "", template: str = ""
+) -> dict[str, Any]:
     """Describe the image of a line, and check that the template sizes the image's own root disk, and large enough.
 
     A wrong device name adds a second volume and leaves the root at its default size, without an error. A volume smaller than
@@ -106,8 +116,9 @@ def find_image(access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pi
         raise ConfigError(
             f"image {image_id} does not exist", why=f"{parameter} names it", do="Set another image line in Pulumi."
         )
-    template = outputs.launch_templates[line]
-    versions = ec2.describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
+    versions = ec2.describe_launch_template_versions(
+        LaunchTemplateId=template or outputs.launch_templates[line], Versions=["$Default"]
+    )
     disks = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"].get("BlockDeviceMappings", [])
     root = images[0].get("RootDeviceName", "")
     names = [disk.get("DeviceName", "") for disk in disks]

@@ -1,5 +1,7 @@
 """The agent of a node: checks the machine, moves bytes, starts the one training process, and tells S3 how it goes.
 
+Of a prepare run it refreshes and checks a data set instead (refresh.py).
+
 Started by bootstrap.sh as `python -m trainer.node.agent`, with the variables of `environment.AgentEnvironment`. Exits with the
 code that result.json names. Never imports torch.
 """
@@ -24,6 +26,7 @@ from trainer.node.identity import read_identity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
+from trainer.node.refresh import prepare_data
 from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs, read_patiently
 from trainer.node.telling import Telling
@@ -65,7 +68,12 @@ def run(node: Node) -> int:
     error: TrainerError | None = None
     trainer_exit: int | None = None
     try:
-        trainer_exit = train(node, prepare(node))
+        manifest = read_manifest(node)
+        if manifest.get("work") == "prepare":
+            trainer_exit = prepare_data(node, manifest)
+        else:
+            prepare(node, manifest)
+            trainer_exit = train(node, manifest)
     except TrainerError as raised:
         error = raised
         log.error("%s", raised)
@@ -78,15 +86,18 @@ def run(node: Node) -> int:
     return exit_code
 
 
-def prepare(node: Node) -> dict[str, Any]:
-    """Check the machine, then fetch the inputs; return the manifest. Nothing is downloaded to a machine that can't train."""
-    identity = node.status.identity
+def read_manifest(node: Node) -> dict[str, Any]:
+    """Return the manifest of the node's run. Raises ours where S3 does not give it."""
+    key = store.manifest_key(node.status.identity.run_id)
     try:
-        key = store.manifest_key(identity.run_id)
-        manifest = read_patiently(lambda: node.uplink.read_json(key), key, stopped=node.stopping.is_set)
+        return read_patiently(lambda: node.uplink.read_json(key), key, stopped=node.stopping.is_set)
     except AWS_ERRORS as raised:
         raise aws_error(raised, "the manifest can't be read") from raised
-    torch = check_torch()
+
+
+def prepare(node: Node, manifest: dict[str, Any]) -> None:
+    """Check the machine, then fetch the inputs. Nothing is downloaded to a machine that can't train."""
+    identity, torch = node.status.identity, check_torch()
     machine = manifest["instance_types"][identity.instance_type]
     node.status.devices = devices = find_devices(expected=machine["gpu_count"], rehearsal=node.rehearsal)
     log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
@@ -101,7 +112,6 @@ def prepare(node: Node) -> dict[str, Any]:
         fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=folder, stopped=node.stopping.is_set)
     if node.stopping.is_set():
         raise Stopped("stopped before training")
-    return manifest
 
 
 def send_host_keys(node: Node) -> None:

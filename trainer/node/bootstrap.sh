@@ -9,6 +9,7 @@ bucket='@@BUCKET@@'
 region='@@REGION@@'
 project='@@PROJECT@@'
 cap_minutes='@@CAP_MINUTES@@'
+lock='@@LOCK@@'
 
 root=${MAYFLY_ROOT:-}
 timer=mayfly-deadline
@@ -259,7 +260,7 @@ make_venv() {
     # --no-compile: 6 s of a core instead of 23 for 650 MB, most of which is never imported (2026-11-22).
     stage "install packages" "$image_python" -m pip --python "$home/venv/bin/python" install --quiet \
       --disable-pip-version-check --no-cache-dir --no-compile \
-      --only-binary :all: --require-hashes --no-deps -r "$home/code/trainer/node/requirements.lock"
+      --only-binary :all: --require-hashes --no-deps -r "$home/code/trainer/node/$lock"
   fi
   stage "add the image's packages" "$image_python" -c 'import pathlib, site, sys, sysconfig
 folder = sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]})

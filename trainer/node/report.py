@@ -33,6 +33,7 @@ class Status:
     progress: Progress = field(default_factory=Progress)
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
+    files: list[dict[str, Any]] = field(default_factory=list)  # of a prepare run: candle files added, or looked at
     devices: Devices | None = None
     message: str = ""
 
@@ -119,6 +120,7 @@ def result(
         "data": dict(status.progress.data),
         "devices": asdict(status.devices) if status.devices else {},
         "python_packages": python_packages,
+        "files": status.files,
         "tuned": {profile: dict(shapes) for profile, shapes in status.progress.tuned.items()},
     }
 

@@ -42,10 +42,21 @@ class Uplink:
 
     def __init__(self, access: Access, bucket: str) -> None:
         self.bucket = bucket
+        self._access = access
         # Quick to give up: a call that hangs would hold up the next heartbeat, and the lease is 90 s.
         self._quick = access.client("s3", total_max_attempts=2, timeout_seconds=10)
         # Whoever uses this one tries again by itself, and can be stopped between two tries.
         self.s3 = access.client("s3", total_max_attempts=2, timeout_seconds=60)
+
+    def client(self, service: str) -> Any:
+        """Return a client of another service than S3."""
+        return self._access.client(service)
+
+    def send_file(self, path: Path, key: str, sha256: str) -> None:
+        """Write a file whose bytes S3 itself checks against this hash. Raises botocore's errors."""
+        checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
+        with path.open("rb") as body:
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
 
     def read_json(self, key: str) -> dict[str, Any]:
         """Return a JSON object of the bucket. Raises botocore's errors."""

@@ -201,7 +201,7 @@ class DataPlan:
             raise DataError("the plan belongs to another job", why=why, do="Plan again: leave --plan out.")
 
 
-_NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe")
+_NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe", "refresh", "secrets", "stale")
 
 
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:

@@ -139,7 +139,9 @@ def _nothing_left(errors: Sequence[DataError]) -> DataError:
     """Return the error for a job none of whose symbols can be trained on: that of its one symbol, or of its first ones."""
     if len(errors) == 1:
         return errors[0]
-    why = "; ".join(f"{error.what}: {error.why}" for error in errors[:3]) + ("; ..." if len(errors) > 3 else "")
+    why = "; ".join(f"{error.what}: {error.why}" if error.why else error.what for error in errors[:3]) + (
+        "; ..." if len(errors) > 3 else ""
+    )
     return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
 
 

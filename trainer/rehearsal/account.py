@@ -101,6 +101,7 @@ class EmbeddedAccount:
     endpoint: Callable[[], str]  # the server's URL, set once it listens
     keyring: Keyring
     function_code: Path  # unpacked zips by hash, which servers share
+    fork_functions: Callable[[], Path] | None = None  # the fork server that functions are forks of; None: each starts anew
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
     storage_lock: threading.RLock = field(default_factory=threading.RLock)  # separate: a large object must not block EC2

@@ -42,7 +42,10 @@ def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
-    return [Authorization(action="s3:PutObject", resource=_object(call))]
+    """Ask for writing an object; a policy can go by whether the write may replace one."""
+    condition = call.params.get("IfNoneMatch")
+    context: dict[str, Values] = {} if condition is None else {"s3:if-none-match": condition}
+    return [Authorization(action="s3:PutObject", resource=_object(call), context=context)]
 
 
 def object_copy(cloud: EmbeddedAccount, call: Call) -> Asked:

@@ -196,7 +196,8 @@ class Order:
         sys.executable = self.executable
         multiprocessing.spawn.set_executable(self.executable)
         multiprocessing.current_process().authkey = os.urandom(32)
-        first = [] if self.environment.get("PYTHONSAFEPATH") else ["" if flag == "-c" else self.folder]
+        is_safe = self.environment.get("PYTHONSAFEPATH") or "-P" in self.arguments[: self.arguments.index(flag)]
+        first = [] if is_safe else ["" if flag == "-c" else self.folder]
         added = [path for path in self.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
         sys.path[:] = [*first, *added, *STANDARD_PATH]
         sys.path_importer_cache.clear()

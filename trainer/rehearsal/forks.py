@@ -51,9 +51,9 @@ class ForkedProcess:
                 self._read()
         return self._exit
 
-    def wait(self) -> int:
-        """Wait for the end and return the exit code."""
-        self._connection.settimeout(None)
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code. Raises TimeoutError after `timeout` seconds."""
+        self._connection.settimeout(timeout)
         while self._exit is None:
             self._read()
         return self._exit
@@ -130,12 +130,16 @@ def fork(
     files: Mapping[int, int],
     name: str,
     detached: bool = False,
+    executable: str = sys.executable,
 ) -> ForkedProcess:
-    """Have the server at `path` fork a Python, and return it. `files`: number in the fork -> number here."""
+    """Have the server at `path` fork a Python, and return it. `files`: number in the fork -> number here.
+
+    The fork finds the packages beside `executable`; none where it is empty.
+    """
     try:
         connection = send_order(
             path,
-            executable=sys.executable,
+            executable=executable,
             arguments=arguments,
             environment=environment,
             folder=folder,

@@ -2,7 +2,8 @@
 
 Run by `lambdas` as a plain script, `python -I -S lambda_runner.py FOLDER MODULE.FUNCTION CONTEXT`, with the event on stdin and
 the answer on stdout; what the function prints goes to stderr. Isolated (-I) and without site-packages (-S), so that it
-imports the standard library and the zip, as on AWS. Standard library only, nothing of ours.
+imports the standard library and the zip, as on AWS. Several rehearsals at once may share a fork server, whose forks run it with
+the lock's boto3 loaded already. Standard library only, nothing of ours.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import datetime
 import importlib
 import json
 import os
+import pkgutil
 import sys
 import time
 import traceback
+import types
 from typing import Any
 
 
@@ -44,17 +47,24 @@ def set_clock(ahead_seconds: float) -> None:
 
     datetime.datetime = AccountsDatetime  # type: ignore[misc]
 
-    def get_current_datetime(remove_tzinfo: bool = True) -> datetime.datetime:
-        now = real.now(datetime.timezone.utc)
-        return now.replace(tzinfo=None) if remove_tzinfo else now
-
     with contextlib.suppress(ImportError):  # a function without boto3 in its zip makes no calls
         compat = importlib.import_module("botocore.compat")
-        compat.get_current_datetime = get_current_datetime  # type: ignore[attr-defined]
+        compat.datetime = types.SimpleNamespace(**{**vars(datetime), "datetime": real})  # type: ignore[attr-defined]
+
+
+def forget_others(folder: str) -> list[Any]:
+    """Forget loaded modules that are not Python's or the zip's alone: a fork has more than a function may import.
+
+    Returns them: clearing modules takes longer than the function.
+    """
+    packed = {module.name for module in pkgutil.iter_modules([folder])}
+    known = {"__main__", *(packed ^ sys.stdlib_module_names)}  # the zip comes first: a module of Python's name is its own
+    return [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] not in known]
 
 
 def main(folder: str, handler: str, context: str) -> dict[str, Any]:
     """Run the handler once. Returns {"result": ...} or {"error": ...}."""
+    forgotten = forget_others(folder)  # noqa: F841  held until the end
     sys.path.insert(0, folder)
     fields = json.loads(context)
     if abs(ahead_seconds := fields.pop("clock_ahead_seconds")) > 1:

@@ -16,10 +16,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 import zipfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -30,6 +32,7 @@ from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
 from trainer.rehearsal.applied_program import open_folder
 from trainer.rehearsal.asynchronous import AsyncInvocation, AsyncSettings, failure_record, next_try
 from trainer.rehearsal.authorization import demand
+from trainer.rehearsal.forks import ForkedProcess, fork
 from trainer.rehearsal.iam_policies import Authorization, lets_service
 from trainer.rehearsal.identities import trusts
 from trainer.rehearsal.metrics import MetricId
@@ -42,7 +45,7 @@ log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
 _NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
 UNUSED_SECONDS = 24 * 3600.0
-_processes: set[subprocess.Popen[bytes]] = set()
+_processes: set[subprocess.Popen[bytes] | ForkedProcess] = set()
 
 
 def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
@@ -218,25 +221,27 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
         "timeout_seconds": function.timeout_seconds,
         "clock_ahead_seconds": (cloud.clock.now() - utc_now()).total_seconds(),
     }
-    with _log_of(cloud, function).open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(RUNNER), str(function.folder), function.handler, json.dumps(context)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            env=environment,
-            cwd=function.folder,
-            start_new_session=True,
-        )
+    with (
+        _log_of(cloud, function).open("ab") as output,
+        tempfile.TemporaryFile() as event,
+        tempfile.TemporaryFile() as answers,
+    ):
+        event.write(payload)
+        event.seek(0)
+        files = {0: event.fileno(), 1: answers.fileno(), 2: output.fileno()}
+        words = (str(function.folder), function.handler, json.dumps(context))
+        process = _start_runner(cloud, words, environment=environment, folder=function.folder, files=files)
         _processes.add(process)
         try:
-            told, _ = process.communicate(payload, timeout=function.timeout_seconds)
-        except subprocess.TimeoutExpired:
+            exit_code = process.wait(timeout=function.timeout_seconds)
+        except (TimeoutError, subprocess.TimeoutExpired):
             process.kill()
-            process.communicate()
+            process.wait()
             answer = _failure("Sandbox.Timedout", f"Task timed out after {function.timeout_seconds:.2f} seconds")
         else:
-            answer = json.loads(told) if told else _failure("Runtime.ExitError", f"exit status {process.returncode}")
+            answers.seek(0)
+            told = answers.read()
+            answer = json.loads(told) if told else _failure("Runtime.ExitError", f"exit status {exit_code}")
         finally:
             _processes.discard(process)
         _count(cloud, function, failed="error" in answer)
@@ -244,6 +249,25 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
     return dict(answer)
+
+
+def _start_runner(
+    cloud: EmbeddedAccount, words: Sequence[str], *, environment: Mapping[str, str], folder: Path, files: Mapping[int, int]
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Start the runner: a new Python, or a fork of one that has boto3 loaded where the account has a fork server."""
+    if cloud.fork_functions is not None:
+        code = ("-P", "-c", RUNNER.read_text(encoding="utf-8"), *words)
+        server = cloud.fork_functions()
+        return fork(server, code, environment=environment, folder=folder, files=files, name="lambda", executable="")
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(RUNNER), *words],
+        stdin=files[0],
+        stdout=files[1],
+        stderr=files[2],
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+    )
 
 
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:

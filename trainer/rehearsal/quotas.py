@@ -1,4 +1,4 @@
-"""Service Quotas of the embedded AWS: vCPUs of GPU instances that an account may run at once, described and enforced.
+"""Service Quotas of the embedded AWS: vCPUs of instances that an account may run at once, described and enforced.
 
 Codes and families: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas" (looked up 2026-11-22).
 """
@@ -12,7 +12,9 @@ from trainer.rehearsal.catalogue import vcpu_count
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Pool
 
+STANDARD = "L-1216C47A"
 NAMES = {
+    STANDARD: "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
     "L-DB2E81BA": "Running On-Demand G and VT instances",
     "L-3819A6DF": "All G and VT Spot Instance Requests",
     "L-417A185B": "Running On-Demand P instances",
@@ -28,7 +30,7 @@ def code_of(pool: Pool) -> str:
     if family.startswith(("g", "vt")):
         return "L-3819A6DF" if spot else "L-DB2E81BA"
     if not family.startswith("p"):
-        return ""
+        return STANDARD if not spot and family[0] in "acdhimrtz" else ""
     if not spot:
         return "L-417A185B"
     return "L-C4BD4855" if family.startswith("p5") else "L-7212CCBC" if family[:2] in ("p2", "p3", "p4") else ""

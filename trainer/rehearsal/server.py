@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ class EmbeddedAws:
         programs: Path | None = None,
         fork_nodes: bool = False,
         fork_server: Path | None = None,
+        fork_functions: Callable[[], Path] | None = None,
     ) -> None:
         self._remembers = root is not None
         self.root = root or Path(tempfile.mkdtemp(prefix="mayfly-aws-"))
@@ -92,6 +93,7 @@ class EmbeddedAws:
         self._instance_logs: dict[str, InstanceLog] = {}
         self._programs = ProgramStore(programs or self.root / "programs")
         self._fork_nodes, self._fork_server = fork_nodes, fork_server
+        self._fork_functions = fork_functions or ((lambda: fork_server) if fork_server else None)
         self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
         self._stack_locks: dict[str, threading.Lock] = {}
         self.keyring = Keyring()
@@ -264,6 +266,7 @@ class EmbeddedAws:
             endpoint=lambda: self.url,
             keyring=self.keyring,
             function_code=self._programs.folder / "functions",
+            fork_functions=self._fork_functions,
         )
         if self._remembers:
             storage.restore(cloud)

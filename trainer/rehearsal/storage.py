@@ -5,6 +5,8 @@ Reads and everything else pass to moto untouched.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from typing import Any
 
 from trainer.rehearsal import wire
@@ -30,6 +32,8 @@ def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
     with cloud.storage_lock:
         if call.operation == "CopyObject":
             _check_conditions(cloud, call.params)
+        if call.operation == "PutObject":
+            _check_checksum(call)
         answer = wire.collect(call.environ, call.account)
         if cloud.objects and answer[0] < 300:
             keys = [one["Key"] for one in call.params["Delete"]["Objects"]] if call.operation == "DeleteObjects" else []
@@ -162,6 +166,16 @@ def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
     matched = params.get("IfMatch", etag)
     if (matched or "").strip('"') not in (etag or "", "*") or ("IfNoneMatch" in params and etag is not None):
         raise AwsError("PreconditionFailed", "At least one of the pre-conditions you specified did not hold", 412)
+
+
+def _check_checksum(call: Call) -> None:
+    """Compare a body with the SHA-256 that its writer gives, which moto keeps only beside another header, unchecked."""
+    given = call.params.get("ChecksumSHA256")
+    if given is None:
+        return
+    if base64.b64encode(hashlib.sha256(call.body).digest()).decode() != given:
+        raise AwsError("BadDigest", "The SHA256 you specified did not match the calculated checksum.", 400)
+    call.environ["HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM"] = "SHA256"
 
 
 def _image_parameter(call: Call, name: str) -> dict[str, Any]:

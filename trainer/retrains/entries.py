@@ -19,9 +19,10 @@ FORMAT = 1
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
 TELLING = timedelta(minutes=10)  # within which a call that began to tell people has done so, or was cut off
+PREPARE_SUFFIX = "prep"
 SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
-EntryState = Literal["due", "waiting", "training", "done", "failed", "skipped", "refused"]
-OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "training")
+EntryState = Literal["due", "waiting", "preparing", "training", "done", "failed", "skipped", "refused"]
+OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "preparing", "training")
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -35,9 +36,12 @@ class ScheduledRun:
     began_at: datetime  # when control first heard of it
     updated_at: datetime
     state: EntryState = "due"
+    prepare_run_id: str = ""  # of the run that refreshes and checks its data, where there is one
+    prepare_usd: float = 0.0  # what that cost, by its receipt
+    refreshed: str = ""  # what came of it, in words
     run_id: str = ""  # once its run is on record
-    most_usd: float = 0.0  # what the run may cost at most
-    spent_usd: float = 0.0  # by its receipt, the high bound
+    most_usd: float = 0.0  # what its runs may cost at most
+    spent_usd: float = 0.0  # by their receipts, the high bounds
     promoted: tuple[str, ...] = ()  # pieces whose models went to production
     notes: tuple[str, ...] = ()  # what differs from what was published: another image
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"}: why it is not done
@@ -72,6 +76,12 @@ def run_id_of(retrain: str, scheduled_at: datetime) -> str:
     return new_run_id(retrain, moment, "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:SUFFIX_LENGTH]))
 
 
+def prepare_run_id_of(retrain: str, scheduled_at: datetime) -> str:
+    """Return the id of the prepare run of a scheduled time: that of its run, but for the suffix."""
+    run_id = run_id_of(retrain, scheduled_at)
+    return f"{run_id[:-SUFFIX_LENGTH]}{PREPARE_SUFFIX}{run_id[-(SUFFIX_LENGTH - len(PREPARE_SUFFIX)) :]}"
+
+
 def entry_key(retrain: str, scheduled_at: datetime) -> str:
     """Return the key of a scheduled time's entry; keys of one retrain sort by time."""
     return f"{PREFIX}{retrain}/{scheduled_at.astimezone(timezone.utc):%Y%m%d-%H%M%S}.json"
@@ -97,8 +107,9 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
         entry = read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,))
         if entry_key(entry.retrain, entry.scheduled_at) != key:  # its own words make the key of the next write
             raise Unsound(f"it is that of {entry.retrain[:80]!r} at {iso(entry.scheduled_at)}")
-        if entry.run_id not in ("", run_id_of(entry.retrain, entry.scheduled_at)):
-            raise Unsound(f"its run is {entry.run_id[:80]!r}, which is none of this time")
+        runs = run_id_of(entry.retrain, entry.scheduled_at), prepare_run_id_of(entry.retrain, entry.scheduled_at)
+        if entry.run_id not in ("", runs[0]) or entry.prepare_run_id not in ("", runs[1]):
+            raise Unsound(f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are none of this time")
         return entry, stored.etag
     except Unsound as error:
         raise ConfigError(f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with.") from error

@@ -36,14 +36,17 @@ def scheduled_summary(
     lines = [f"{entry.retrain}, scheduled {at:%a %Y-%m-%d %H:%M} {zone}: {entry.state}"]
     if receipt is not None:
         lines += _of_receipt(receipt, before)
+    if entry.refreshed:
+        cost = f", ${entry.prepare_usd:.2f}" if entry.prepare_usd else ""
+        lines.append(f"data: {entry.refreshed}{cost}")
     if entry.promoted:
         lines.append(f"to production: {', '.join(entry.promoted)}")
     if schedule is not None:
         lines.append(f"this month: ${month_usd:.2f} of ${schedule.budget_month:.2f}")
     lines += [f"note: {note}" for note in entry.notes[:1]]
     lines += _of_error(entry.error)
-    if entry.run_id:
-        lines.append(f"more: mayfly receipts {entry.run_id}, mayfly retrains history {entry.retrain}")
+    if run_id := entry.run_id or entry.prepare_run_id:
+        lines.append(f"more: mayfly receipts {run_id}, mayfly retrains history {entry.retrain}")
     return _message(f"{entry.retrain}: {entry.state}", lines)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-Cause = Literal["max_duration", "default_duration", "cap", "budget", "unknown"]
+Cause = Literal["max_duration", "default_duration", "cap", "budget", "prepare", "unknown"]
 
 # As text, after "set by".
 CAUSES: dict[Cause, str] = {
@@ -18,6 +18,7 @@ CAUSES: dict[Cause, str] = {
     "default_duration": "the default of max_duration",
     "cap": "the stack's max lifetime",
     "budget": "the budget",
+    "prepare": "the limit of prepare runs",
     "unknown": "a limit that is not on record",
 }
 REMEDIES: dict[Cause, str] = {
@@ -25,6 +26,7 @@ REMEDIES: dict[Cause, str] = {
     "default_duration": "Set --max-duration, or train less.",
     "cap": "Raise the stack's max lifetime and run pulumi up, or train less.",
     "budget": "Raise --budget, or train less.",
+    "prepare": "Have the refresh script fetch less, or set a faster prepare_type and run pulumi up.",
     "unknown": "Raise --max-duration or --budget.",
 }
 

@@ -54,6 +54,16 @@ class NodeKeys:
         return f"{self.folder}bootstrap.log"
 
     @property
+    def files(self) -> str:
+        """Return the prefix of the candle files that a prepare run adds to its data set."""
+        return f"{self.folder}files/"
+
+    @property
+    def index(self) -> str:
+        """Return the prefix of the index entries that a prepare run made, each named by its file's sha256."""
+        return f"{self.folder}index/"
+
+    @property
     def models(self) -> str:
         """Return the prefix of its models."""
         return f"{EXPERIMENTS}{self._own}"

@@ -44,6 +44,7 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "state": state,
         "exit_code": exit_code(state, reason),
         "error": reason,
+        "work": record.work,
         "job": record.job,
         "created_at": iso(record.created_at),
         "deadline": iso(record.effective_deadline.at),
@@ -52,6 +53,7 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "instances": [_instance(record, seen) for seen in record.instances],
         "models": models,
         "failed": _failed(record, observed, models, state),
+        "files": [dict(item) for item in result.files] if result and record.work == "prepare" else [],
         "retries": result.retries if result else 0,
         "seconds": seconds(record, observed),
         "dollars": {
@@ -213,7 +215,8 @@ def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[s
         for item in (observed.result.failed if observed.result else ())
     ]
     accounted = {item["piece"] for item in (*models, *failed)}
-    missing = [piece for piece in planned_pieces(record.job, record.pieces) if piece["piece"] not in accounted]
+    planned = planned_pieces(record.job, record.pieces) if record.work == "train" else []
+    missing = [piece for piece in planned if piece["piece"] not in accounted]
     return failed + [{**piece, "reason": f"not finished, the run ended {state}"} for piece in missing]
 
 

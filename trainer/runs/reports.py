@@ -14,6 +14,7 @@ from trainer.artifacts.metrics import check_metrics
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
+from trainer.symbols import file_flaw
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
@@ -23,6 +24,7 @@ MOST_LISTED = 2 * MOST_MODELS  # keys of them: each has its card beside it
 MOST_TITLE = MOST_NAME + 40  # of a piece: a symbol with fold and seed
 MOST_PHASES = 8
 MOST_FILES = 20_000
+MOST_FILE_SIZE = 5 * 2**30  # of one PutObject, and one CopyObject
 MOST_COUNT = 10**12  # of steps, bars and the like
 SHA256 = "[0-9a-f]{64}"
 NODE_STATES = ("done", "failed", "stopped", "expired")
@@ -62,6 +64,7 @@ class NodeResult:
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
+    files: tuple[Mapping[str, Any], ...] = ()  # candle files that a prepare run added or looked at
 
 
 def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
@@ -105,7 +108,33 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
         tuned=fields.table("tuned").values,
+        files=read_prepared(fields),
     )
+
+
+def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
+    """Return the field `files`: candle files of a data set by name, of which none occurs twice. Raises Unsound.
+
+    A name has no folder, so no key that is made of it leads elsewhere.
+    """
+    files = []
+    for item in fields.rows("files", most=MOST_FILES):
+        name = item.text("file", most=MOST_TEXT)
+        if why := file_flaw(name):
+            raise Unsound(f"{item.name}.file is none: {why}")
+        if not item.text("sha256"):
+            raise Unsound(f"{item.name} has no sha256")
+        files.append(
+            {
+                "file": name,
+                "sha256": item.text("sha256", pattern=SHA256),
+                "bytes": item.whole("bytes", least=1, most=MOST_FILE_SIZE),
+                "added": bool(item.truth("added")),
+            }
+        )
+    if len({item["file"] for item in files}) < len(files):
+        raise Unsound("the result names a file twice")
+    return tuple(files)
 
 
 def read_error(fields: Fields) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ the tests in memory). Does not own the contents of a record (`record`) nor the d
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -45,6 +46,7 @@ class Stored:
     size: int = 0
     modified_at: datetime
     sha256: str = ""  # S3's own checksum where the writer asked for one, else the writer's metadata
+    checksum: str = ""  # S3's own alone, which no writer can choose
     metadata: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
@@ -58,7 +60,11 @@ class Objects(Protocol):
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str: ...
 
-    def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None: ...
+    def copy(
+        self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""
+    ) -> None: ...
+
+    def digest(self, *, key: str, version_id: str) -> str: ...
 
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
 
@@ -113,18 +119,37 @@ class S3Objects:
         version_of(response, f"s3://{self._bucket}/{key}")
         return str(response["ETag"])
 
-    def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None:
-        """Copy one version of an object, with its metadata (5 GB at most). Raises Conflict as `put` does."""
+    def copy(
+        self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""
+    ) -> None:
+        """Copy one version of an object (5 GB at most), with its metadata, or with `sha256` alone and S3's own checksum.
+
+        Raises Conflict as `put` does.
+        """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
         from botocore.exceptions import BotoCoreError, ClientError
 
         origin = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
+        own = {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}, "ChecksumAlgorithm": "SHA256"} if sha256 else {}
         try:
-            self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition)
+            self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own)
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
                 raise Conflict(key) from error
             raise aws_error(error, f"cannot copy s3://{self._bucket}/{source} to {key}") from error
+
+    def digest(self, *, key: str, version_id: str) -> str:
+        """Return the SHA-256 of one version of an object, read in blocks; '' where there is none."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        digest = hashlib.sha256()
+        try:
+            response = self._ask("get_object", "read", key, version_id)
+            for block in response["Body"].iter_chunks(PART_BYTES) if response else ():
+                digest.update(block)
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot read s3://{self._bucket}/{key}") from error
+        return digest.hexdigest() if response else ""
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         """Return every version of one object, the newest first, without bytes and hashes."""
@@ -264,18 +289,17 @@ def run_ids(objects: Objects) -> tuple[str, ...]:
 
 def _stored(key: str, response: Any, body: bytes = b"") -> Stored:
     metadata = {name.lower(): value for name, value in response.get("Metadata", {}).items()}
-    checksum = response.get("ChecksumSHA256", "")
-    if checksum and "-" not in checksum:  # "<hash>-<parts>" is a multipart upload's hash of hashes: of no use here
-        sha256 = base64.b64decode(checksum).hex()
-    else:
-        sha256 = metadata.get("sha256", "")
+    own = response.get("ChecksumSHA256", "")
+    # "<hash>-<parts>" is a multipart upload's hash of hashes: of no use here
+    checksum = base64.b64decode(own).hex() if own and "-" not in own else ""
     return Stored(
         key=key,
         etag=response["ETag"],
         version_id=response.get("VersionId", ""),
         size=int(response.get("ContentLength", len(body))),
         modified_at=_utc(response["LastModified"]),
-        sha256=sha256,
+        sha256=checksum or metadata.get("sha256", ""),
+        checksum=checksum,
         metadata=metadata,
         body=body,
     )

@@ -15,7 +15,7 @@ from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.pieces import identity_of
 from trainer.runs.receipt import PHASES, Receipt
-from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity
+from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity, read_prepared
 from trainer.runs.store import Objects, receipt_key
 
 MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB
@@ -56,6 +56,8 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
         "models": [_model(item, run_id, job.values) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [_failed(item, job.values) for item in fields.rows("failed", most=MOST_MODELS)],
+        "work": fields.choice("work", ("train", "prepare"), "train"),
+        "files": list(read_prepared(fields)),
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),

@@ -75,9 +75,11 @@ def main(
         log = EventLog(options.events, shown)
         try:
             with ExitStack() as ends:
-                return _train(options, log, ends)
+                models, code = _train(options, log, ends)
         finally:
             shown.finish()
+        shown.print_models(models)
+        return code
     except Stopped as stop:
         print(printable(str(stop)), file=sys.stderr)
         return stop.exit_code
@@ -95,7 +97,8 @@ def main(
         return problem.exit_code
 
 
-def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
+def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple[list[dict[str, str]], int]:
+    """Train the job; return piece, file and sha256 of each model, and the exit code."""
     job = _job(options)
     check_folder(options.out)
     if options.workers is not None and options.workers < 1:
@@ -157,9 +160,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> int:
     kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
     replaced = sorted(done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept"))
     emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
-    for done in outcome.done.values():
-        print(json.dumps({"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}))
-    return 100 if outcome.failed else 0
+    made = [
+        {"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}
+        for done in outcome.done.values()
+    ]
+    return made, 100 if outcome.failed else 0
 
 
 @contextmanager

@@ -33,7 +33,7 @@ KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
 # Tables that determine the model, and their keys that change only speed or place: a resumed run may change these.
 _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
-    *("data.path", "data.set", "data.symbols", "data.exclude"),
+    *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
     *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib"),
 }

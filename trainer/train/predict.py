@@ -172,7 +172,7 @@ def _predict_group(
                 yield from running.run(tasks)
                 tasks = []
         yield from running.run(tasks)
-        return folder.notes
+        return folder.notes_of(by_symbol.keys() & set(folder.symbols))
 
 
 @dataclass

@@ -34,6 +34,15 @@ def test_the_last_epochs_of_each_model_and_the_one_that_is_kept():
     ]
 
 
+def test_the_epoch_that_is_kept_is_shown_however_old():
+    shown = drawn(curves_view(RunEvents(events=epochs(0.4, 0.5, 0.6, 0.7)).epochs, last=2), width=80).splitlines()
+    assert [line.split()[-4:] for line in shown[1:-1]] == [
+        ["0.9000", "0.4000", "✓", "▁▃▆█"],
+        ["3", "0.9000", "0.6000"],
+        ["4", "0.9000", "0.7000"],
+    ]
+
+
 def test_of_an_epoch_that_was_trained_again_the_last_counts():
     events = RunEvents(events=[*epochs(0.7, 0.5), *epochs(0.6)])
     assert [values["validation_loss"] for values in events.epochs["BTC-USD"].values()] == [0.6, 0.5]

@@ -99,7 +99,7 @@ def test_what_is_amiss_is_said_each_with_what_to_do(
 
 def test_without_a_stack_there_is_no_more_to_check(access: Access) -> None:
     signed_in, stack = examine(access, stack="dev")
-    assert (signed_in.state, stack.state) == ("ok", "failed") and "pulumi up" in stack.do
+    assert (signed_in.state, stack.state) == ("ok", "failed") and "mayfly launch --rehearse" in stack.do
 
 
 def test_an_old_image_and_a_quota_of_nothing_are_notes(applied: Access, aws_server: EmbeddedAws) -> None:

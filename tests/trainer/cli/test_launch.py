@@ -173,7 +173,7 @@ def test_without_credentials_it_says_what_is_missing_and_offers_a_rehearsal(monk
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     assert launch("--instance", "p3.8xlarge") == 103
     line = capsys.readouterr().err
-    assert line.startswith("error: no AWS credentials and no AWS region found, so no stack to launch from")
+    assert line.startswith("error: no AWS credentials and no AWS region found, so there is no stack to ask")
     assert "--rehearse" in line
 
 

@@ -15,6 +15,7 @@ import trainer
 from tests.models import make_model
 from trainer.cli import predict as verb
 from trainer.cli.main import main
+from trainer.data.reading import read_candles
 from trainer.errors import UsageError
 from trainer.train.predict import Predictions
 
@@ -76,6 +77,20 @@ def test_bars_made_from_shorter_ones_are_named_once(candles, tmp_path, capsys, n
     assert err == "note: BTC-USD: bars of 5m are made from bars of 1m\n"
     with pytest.warns(UserWarning, match="^BTC-USD: bars of 5m are made from bars of 1m$"):
         trainer.predict(tmp_path, data=candles, last=1)
+
+
+def test_files_of_other_symbols_are_not_noted(models, candles, tmp_path, capsys, no_aws):
+    for symbol, header in (("BTC-USD", "volume"), ("ETH-USD", "other"), ("SOL-USD", "other")):
+        bars = read_candles(candles, symbols=("BTC-USD",))["BTC-USD"]
+        prices = zip(bars.timestamp // 10**9, bars.open, bars.high, bars.low, bars.close, strict=True)
+        lines = "".join(f"{','.join(map(str, row))},1\n" for row in prices)
+        (tmp_path / f"{symbol}_1m.csv").write_text(f"time,open,high,low,close,{header}\n{lines}")
+    assert main(["predict", str(models), "--data", str(tmp_path), "--last", "1"]) == 0
+    assert capsys.readouterr().err == "note: ETH-USD_1m.csv: there is no volume, so it counts as zero\n"
+
+
+def test_a_symbol_may_be_written_with_a_slash(models, candles):
+    assert list(trainer.predict(models, data=candles, symbols=["ETH/USD"], last=1)["symbol"]) == ["ETH-USD"]
 
 
 def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(models, candles, tmp_path, capsys, no_aws):

@@ -53,7 +53,15 @@ def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: P
 @pytest.mark.parametrize(
     "words",
     [
-        *("status", "receipts", "models list", "models pull NAME", "predict NAME --data .", "predict --run RUN --data ."),
+        *(
+            "status",
+            "receipts",
+            "doctor",
+            "models list",
+            "models pull NAME",
+            "predict NAME --data .",
+            "predict --run RUN --data .",
+        ),
         *(f"{verb} 20261120-120000-crypto-k3v9" for verb in ("status", "logs", "stop", "pull", "receipts")),
     ],
 )

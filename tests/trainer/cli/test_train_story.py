@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -59,3 +60,19 @@ def test_elsewhere_it_is_the_plain_lines_of_the_module():
         "BTC-USD  epoch 1/2  step 10/10  loss 0.7000  1,234 windows/s",
         "ETH-USD  epoch 1/2  step 5/10  loss 0.7000  1,234 windows/s",
     ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_models_are_a_table_at_a_terminal_and_json_elsewhere(terminal, at_a_terminal, monkeypatch):
+    stdout = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stdout", stdout)
+    models = [{"piece": name, "file": f"models/{name}.safetensors", "sha256": "ab" * 32} for name in ("ETH-USD", "BTC-USD")]
+    TrainStory(Terminal()).print_models(models)
+    if terminal:
+        assert [line.split() for line in screen(stdout.getvalue())] == [
+            ["model", "file", "sha256"],
+            ["BTC-USD", "models/BTC-USD.safetensors", "abababababab"],
+            ["ETH-USD", "models/ETH-USD.safetensors", "abababababab"],
+        ]
+    else:
+        assert [json.loads(line) for line in stdout.getvalue().splitlines()] == models

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -56,7 +57,13 @@ class MemoryObjects:
         """Write as somebody else: no crash, no condition."""
         number = next(self.numbers)
         item = Stored(
-            key=key, etag=f"e{number}", version_id=f"v{number}", modified_at=self.cloud.clock, sha256=sha256, body=body
+            key=key,
+            etag=f"e{number}",
+            version_id=f"v{number}",
+            modified_at=self.cloud.clock,
+            sha256=sha256,
+            size=len(body),
+            body=body,
         )
         self.stored.setdefault(key, []).append(item)
         return item.etag
@@ -64,11 +71,18 @@ class MemoryObjects:
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
         return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[: most or None]
 
-    def copy(self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False) -> None:
+    def digest(self, *, key: str, version_id: str) -> str:
+        found = self.get(key=key, version_id=version_id)
+        return hashlib.sha256(found.body).hexdigest() if found else ""
+
+    def copy(
+        self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""
+    ) -> None:
         found = self.get(key=source, version_id=version_id)
         assert found is not None
         self.put(key=key, body=found.body, if_match=if_match, create=create)
-        self.stored[key][-1] = replace(self.stored[key][-1], sha256=found.sha256)
+        own = hashlib.sha256(found.body).hexdigest() if sha256 else ""  # S3 computes it
+        self.stored[key][-1] = replace(self.stored[key][-1], sha256=own or found.sha256, checksum=own)
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return tuple(reversed(self.stored.get(key, [])))

@@ -19,10 +19,13 @@ from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinishe
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.retrains.entries import TELLING, change_entry, entry_key, read_entry
+from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
 from trainer.retrains.published import read_published, write_published
 from trainer.runs.index import read_index
-from trainer.runs.store import manifest_key, read_record
+from trainer.runs.observation import Observation
+from trainer.runs.receipt import make_receipt
+from trainer.runs.reports import NodeResult
+from trainer.runs.store import manifest_key, read_record, receipt_key
 from trainer.stack import read_stack
 
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
@@ -147,3 +150,75 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert len(listed["weekly"]["next"]) == 3
     assert mayfly("preview", "waiting")[0] == 103  # the same job
     assert mayfly("preview", "nothing")[0] == 2
+
+
+def ended(
+    home: RetrainHome, entry: ScheduledRun, *, error: dict[str, Any] | None, files: tuple[dict[str, Any], ...] = ()
+) -> None:
+    """Write the receipt of an entry's prepare run, as settling does: by what its node reported."""
+    record, _ = read_record(home.cloud.objects, entry.prepare_run_id)
+    closed = replace(record.ended("failed" if error else "done", error, home.cloud.now()), closed_at=home.cloud.now())
+    receipt = make_receipt(closed, Observation(result=NodeResult(state="failed" if error else "done", files=files)))
+    receipt["dollars"]["spent_high"] = 0.01
+    home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
+
+
+def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
+    home: RetrainHome, mayfly: Callable[..., Any]
+) -> None:
+    objects, failed = home.cloud.objects, {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."}
+    Path("fetch.py").write_text("import ccxt")
+    refreshing = ("--set", "data.refresh=fetch.py", "--set", "data.secrets=API_KEY")
+    assert mayfly("publish", "weekly", "--job", "job.toml", *refreshing)[0] == 0
+    code, told = mayfly("publish", "waiting", "--job", "job.toml", *refreshing, "--set", "data.stale=skip")
+    assert (code, told["notes"][-1][:39]) == (0, "first the refresh script runs on t3.lar")
+
+    # One prepare run, however often the schedule is delivered; nothing is planned before its end.
+    entry = begin(home, "weekly", SUNDAY)
+    assert (entry.state, entry.run_id, entry.error) == ("preparing", "", None)
+    assert begin(home, "weekly", SUNDAY) == entry == advance(home, entry)
+    assert list(read_index(objects).open) == [entry.prepare_run_id]
+    record, _ = read_record(objects, entry.prepare_run_id)
+    assert (record.driver, record.work, record.pieces, record.deadline_cause) == ("control", "prepare", (), "prepare")
+    assert record.deadline - record.created_at == timedelta(minutes=30)
+    assert {(rung.instance_type, rung.market) for rung in record.ladder} == {("t3.large", "on_demand")}
+    assert record.instance_role_id == home.outputs.prepare_role_id != home.outputs.instance_role_id
+    manifest = json.loads(objects.get(key=manifest_key(entry.prepare_run_id)).body)  # type: ignore[union-attr]
+    assert manifest["secrets"] == {"API_KEY": "/mayfly/mayfly/dev/secrets/API_KEY"}
+    assert [(item["key"], item["indexed"]) for item in manifest["inputs"]] == [("raw/main/BTC-USD_1m.parquet", True)]
+    assert 0.04 < entry.most_usd < 0.05
+    second = begin(home, "weekly", SUNDAY + WEEK)
+    assert second.state == "skipped" and "goes on" in str(second.error)
+
+    # stale = "train": by what is there, within what is left of the budget; the message says so.
+    ended(home, entry, error=failed)
+    training = advance(home, entry)
+    assert (training.state, training.spent_usd, training.prepare_usd) == ("training", 0.01, 0.01)
+    assert training.refreshed.startswith("as it was, not refreshed: the refresh script failed (no bars); mayfly logs ")
+    run, _ = read_record(objects, training.run_id)
+    assert (run.work, run.budget_usd) == ("train", 0.19) and training.most_usd <= 0.2
+
+    # stale = "skip". So with files that are not what the node reported.
+    skipped = begin(home, "waiting", SUNDAY)
+    ended(home, skipped, error=None, files=({"file": "a.csv", "sha256": "ab" * 32, "bytes": 3, "added": True},))
+    skipped = advance(home, skipped)
+    assert (skipped.state, skipped.run_id, skipped.spent_usd) == ("skipped", "", 0.01)
+    assert skipped.error and skipped.error["what"].startswith("the result of prepare run ")
+    messages: list[Any] = []
+    tell(replace(home, publish=messages.append), skipped)
+    assert messages[0].subject == "mayfly waiting: skipped" and "data: not refreshed, $0.01" in messages[0].text
+
+    # A publication without a refresh, and a file that nobody has looked at: a prepare run, too.
+    assert mayfly("publish", "waiting", "--job", "job.toml")[0] == 0
+    body = Path("BTC-USD_1m.parquet").read_bytes()
+    home.access.client("s3").put_object(Bucket=home.outputs.bucket, Key="raw/main/more.parquet", Body=body + b" ")
+    looks = begin(home, "waiting", SUNDAY + WEEK)
+    assert looks.state == "preparing"
+    manifest = json.loads(objects.get(key=manifest_key(looks.prepare_run_id)).body)  # type: ignore[union-attr]
+    assert [item["indexed"] for item in manifest["inputs"]] == [True, False] and manifest["secrets"] == {}
+
+    # A month that has no money left for the prepare run.
+    there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
+    change_entry(objects, replace(there, state="done", spent_usd=0.98), etag, home.cloud.now())
+    spent = begin(home, "weekly", SUNDAY + timedelta(hours=1))
+    assert spent.state == "refused" and "month's budget" in str(spent.error)

@@ -57,3 +57,23 @@ def test_a_pair_with_a_slash_is_asked_for_by_the_name_that_it_trains_under() -> 
     assert (data.symbols, data.exclude) == (("BTC-USD", "^GSPC"), ("ETH-USDT:USDT",))
     with pytest.raises(UsageError, match="it has a slash or a comma"):
         DataSettings(symbols=("../x",))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"refresh": "fetch.sh"}, "'data.refresh' is 'fetch.sh'"),
+        ({"refresh": "fe\ntch.py"}, "'data.refresh'"),
+        ({"secrets": ("API_KEY",)}, "data.secrets without data.refresh"),
+        ({"refresh": "fetch.py", "stale": "wait"}, "'data.stale' is 'wait'"),
+        *(
+            ({"refresh": "fetch.py", "secrets": secrets}, "'data.secrets'")
+            for secrets in (("api_key",), ("../KEY",), ("LD_PRELOAD",), ("PATH",), ("PYTHONPATH",), ("A", "A"), ("A" * 65,))
+        ),
+        ({"refresh": "fetch.py", "secrets": tuple(f"KEY_{number}" for number in range(21))}, "20 names at most"),
+    ],
+)
+def test_a_refresh_that_makes_no_sense_is_refused(settings, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        DataSettings(**settings)
+    assert DataSettings(refresh="fetch.py", secrets=("API_KEY", "AWS_SECRET_ACCESS_KEY")).stale == "train"

@@ -10,6 +10,7 @@ import pytest
 from tests.trainer.data.shapes import SHAPES, Shape
 from trainer.data.candles import time_text
 from trainer.data.reading import CandleFolder
+from trainer.data.tables import FIELDS
 from trainer.errors import DataError
 
 DOCS = Path(__file__).parents[3] / "docs" / "data.md"
@@ -72,3 +73,23 @@ def test_the_table_has_a_row_for_each_shape() -> None:
     for (title, names, _), shape in zip(cells, SHAPES, strict=True):
         assert next(iter(shape.files)) in names, title
     assert len(SHAPES) >= 30
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Return (name, lines, bar) of each example in docs/data.md."""
+    text = DOCS.read_text(encoding="utf-8").partition("## Before and after\n")[2].partition("```\n")[2].partition("```")[0]
+    return re.findall(r"^before  (\S+)\n(.*?)^after   ([^\n]*)$", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "lines", "bar"), examples())
+def test_before_and_after_are_as_the_docs_say(name: str, lines: str, bar: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(lines)
+    folder = CandleFolder(tmp_path, tmp_path)
+    (symbol,) = folder.symbols
+    candles = folder.read(symbol)
+    values = [f"{getattr(candles, field)[0]:g}" for field in FIELDS]
+    assert [symbol, folder.timeframe, time_text(candles.timestamp[0]), *values] == bar.split()
+
+
+def test_there_are_examples() -> None:
+    assert len(examples()) >= 6

@@ -9,10 +9,12 @@ import pytest
 from tests.candles import fewest
 from trainer.access import Access
 from trainer.cli import overlaps, taken
+from trainer.cli.candles import find_candles
 from trainer.data import sync
 from trainer.data.sync import LocalFile, upload
 from trainer.data.writing import write_candles
 from trainer.errors import DataError, NotVersioned
+from trainer.job import Job, job_of
 from trainer.launch.inputs import choose, list_inputs, overlapping, read_summary
 from trainer.plan.check import describe, join
 from trainer.runs.store import open_objects
@@ -94,10 +96,10 @@ def test_an_index_entry_that_no_check_wrote_counts_as_none(body):
     assert read_summary(body) == {}
 
 
-def synced(access: Access, bucket: str, folder: Path) -> None:
+def synced(access: Access, bucket: str, folder: Path, data_set: str = "main") -> None:
     """Put files into the data set as `aws s3 sync` does."""
     for path in folder.iterdir():
-        access.client("s3").put_object(Bucket=bucket, Key=f"raw/main/{path.name}", Body=path.read_bytes())
+        access.client("s3").put_object(Bucket=bucket, Key=f"raw/{data_set}/{path.name}", Body=path.read_bytes())
 
 
 class InProcess:
@@ -108,6 +110,23 @@ class InProcess:
 
     def report(self) -> dict[str, Any]:
         return describe(self._folder)
+
+
+def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(access, bucket, tmp_path, make_candles, monkeypatch):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    for name, symbol, seed in (("main", "AAA", 0), ("main", "BBB", 1), ("demo", "AAA", 2)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        write_candles(tmp_path / name / f"{symbol}_1m.parquet", [make_candles(600, symbol=symbol, seed=seed)])
+        synced(access, bucket, tmp_path / name, name)
+    objects = open_objects(access, bucket)
+    found = find_candles(Job(), {}, None, objects, rehearsal=True)
+    assert found.candles and [item.key for item in found.candles.inputs] == [
+        "raw/main/AAA_1m.parquet",
+        "raw/main/BBB_1m.parquet",
+    ]
+    assert found.notes[0] == "no --data, so this trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
+    demo = find_candles(job_of(set="demo"), {}, None, objects, rehearsal=True)
+    assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
 
 
 def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, bucket, tmp_path, make_candles, monkeypatch):

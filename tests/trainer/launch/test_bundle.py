@@ -31,11 +31,13 @@ print(json.dumps({"ours": ours, "training_sha256": training_sha256(('trainer.mod
 
 def package(folder: Path) -> Path:
     """Write the smallest package that a node could start."""
-    for name in ("__init__", "node/__init__", "node/agent", "train/__init__", "train/__main__", "train/smoke", "train/probe"):
+    modules = ("node/agent", "train/__main__", "train/smoke", "train/probe", "plan/check")
+    for name in ("__init__", "node/__init__", "train/__init__", "plan/__init__", *modules):
         path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
+    (folder / "node" / "prepare.lock").write_text("ccxt==1\n")
     (folder / "node" / "agent.py").write_text("print('hello')\n")
     return folder
 

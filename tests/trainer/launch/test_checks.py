@@ -81,8 +81,7 @@ def test_the_limit_is_ten_seconds_but_for_a_rehearsal(net: Applied) -> None:
 
 def test_a_dry_run_asks_no_sweeper_and_a_launch_on_demand_no_spot_role(net: Applied) -> None:
     def asked(market: str, *, sweep: bool) -> set[str]:
-        plan: Any = type("Plan", (), {"ladder": (rung(market=market),)})
-        return set(account_checks(*net, plan, sweep=sweep)) - {"the bucket's versioning", "the quotas"}
+        return set(account_checks(*net, (rung(market=market),), sweep=sweep)) - {"the bucket's versioning", "the quotas"}
 
     assert asked("on_demand", sweep=False) == set()
     assert asked("spot", sweep=True) == {"the sweeper", "the spot role"}

@@ -116,7 +116,13 @@ class Machine:
 
     def user_data(self) -> bytes:
         text = (PACKAGE / "node/bootstrap.sh").read_text()
-        values = {"BUCKET": self.bucket, "REGION": "us-east-1", "PROJECT": "mayfly", "CAP_MINUTES": self.cap_minutes}
+        values = {
+            "BUCKET": self.bucket,
+            "REGION": "us-east-1",
+            "PROJECT": "mayfly",
+            "CAP_MINUTES": self.cap_minutes,
+            "LOCK": "requirements.lock",
+        }
         for name, value in values.items():
             text = text.replace(f"@@{name}@@", value)
         if self.image_python:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -47,13 +48,13 @@ print(json.dumps(failed))
 """
 
 
-def locked() -> set[str]:
-    """Return the names of the distributions in the node's lock."""
-    lock = (ROOT / "trainer/node/requirements.lock").read_text(encoding="utf-8")
-    return set(re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE))
+def locked(name: str = "requirements") -> dict[str, str]:
+    """Return the distributions in a lock of the node's, with their versions."""
+    lock = (ROOT / f"trainer/node/{name}.lock").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([A-Za-z0-9._-]+)==([^ ;]+)", lock, re.MULTILINE))
 
 
-def modules_of(names: set[str]) -> set[str]:
+def modules_of(names: Iterable[str]) -> set[str]:
     """Return the top-level modules of installed distributions."""
     paths = [file.parts for name in names for file in distribution(name).files or ()]
     return {parts[0].partition(".")[0] for parts in paths if parts[-1].endswith((".py", ".so")) and parts[0] not in ("..", ".")}
@@ -118,3 +119,28 @@ def test_what_a_nodes_code_imports_is_in_its_lock_or_its_images_torch() -> None:
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             missing |= {module: name for module in modules if module.partition(".")[0] not in admitted}
     assert missing == {}
+
+
+# Describes a folder as a prepare run does, with the packages of its lock that a desk has too.
+DESCRIBER = (
+    READER.partition("from trainer.plan.check")[0]
+    + """
+import trainer.node.agent
+from trainer.plan.check import main
+
+sys.exit(main(["--describe", "--data", sys.argv[2]]))
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_prepare_run_looks_at_every_sample_file_with_its_locks_packages_alone(samples: list[Path]) -> None:
+    both = locked("prepare").keys() & {name.lower() for name in locked()}
+    assert {name: locked("prepare")[name] for name in both} == {name: locked()[name] for name in both}  # they read the same
+    admitted = json.dumps(sorted(modules_of(both)))
+    done = subprocess.run(
+        [sys.executable, "-c", DESCRIBER, admitted, str(samples[0].parent)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["errors"] == {} and len(report["files"]) == len(samples)

@@ -271,7 +271,7 @@ def _outputs(role: str) -> StackOutputs:
     names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
     nothing: dict[str, Any] = {"launch_templates": {}, "images": {}, "subnets": {}, "security_group": "", "sweeper_arn": ""}
     nothing |= {"control_arn": ""} | {"control_types": [], "retrains": [], "retrain_format": 1}
-    nothing["instance_role_id"] = "AROA1"
+    nothing |= {"instance_role_id": "AROA1", "prepare_role_id": "AROA2", "prepare_templates": {}, "prepare_type": "t3.large"}
     return StackOutputs(
         format=3, **names, **nothing, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60
     )

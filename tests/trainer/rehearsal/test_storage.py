@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import threading
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from trainer.access import Access
+from trainer.runs.store import open_objects
 
 
 @pytest.fixture
@@ -119,3 +122,25 @@ def test_image_parameters_stand_beside_our_own(access: Access) -> None:
 def test_sts_names_the_account(access: Access) -> None:
     assert access.access_key is not None
     assert access.client("sts").get_caller_identity()["Account"] == access.access_key[4:16]
+
+
+def test_s3_checks_a_hash_that_a_writer_gives_and_keeps_it_for_copies(access: Access, bucket: str) -> None:
+    s3 = access.client("s3", total_max_attempts=1)
+    sha256 = base64.b64encode(hashlib.sha256(b"bars").digest()).decode()
+    with pytest.raises(ClientError, match="BadDigest"):
+        s3.put_object(Bucket=bucket, Key="torn", Body=b"other bars", ChecksumSHA256=sha256)
+    s3.put_object(Bucket=bucket, Key="whole", Body=b"bars", ChecksumSHA256=sha256)
+    s3.put_object(Bucket=bucket, Key="claimed", Body=b"other bars", Metadata={"sha256": sha256})
+    for key, kept in (("whole", sha256), ("claimed", base64.b64encode(hashlib.sha256(b"other bars").digest()).decode())):
+        s3.copy_object(
+            Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": key}, ChecksumAlgorithm="SHA256",
+            MetadataDirective="REPLACE", Metadata={"sha256": "ours"},
+        )  # fmt: skip
+        head = s3.head_object(Bucket=bucket, Key="copy", ChecksumMode="ENABLED")
+        assert (head["ChecksumSHA256"], head["Metadata"]) == (kept, {"sha256": "ours"})
+    objects = open_objects(access, bucket)
+    assert objects.head(key="whole").checksum == hashlib.sha256(b"bars").hexdigest()  # type: ignore[union-attr]
+    assert objects.head(key="claimed").checksum == ""  # type: ignore[union-attr]
+    version = objects.head(key="claimed").version_id  # type: ignore[union-attr]
+    assert objects.digest(key="claimed", version_id=version) == hashlib.sha256(b"other bars").hexdigest()
+    assert objects.digest(key="nothing", version_id="") == ""

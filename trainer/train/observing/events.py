@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
@@ -65,6 +65,11 @@ class Story:
     def finish(self) -> None:
         """End: nothing is drawn that would have to go."""
 
+    def print_models(self, models: Sequence[Mapping[str, str]]) -> None:
+        """Print piece, file and sha256 of each model to stdout, after the end: a JSON document a line."""
+        for model in models:
+            print(json.dumps(model))
+
 
 def line_of(event: dict[str, Any]) -> str:
     """Return an event for people; '' for one that they need not see."""
@@ -86,11 +91,16 @@ def _progress_line(event: dict[str, Any]) -> str:
 def _started_line(event: dict[str, Any]) -> str:
     data = event["data"]
     label = "  SYNTHETIC" if data["synthetic"] else ""
-    models = f"{len(event['models'])} models on {event['workers']} {event['device']} workers"
+    models = f"{_counted(len(event['models']), 'model')} on {_counted(event['workers'], event['device'] + ' worker')}"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
-    warmup = f", warm-up {data['warmup']} bars" if data.get("warmup") else ""
-    return f"{models}{profile}  {data['bars']:,} bars of {data['timeframe']}, {data['holes']} holes{warmup}{label}{notes}"
+    warmup = f", warm-up {_counted(data['warmup'], 'bar')}" if data.get("warmup") else ""
+    bars = f"{data['bars']:,} bars of {data['timeframe']}, {_counted(data['holes'], 'hole')}"
+    return f"{models}{profile}  {bars}{warmup}{label}{notes}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _tuning_line(event: dict[str, Any]) -> str:

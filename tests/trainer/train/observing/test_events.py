@@ -69,7 +69,10 @@ def test_the_log_says_what_a_checkpoint_cost():
 def test_synthetic_data_is_called_so():
     stream = io.StringIO()
     Story(stream)({**STARTED, "data": DATA})
-    assert stream.getvalue() == "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes  SYNTHETIC\n"
+    Story(stream)({**STARTED, "models": STARTED["models"][:1], "workers": 1, "data": {**DATA, "holes": 1, "warmup": 1}})
+    several, one = stream.getvalue().splitlines()
+    assert several == "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes  SYNTHETIC"
+    assert one == "1 model on 1 cpu worker  1,000 bars of 1m, 1 hole, warm-up 1 bar  SYNTHETIC"
 
 
 def test_a_failed_model_and_a_retry_are_told_with_their_reasons():

@@ -1,0 +1,88 @@
+"""examples/weekly: its script on recorded answers, as ccxt returns them, and its job on what the script fetched."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from trainer.cli.refresh_script import with_refresh_script
+from trainer.job import job_from, load_job, with_settings
+from trainer.plan.check import check_data
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "weekly"
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "ohlcv_1h.json").read_text())
+HOUR = 3_600_000
+BEGAN = RECORDED["BTC/USD"][0][0]
+
+
+class RecordedExchange:
+    """What the script uses of ccxt's exchanges: candles are given from `since` on, a page at a time, the open one too."""
+
+    now = 0.0
+    asked: list[tuple[str, int]] = []
+
+    def parse_timeframe(self, timeframe: str) -> int:
+        return {"1h": 3600}[timeframe]
+
+    def milliseconds(self) -> int:
+        return int(self.now)
+
+    def fetch_ohlcv(self, symbol: str, timeframe: str, since: int, limit: int) -> list[list[Any]]:
+        self.asked.append((symbol, since))
+        rows = [row for row in RECORDED[symbol] if since <= row[0] < since + limit * HOUR and row[0] <= self.now]
+        return [list(row) for row in rows]
+
+
+@pytest.fixture
+def fetch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, with ccxt's answers from the recording."""
+    ccxt = ModuleType("ccxt")
+    ccxt.coinbaseexchange = RecordedExchange  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ccxt", ccxt)
+    spec = importlib.util.spec_from_file_location("fetch", EXAMPLE / "fetch.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "PAGE", 20)
+    monkeypatch.setattr(module, "FIRST_BARS", 48)
+    return module
+
+
+def rows(folder: Path, pattern: str) -> list[str]:
+    return [line for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()[1:]]
+
+
+def test_each_call_adds_the_bars_since_the_last_and_the_job_trains_on_all(
+    fetch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordedExchange, "now", BEGAN + 48.5 * HOUR)
+    fetch.main(tmp_path)
+    first = sorted(path.name for path in tmp_path.iterdir())
+    assert first == [f"{coin}-USD_1h_20261115T0000.csv" for coin in ("BTC", "ETH", "SOL")]
+    assert len(rows(tmp_path, "BTC*")) == 48  # not the open one
+    fetch.main(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3  # nothing new, no file
+
+    monkeypatch.setattr(RecordedExchange, "now", BEGAN + 95.2 * HOUR)
+    fetch.main(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 6
+    times = [line.split(",")[0] for line in rows(tmp_path, "BTC*")]
+    hours = [datetime.fromtimestamp((BEGAN + hour * HOUR) / 1000, timezone.utc).isoformat() for hour in range(95)]
+    assert times == hours
+    assert len(rows(tmp_path, "SOL*")) == 92  # three hours had no trade
+
+    job = job_from(load_job(EXAMPLE / "job.toml"))
+    script = with_refresh_script(job)  # it imports what a prepare run has
+    assert script.job.data.refresh == f"{next(iter(script.files))}.py" and list(script.files.values()) == [
+        (EXAMPLE / "fetch.py").read_bytes()
+    ]
+    small = with_settings(job, lookback=4, horizon=1, features=["log_return_1", "bar_range"], embargo=1, batch=16)
+    report = check_data(tmp_path, small)
+    assert {entry["symbol"]: entry["bars"] for entry in report["symbols"]} == {"BTC-USD": 95, "ETH-USD": 95, "SOL-USD": 92}

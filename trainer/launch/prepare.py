@@ -1,0 +1,148 @@
+"""A prepare run, planned and registered: a short run on a cheap machine that refreshes, checks and indexes a data set.
+
+It comes before a scheduled run where the job has a refresh script, or where the set has files that no index describes: control
+has no pyarrow, and a GPU bills from its first second. Its life is that of any run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainer.access import Access
+from trainer.cost.cpu_instances import cpu_instance_type
+from trainer.cost.planner import dollars
+from trainer.data.settings import SUFFIXES
+from trainer.errors import ConfigError
+from trainer.job import Job
+from trainer.launch.bundle import BundleName
+from trainer.launch.inputs import Input
+from trainer.launch.ladder import Pools, build_ladder
+from trainer.launch.machines import on_demand_price
+from trainer.launch.manifest import FORMAT, write_manifest
+from trainer.launch.preflight import Offers, look
+from trainer.runs.deadline import TimeLimit, time_limit
+from trainer.runs.index import begin_run
+from trainer.runs.record import Rung, RunRecord, iso
+from trainer.runs.store import Objects
+from trainer.stack_outputs import StackOutputs, secrets_path
+
+LONGEST = timedelta(minutes=30)  # of a prepare run, as its template has it (infra/__main__.py)
+EXPECTED_SECONDS = 300.0  # assumed: boot and packages 150 s, then a script that fetches some weeks
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPrepare:
+    """What the account offers a prepare run, and what it may cost at most."""
+
+    offers: Offers
+    ladder: tuple[Rung, ...]
+    hard_stop_usd: float
+    budget_usd: float
+    estimated_usd: float
+
+
+def unindexed(inputs: Iterable[Input]) -> list[Input]:
+    """Return the files of a set that may hold candles and that no index entry describes."""
+    return [item for item in inputs if not item.summary and item.key.lower().endswith(SUFFIXES)]
+
+
+def needs_prepare(job: Job, inputs: Iterable[Input]) -> bool:
+    """Return whether a scheduled run has to wait for a prepare run."""
+    return bool(job.data.refresh) or bool(unindexed(inputs))
+
+
+def plan_prepare(access: Access, outputs: StackOutputs, *, budget_usd: float, pinned_image: str = "") -> PlannedPrepare:
+    """Look at the account and plan a prepare run. Raises ours where its type is unknown or not offered."""
+    machine = cpu_instance_type(outputs.prepare_type)
+    offers = look(
+        access,
+        outputs=outputs,
+        machines=[machine],
+        spot=False,
+        pinned_image=pinned_image,
+        templates=outputs.prepare_templates,
+    )
+    (machine,) = offers.priced.machines
+    zones, price = offers.zones.get(machine.name, ()), on_demand_price(machine)
+    if not zones or not price:
+        why = "no zone of the stack offers it" if not zones else "its price is not known"
+        do = "Set another prepare_type and run pulumi up."
+        raise ConfigError(f"no prepare run on {machine.name} in {outputs.region}", why=why, do=do)
+    pools = Pools(machine=machine, market="on_demand", on_demand_usd_per_hour=price, price_by_zone=dict.fromkeys(zones, price))
+    limit = time_limit(run=TimeLimit(duration=LONGEST, cause="prepare"), budget_usd=budget_usd, on_demand_usd_per_hour=price)
+    return PlannedPrepare(
+        offers=offers,
+        ladder=build_ladder(
+            [pools], subnets=outputs.subnets, launch_template_id=offers.launch_template_id, image_id=offers.image_id
+        ),
+        hard_stop_usd=dollars(limit.duration.total_seconds(), price),
+        budget_usd=budget_usd,
+        estimated_usd=dollars(EXPECTED_SECONDS, price),
+    )
+
+
+def prepare_record(
+    run_id: str,
+    job: Job,
+    plan: PlannedPrepare,
+    code: BundleName,
+    outputs: StackOutputs,
+    *,
+    rehearsal: bool,
+    preflight_at: datetime,
+    now: datetime,
+) -> RunRecord:
+    """Return the record of a prepare run that begins now."""
+    return RunRecord(
+        run_id=run_id,
+        driver="control",
+        work="prepare",
+        project=outputs.project,
+        stack=outputs.stack,
+        owner=outputs.owner,
+        rehearsal=rehearsal,
+        bucket=outputs.bucket,
+        instance_role_id=outputs.prepare_role_id,
+        job=job.to_dict(),
+        ladder=plan.ladder,
+        bundle_key=code.key,
+        bundle_sha256=code.sha256,
+        budget_usd=plan.budget_usd,
+        estimated_usd=plan.estimated_usd,
+        preflight_at=preflight_at,
+        created_at=now,
+        deadline=now + LONGEST,
+        deadline_cause="prepare",
+    )
+
+
+def register_prepare(
+    record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers, objects: Objects
+) -> None:
+    """Write manifest, entry in the index and record. Raises Conflict where the run's manifest or record is there."""
+    write_manifest(prepare_manifest(record, job, code, inputs, offers), objects)
+    begin_run(objects, record)
+
+
+def prepare_manifest(record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers) -> dict[str, Any]:
+    """Return the manifest: every file of the set by version, those that are not indexed marked, and the secrets' names."""
+    return {
+        "format": FORMAT,
+        "work": record.work,
+        "run_id": record.run_id,
+        "created_at": iso(record.created_at),
+        "rehearsal": record.rehearsal,
+        "job": job.to_dict(),
+        "code": {"key": code.key, "sha256": code.sha256},
+        "lock_sha256": code.lock_sha256,
+        "image": {"line": offers.image_line, "id": offers.image_id},
+        "inputs": [
+            {**item.pinned(), "indexed": bool(item.summary)}
+            for item in inputs
+            if item.summary or item.key.lower().endswith(SUFFIXES)
+        ],
+        "secrets": {name: f"{secrets_path(record.project, record.stack)}{name}" for name in job.data.secrets},
+    }
