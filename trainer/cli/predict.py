@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 KEYS = ("models/experiments/", "models/production/")  # a key in the bucket begins so
 FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
+MOST_LAST = 1_000_000_000  # bars, as data.bars has it
 MOST_DRAWN = 200  # rows of a table at a terminal
 MOST_NOTES = 20  # lines about symbols without predictions
 
@@ -61,8 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Symbols that the data does not hold are named on stderr and are no error, unless nothing was predicted.
     """
-    if arguments.last < 0:
-        raise UsageError(f"--last {arguments.last}", do="Give 1 or more; without it every window is predicted.")
+    if not 0 <= arguments.last <= MOST_LAST:
+        do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
+        raise UsageError(f"--last {arguments.last}", do=do)
     symbols = [symbol.strip() for symbol in arguments.symbols.split(",")] if arguments.symbols else []
     request = PredictionRequest(
         models=arguments.models,

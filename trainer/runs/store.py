@@ -124,7 +124,7 @@ class S3Objects:
     ) -> None:
         """Copy one version of an object (5 GB at most), with its metadata, or with `sha256` alone and S3's own checksum.
 
-        Raises Conflict as `put` does.
+        Raises Conflict and NotVersioned as `put` does.
         """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
         from botocore.exceptions import BotoCoreError, ClientError
@@ -132,11 +132,12 @@ class S3Objects:
         origin = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
         own = {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}, "ChecksumAlgorithm": "SHA256"} if sha256 else {}
         try:
-            self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own)
+            response = self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own)
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
                 raise Conflict(key) from error
             raise aws_error(error, f"cannot copy s3://{self._bucket}/{source} to {key}") from error
+        version_of(response, f"s3://{self._bucket}/{key}")
 
     def digest(self, *, key: str, version_id: str) -> str:
         """Return the SHA-256 of one version of an object, read in blocks; '' where there is none."""

@@ -32,6 +32,8 @@ from trainer.targets import TARGETS
 if TYPE_CHECKING:
     from trainer.train.observing.events import EventLog, Story
 
+MOST_WORKERS = 1_024
+
 
 def parser(prog: str = "python -m trainer.train") -> Parser:
     """Return the command's arguments."""
@@ -101,8 +103,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     """Train the job; return piece, file and sha256 of each model, and the exit code."""
     job = _job(options)
     check_folder(options.out)
-    if options.workers is not None and options.workers < 1:
-        raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
+    if options.workers is not None and not 1 <= options.workers <= MOST_WORKERS:
+        raise UsageError(f"--workers {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")
     import torch
 
     from trainer.train.observing.observe import Observed
