@@ -9,6 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.identity import Identity, IdentityArgs
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
@@ -184,7 +185,7 @@ Retrains(
     ),
 )
 
-Notifications(
+notifications = Notifications(
     "notifications",
     NotificationsArgs(
         account=account.id,
@@ -196,6 +197,7 @@ Notifications(
         role_name=roles.notifier_role,
         log_days=settings.log_days,
         email=settings.notify_email,
+        account_has_budget=settings.account_budget > 0,
         dead_letters_name=dead_letters_name,
         dead_letters_arn=dead_letters.arn,
         sweep_minutes=settings.sweep_minutes,
@@ -203,6 +205,17 @@ Notifications(
         tags=settings.tags,
     ),
 )
+
+if settings.account_budget:
+    AccountBudget(
+        "account-budget",
+        AccountBudgetArgs(
+            budget_name=f"{settings.prefix}-account",
+            usd_a_month=settings.account_budget,
+            topic_arn=notifications.topic_arn,
+            tags=settings.tags,
+        ),
+    )
 
 # What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that without Pulumi.
 outputs: dict[str, Any] = {

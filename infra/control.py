@@ -175,4 +175,4 @@ def sweeper_files() -> dict[str, Path]:
 
 def control_files() -> dict[str, Path]:
     """Return the content of control's zip: path in the zip -> file here."""
-    return function_files(reached_files(CONTROL), CONTROL_SERVICES)
+    return function_files(reached_files(CONTROL), CONTROL_SERVICES, time_zones=True)

@@ -60,6 +60,7 @@ class NotificationsArgs:
     role_name: str
     log_days: int
     email: str  # "": none
+    account_has_budget: bool
     dead_letters_name: str
     dead_letters_arn: pulumi.Input[str]
     sweep_minutes: int
@@ -76,7 +77,7 @@ class Notifications(pulumi.ComponentResource):
         super().__init__("mayfly:notify:Notifications", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         topic_arn = f"arn:aws:sns:{args.region}:{args.account}:{args.topic_name}"
-        policy = policies.alarms_publish(account=args.account, region=args.region, topic_arn=topic_arn)
+        policy = policies.topic(account=args.account, region=args.region, topic_arn=topic_arn, budgets=args.account_has_budget)
         topic = aws.sns.Topic(name, name=args.topic_name, policy=json.dumps(policy), tags=args.tags, opts=child)
         if args.email:
             aws.sns.TopicSubscription("email", topic=topic.arn, protocol="email", endpoint=args.email, opts=child)

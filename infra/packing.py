@@ -30,17 +30,17 @@ def reached_files(entry_point: str) -> list[str]:
     return list(code_files([entry_point]))
 
 
-def function_files(own_files: Iterable[str], services: Collection[str]) -> dict[str, Path]:
+def function_files(own_files: Iterable[str], services: Collection[str], *, time_zones: bool = False) -> dict[str, Path]:
     """Return a zip's content: path in the zip -> file here. `services` are those that the function calls, by botocore's names.
 
-    Raises pulumi.RunError where a file of ours or a wheel of the lock is missing.
+    `time_zones`: it reads local times. Raises pulumi.RunError where a file of ours or a wheel of the lock is missing.
     """
     trainer = _package_folder("trainer")
     files = {name: trainer.parent / name for name in own_files}
     if missing := sorted(name for name, path in files.items() if not path.is_file()):
         raise pulumi.RunError(f"A function's zip needs files that are not there: {', '.join(missing)}.")
     lock = wheels.LOCK.read_text(encoding="utf-8")
-    for library in wheels.LIBRARIES:
+    for library in wheels.LIBRARIES if time_zones else wheels.BOTO3:
         files |= wheels.files_of(library, lock, lambda name: _is_needed(name, services))
     return _newest_models(files)
 
@@ -50,7 +50,7 @@ def _is_needed(name: str, services: Collection[str]) -> bool:
     if name.startswith("botocore/data/"):
         folder, *below = name.removeprefix("botocore/data/").split("/")
         return folder in services and not below[-1].startswith("examples-") if below else folder in _BOTOCORE_DATA
-    return (
+    return name.startswith("tzdata/zoneinfo/") or (
         name.endswith(".py") and not name.partition("/")[0].endswith((".dist-info", ".data")) or name == "botocore/cacert.pem"
     )
 

@@ -15,9 +15,9 @@ Document = dict[str, Any]
 # What an instance may write: keys that begin with its own id, `<role id>:<instance id>`, and no record that decides anything.
 # The id follows a fixed prefix: a `*` before the variable would match slashes, and with them another instance's id.
 OWN = "${aws:userid}/*"
-INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "checkpoints/", "models/experiments/"))
-# Its own experiments and checkpoints are among what it reads: after a lost answer it looks whether an object is its own.
-INSTANCE_READS = ("raw/*", "code/*", "jobs/*", "runs/*", *INSTANCE_WRITES)
+INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/"))
+# What it reads by its newest version: code, its run, and after a lost answer whether a model that lies there is its own.
+INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
 
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
 PREPARE_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
@@ -46,8 +46,7 @@ def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ..
 def instance(*, bucket: str) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
-    S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no. A
-    permission by prefix does not help it, since a read has no prefix.
+    S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no.
 
     Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
     run, but `${aws:userid}` is the instance's: no instance can write where another does.
@@ -56,21 +55,20 @@ def instance(*, bucket: str) -> Document:
         {
             "Sid": "ReadInputs",
             "Effect": "Allow",
-            "Action": ["s3:GetObject", "s3:GetObjectVersion"],
+            "Action": "s3:GetObjectVersion",
+            "Resource": _objects(bucket, "raw/*"),
+        },
+        {
+            "Sid": "ReadRun",
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
             "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_READS],
         },
         {
             "Sid": "AddResults",
             "Effect": "Allow",
-            "Action": ["s3:PutObject", "s3:AbortMultipartUpload"],
+            "Action": "s3:PutObject",
             "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
-        },
-        {
-            "Sid": "ListThem",
-            "Effect": "Allow",
-            "Action": "s3:ListBucket",
-            "Resource": f"arn:aws:s3:::{bucket}",
-            "Condition": {"StringLike": {"s3:prefix": list(INSTANCE_READS)}},
         },
     )
 
@@ -189,20 +187,26 @@ def scheduler(
     )
 
 
-def alarms_publish(*, account: str, region: str, topic_arn: str) -> Document:
-    """Let the account's alarms publish to a topic, and no other service; who has a role needs that role's leave."""
+def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Document:
+    """Let the account's alarms publish to a topic, its budgets where it has one, and no other service.
+
+    Who has a role needs that role's leave.
+    """
+    services = {"Alarms": ("cloudwatch.amazonaws.com", f"arn:aws:cloudwatch:{region}:{account}:alarm:*")}
+    if budgets:  # they belong to no region
+        services["Budgets"] = ("budgets.amazonaws.com", f"arn:aws:budgets::{account}:*")
     return document(
-        {
-            "Sid": "AlarmsPublish",
-            "Effect": "Allow",
-            "Principal": {"Service": "cloudwatch.amazonaws.com"},
-            "Action": "sns:Publish",
-            "Resource": topic_arn,
-            "Condition": {
-                "StringEquals": {"aws:SourceAccount": account},
-                "ArnLike": {"aws:SourceArn": f"arn:aws:cloudwatch:{region}:{account}:alarm:*"},
-            },
-        }
+        *(
+            {
+                "Sid": f"{name}Publish",
+                "Effect": "Allow",
+                "Principal": {"Service": service},
+                "Action": "sns:Publish",
+                "Resource": topic_arn,
+                "Condition": {"StringEquals": {"aws:SourceAccount": account}, "ArnLike": {"aws:SourceArn": sources}},
+            }
+            for name, (service, sources) in services.items()
+        )
     )
 
 
@@ -243,7 +247,7 @@ def write_own_log(*, account: str, region: str, log_group: str) -> Document:
         "Sid": "WriteOwnLog",
         "Effect": "Allow",
         "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
-        "Resource": f"arn:aws:logs:{region}:{account}:log-group:{log_group}:*",
+        "Resource": f"arn:aws:logs:{region}:{account}:log-group:{log_group}:log-stream:*",
     }
 
 

@@ -63,6 +63,7 @@ RULES: Mapping[str, Rule] = {
         holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
         words="instance types with commas between, such as g6.xlarge,g5.*",
     ),
+    "account_budget": _between(0, 10_000_000),
     "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
     "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),
@@ -89,6 +90,7 @@ class Settings:
     prepare_type: str
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
+    account_budget: int  # dollars a month; 0: none
 
     def __post_init__(self) -> None:
         check(self)
@@ -130,6 +132,7 @@ def read_settings() -> Settings:
             noncurrent_days=config.require_int("noncurrent_days"),
             experiment_days=config.require_int("experiment_days"),
             log_days=config.require_int("log_days"),
+            account_budget=config.require_int("account_budget"),
             notify_email=config.get("notify_email") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),

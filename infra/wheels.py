@@ -21,7 +21,9 @@ import pulumi
 
 FOLDER = Path(sys.prefix) / "mayfly-wheels"
 LOCK = Path(__file__).resolve().parent.parent / "requirements.lock"
-LIBRARIES = ("boto3", "botocore", "s3transfer", "jmespath", "python-dateutil", "six", "urllib3")  # boto3 and what it needs
+ZONES = "tzdata"  # Lambda's images may have no files of time zones
+BOTO3 = ("boto3", "botocore", "s3transfer", "jmespath", "python-dateutil", "six", "urllib3")  # boto3 and what it needs
+LIBRARIES = (*BOTO3, ZONES)
 
 
 def locked(distribution: str, lock: str) -> tuple[str, frozenset[str]]:

@@ -120,9 +120,7 @@ class Weeks:
 
     def queued(self) -> list[dict[str, Any]]:
         """Return the messages that the topic's other subscriber has, a queue."""
-        sqs = self.access.client("sqs")
-        answer = sqs.receive_message(QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10)
-        return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
+        return queued(self.access)
 
     def _run(self, entry: ScheduledRun) -> str:
         run_id = entry.run_id or entry.prepare_run_id
@@ -147,7 +145,7 @@ def weeks(aws: EmbeddedAws, config: dict[str, str]) -> Iterator[Weeks]:
         access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString")
         name = f"{secrets_path('mayfly', 'dev')}API_KEY"
         access.client("ssm").put_parameter(Name=name, Value=SECRET, Type="SecureString")
-        _subscribe_queue(access, made.outputs)
+        subscribe_queue(access, made.outputs)
         yield made
 
 
@@ -184,7 +182,8 @@ def _webhook(posted: list[str]) -> Iterator[str]:
         server.server_close()
 
 
-def _subscribe_queue(access: Access, outputs: StackOutputs) -> None:
+def subscribe_queue(access: Access, outputs: StackOutputs) -> None:
+    """Make a queue that gets the topic's messages."""
     sqs = access.client("sqs")
     url = sqs.create_queue(QueueName=NAME)["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -198,6 +197,13 @@ def _subscribe_queue(access: Access, outputs: StackOutputs) -> None:
     policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
     access.client("sns").subscribe(TopicArn=outputs.topic_arn, Protocol="sqs", Endpoint=arn)
+
+
+def queued(access: Access) -> list[dict[str, Any]]:
+    """Return the messages of that queue, ten at most, and show them to nobody else for half a minute."""
+    sqs = access.client("sqs")
+    answer = sqs.receive_message(QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10)
+    return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
 
 
 def main() -> int:

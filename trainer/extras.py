@@ -12,7 +12,7 @@ EXTRAS = {
         "threadpoolctl",
     ),
     "rehearsal": ("moto", "werkzeug"),
-    "infra": ("pulumi", "pulumi_aws"),
+    "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }
 
 

@@ -30,7 +30,9 @@ from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.weights import load
 from trainer.aws_errors import ROWS
 from trainer.cli.main import main
+from trainer.cli.refresh_script import with_refresh_script
 from trainer.control.progress import Step, abandoned, unconfirmed_receipt
+from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.data.reading import read_candles
@@ -203,12 +205,15 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: job_of(name="No Name"),
         lambda _: job_of(batch=-2),
         lambda _: job_of(model="tcn", batch="auto"),
+        lambda _: job_of(secrets="API_KEY"),
+        lambda _: with_refresh_script(job_of(refresh=str(write("fetch.py", "import tensorflow")))),
+        lambda _: cpu_instance_type("t3.lagre"),
         lambda _: parse_assignments(["hidden"]),
         lambda _: check_main(["--data", "nowhere", "--job", str(write("job.json", "no json"))]),
     ],
     "commands": [
         *(
-            (lambda _, words=words: main(words.split()))
+            (lambda _, words=words: write("candles/AAA_1m.csv", "") and main(words.split()))
             for words in (
                 "bench --set batch=4",
                 "bench --set model=lstm",
@@ -216,11 +221,11 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
                 "bench --bars -1",
                 "logs 20261120-120000-crypto-k3v9 --tail -1",
                 "logs 20261120-120000-crypto-k3v9 --follow --json",
-                "predict nowhere.safetensors --data . --last 0",
-                "predict nowhere.safetensors --data .",
-                "predict --data .",
-                "predict . --data .",
-                "predict broken.toml --data .",
+                "predict nowhere.safetensors --data candles/AAA_1m.csv --last 0",
+                "predict nowhere.safetensors --data candles/AAA_1m.csv",
+                "predict --data candles/AAA_1m.csv",
+                "predict . --data candles/AAA_1m.csv",
+                "predict broken.toml --data candles/AAA_1m.csv",
                 "launch --rehearse --data nowhere",
                 "launc",
                 "tune --seconds 0",

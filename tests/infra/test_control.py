@@ -31,6 +31,10 @@ assert callable(function.handler)
 for service in services.split():
     boto3.client(service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
 assert all(module.__file__.startswith(sys.argv[1]) for module in (function, boto3))
+if expressions := sys.modules.get("trainer.schedule_expressions"):  # Lambda's images may have no files of time zones
+    import zoneinfo
+    zoneinfo.reset_tzpath([])
+    assert expressions.parse("cron(0 3 ? * SUN *)", "America/New_York").zone.key == "America/New_York"
 print(boto3.__version__)
 """
 
@@ -84,7 +88,7 @@ def test_zip_holds_the_sweepers_own_modules_and_its_libraries_only() -> None:
     files = control.sweeper_files()
     assert {name for name in files if name.startswith("trainer/")} == set(control.SWEEPER_FILES)
     assert set(control.SWEEPER_FILES) == code_files(["trainer.control.sweep"]).keys()  # what the handler reaches, and no more
-    packages = {"dateutil" if name == "python-dateutil" else name for name in wheels.LIBRARIES}
+    packages = {"dateutil" if name == "python-dateutil" else name for name in wheels.BOTO3}
     assert {name.split("/")[0].removesuffix(".py") for name in files} == {"trainer", *packages}
     assert not [name for name in files if name.endswith(".pyc")]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from infra import policies
+from tests.iam import condition_keys, kind_of, listed
 from trainer.runs.keys import OWN_PREFIXES, NodeKeys
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def test_only_actions_without_a_resource_are_allowed_on_everything(role: str) ->
 OWN = [
     "arn:aws:s3:::store/live/${aws:userid}/*",
     "arn:aws:s3:::store/attempts/${aws:userid}/*",
-    "arn:aws:s3:::store/checkpoints/${aws:userid}/*",
     "arn:aws:s3:::store/models/experiments/${aws:userid}/*",
 ]
 
@@ -100,28 +100,16 @@ def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
             {
                 "Sid": "ReadInputs",
                 "Effect": "Allow",
-                "Action": ["s3:GetObject", "s3:GetObjectVersion"],
-                "Resource": [
-                    "arn:aws:s3:::store/raw/*",
-                    "arn:aws:s3:::store/code/*",
-                    "arn:aws:s3:::store/jobs/*",
-                    "arn:aws:s3:::store/runs/*",
-                    *OWN,
-                ],
+                "Action": "s3:GetObjectVersion",
+                "Resource": "arn:aws:s3:::store/raw/*",
             },
             {
-                "Sid": "AddResults",
+                "Sid": "ReadRun",
                 "Effect": "Allow",
-                "Action": ["s3:PutObject", "s3:AbortMultipartUpload"],
-                "Resource": OWN,
+                "Action": "s3:GetObject",
+                "Resource": ["arn:aws:s3:::store/code/*", "arn:aws:s3:::store/runs/*", OWN[-1]],
             },
-            {
-                "Sid": "ListThem",
-                "Effect": "Allow",
-                "Action": "s3:ListBucket",
-                "Resource": "arn:aws:s3:::store",
-                "Condition": {"StringLike": {"s3:prefix": ["raw/*", "code/*", "jobs/*", "runs/*", *policies.INSTANCE_WRITES]}},
-            },
+            {"Sid": "AddResults", "Effect": "Allow", "Action": "s3:PutObject", "Resource": OWN},
         ],
     }
 
@@ -177,11 +165,15 @@ def test_notifier_reads_the_webhooks_address_and_nothing_else() -> None:
     assert statements(NOTIFIER)["ReadWebhook"]["Resource"] == parameter
 
 
-def test_only_this_accounts_alarms_publish_to_the_topic() -> None:
-    (statement,) = policies.alarms_publish(**WHERE, topic_arn="arn:topic")["Statement"]
-    assert statement["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
-    assert (statement["Action"], statement["Resource"]) == ("sns:Publish", "arn:topic")
-    assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
+def test_only_this_accounts_alarms_and_a_budget_publish_to_the_topic() -> None:
+    (alarms,) = policies.topic(**WHERE, topic_arn="arn:topic", budgets=False)["Statement"]
+    assert alarms["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert (alarms["Action"], alarms["Resource"]) == ("sns:Publish", "arn:topic")
+    assert alarms["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
+    _, budgets = policies.topic(**WHERE, topic_arn="arn:topic", budgets=True)["Statement"]
+    assert budgets["Principal"] == {"Service": "budgets.amazonaws.com"}
+    source = {"aws:SourceArn": "arn:aws:budgets::123456789012:*"}
+    assert budgets["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}, "ArnLike": source}
 
 
 def test_sweeper_reads_heartbeats_and_no_other_object() -> None:
@@ -199,7 +191,7 @@ def test_sweeper_clears_runs_schedules_and_not_the_standing_one() -> None:
 
 def test_sweeper_writes_its_own_log() -> None:
     assert statements(SWEEPER)["WriteOwnLog"]["Resource"] == (
-        "arn:aws:logs:eu-west-1:123456789012:log-group:/aws/lambda/sweeper:*"
+        "arn:aws:logs:eu-west-1:123456789012:log-group:/aws/lambda/sweeper:log-stream:*"
     )
 
 
@@ -237,6 +229,19 @@ def test_policies_fit_in_what_iam_keeps(program: Recorded) -> None:
         assert len("".join(managed["policy"].split())) <= MOST_MANAGED_CHARACTERS
 
 
+def test_each_statement_names_resources_and_conditions_that_its_actions_have(program: Recorded) -> None:
+    """By AWS's own list: a condition on a key that an action lacks never holds, nor does a resource of another type."""
+    written = [*program.all("aws:iam/rolePolicy:RolePolicy"), *program.all("aws:iam/policy:Policy")]
+    assert len(written) == 7
+    for policy in (json.loads(one["policy"]) for one in written):
+        for statement in policy["Statement"]:
+            keys = {key for named in statement.get("Condition", {}).values() for key in named}
+            for action in actions(statement):
+                for resource in listed(statement["Resource"]):
+                    known = condition_keys(action, kind_of(action, resource))
+                    assert {re.sub(r"/.*", "/", key.lower()) for key in keys} <= known, (statement["Sid"], action, resource)
+
+
 @pytest.mark.parametrize(
     ("role", "service"), [("instance", "ec2"), ("sweeper", "lambda"), ("scheduler", "scheduler"), ("notifier", "lambda")]
 )
@@ -259,9 +264,5 @@ def test_security_page_names_what_an_instance_may_write_and_files_that_exist() -
 
 
 def test_what_an_instance_tuned_is_written_to_the_memory_by_somebody_else() -> None:
-    resources = [resource for statement in INSTANCE["Statement"] for resource in _listed(statement["Resource"])]
+    resources = [resource for statement in INSTANCE["Statement"] for resource in listed(statement["Resource"])]
     assert not any(fnmatchcase("arn:aws:s3:::store/memory/measurements.json", resource) for resource in resources)
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value

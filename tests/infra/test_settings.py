@@ -90,6 +90,7 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("noncurrent_days", 0),
         ("experiment_days", 0),
         ("log_days", 31),
+        ("account_budget", -1),
         ("control_types", "g5"),
         ("vpc_cidr", "10.86.0.0/28"),
         ("vpc_cidr", "10.86.0.1/16"),

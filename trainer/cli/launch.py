@@ -31,7 +31,7 @@ from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
-from trainer.data.settings import check_path
+from trainer.data.paths import check_path
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
@@ -272,8 +272,13 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, ready: Ready, co
         say(record.run_id)
     where, until = _where(arguments), f"{iso(deadline.at)} at the latest, set by {CAUSES[deadline.cause]}"
     console.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {until}")
-    console.line(f"follow it:  {mayfly()} logs {record.run_id} -f{where}    {mayfly()} status {record.run_id}{where}")
-    console.line(f"end it:     {mayfly()} stop {record.run_id}{where}")
+    commands = {
+        "follow it": f"logs {record.run_id} -f",
+        "look at it": f"status {record.run_id}",
+        "end it": f"stop {record.run_id}",
+    }
+    for title, command in commands.items():
+        console.prompt(f"{title + ':':<12}{mayfly()} {command}{where}\n")  # as below a receipt
     return 0
 
 

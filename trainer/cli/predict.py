@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.artifacts.names import MODEL_SUFFIX
 from trainer.cli.output import say_json, warn
 from trainer.cli.terminal import is_terminal, show
-from trainer.data.settings import check_path
+from trainer.data.paths import check_path
 from trainer.errors import UsageError
 from trainer.printable import printable
 from trainer.symbols import tidy

@@ -29,7 +29,7 @@ from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain,
 from trainer.launch.preflight import Offers
 from trainer.launch.prepare import LONGEST
 from trainer.launch.start import new_record
-from trainer.retrains.published import PublishedRetrain, read_published, write_published
+from trainer.retrains.published import PublishedRetrain, UnreadablePublication, published_key, read_published, write_published
 from trainer.retrains.schedule import PUBLISHED_FORMAT, RetrainSchedule
 from trainer.runs.record import utc_now
 from trainer.runs.store import Conflict, Objects
@@ -121,7 +121,7 @@ def _written(name: str, job: Job, bundle: Bundle, offers: Offers, objects: Objec
     upload_bundle(bundle, objects)
     with suppress(Conflict):  # the same job, published before
         objects.put(key=f"code/{sha256}.json", body=body, create=True)
-    before = read_published(objects, name)
+    paused, replaces = _replaced(objects, name)
     retrain = PublishedRetrain(
         name=name,
         job_key=f"code/{sha256}.json",
@@ -133,10 +133,20 @@ def _written(name: str, job: Job, bundle: Bundle, offers: Offers, objects: Objec
         image_id=offers.image_id,
         commit=commit(),
         published_at=now,
-        paused=before[0].paused if before else False,
+        paused=paused,
     )
-    swap(objects, retrain, replaces=before[1] if before else "")
+    swap(objects, retrain, replaces=replaces)
     return retrain
+
+
+def _replaced(objects: Objects, name: str) -> tuple[bool, str]:
+    """Return whether the present publication is paused, and its ETag. One that can't be read is replaced, too."""
+    try:
+        before = read_published(objects, name)
+    except UnreadablePublication:
+        stored = objects.head(key=published_key(name))
+        return False, stored.etag if stored else ""
+    return (before[0].paused, before[1]) if before else (False, "")
 
 
 def swap(objects: Objects, retrain: PublishedRetrain, *, replaces: str) -> None:

@@ -22,6 +22,7 @@ from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
 MOST_ADDED_BYTES = 2 * 2**30  # of one prepare run: control reads none of it, S3 has its checksums
 MOST_HASHED_BYTES = 2 * 2**30  # of files that came by other means, without S3's own checksum: control reads these
 MOST_FILES = 1_000  # added, and as many looked at
+DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # what an index entry says of a file's content
 AT_ONCE = 8
 T = TypeVar("T")
 _DO = "Mend the refresh script, and publish the retrain again."
@@ -85,8 +86,12 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
         if not summary or not summary["holds"]:
             why = "no data check wrote it" if left >= 0 else f"entries take more than {MOST_INDEX_BYTES / 2**20:.0f} MiB"
             raise DataError(f"the index entry of {item['file']} can't be used", why=why, do=_DO)
-        # These say which file it is of: ours, not the node's.
-        summaries[item["file"]] = {**summary, "file": item["file"], "bytes": item["bytes"], "sha256": item["sha256"]}
+        own = {
+            "file": item["file"],
+            "bytes": item["bytes"],
+            "sha256": item["sha256"],
+        }  # which file it is of: not the node's word
+        summaries[item["file"]] = {key: summary[key] for key in DESCRIBED if key in summary} | own
     return summaries
 
 

@@ -35,7 +35,7 @@ from trainer.retrains.entries import (
     read_entry,
     run_id_of,
 )
-from trainer.retrains.published import PublishedRetrain, read_published, verified_job
+from trainer.retrains.published import PublishedRetrain, UnreadablePublication, read_published, verified_job
 from trainer.retrains.schedule import RetrainSchedule, is_name, read_schedules
 from trainer.retrains.summary import PersonMessage, scheduled_summary
 from trainer.runs.record import iso
@@ -90,24 +90,26 @@ def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun
 
 
 def overdue(home: RetrainHome) -> list[str]:
-    """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came.
-
-    One whose publication can't be read is among them: none of its scheduled times can come to anything.
-    """
-    now, late = home.cloud.now(), list[str]()
+    """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came."""
+    now, late = home.cloud.now(), []
     for schedule in read_schedules(home.outputs.retrains):
-        try:
-            stored = read_published(home.cloud.objects, schedule.name)
-        except ConfigError as error:
-            late.append(f"{schedule.name}: {error}")
+        published_at = _published_at(home, schedule.name)
+        if published_at is None:
             continue
-        if stored is None:
-            continue
-        since = max(stored[0].published_at, now - LOOKED_BACK)
+        since = max(published_at, now - LOOKED_BACK)
         expected = last_time(schedule.expression, now - GRACE, since=since)
         if expected and home.cloud.objects.head(key=entry_key(schedule.name, expected)) is None:
             late.append(f"{schedule.name} of {iso(expected)}")
     return late
+
+
+def _published_at(home: RetrainHome, name: str) -> datetime | None:
+    """Return when a retrain was published; long ago for a publication that can't be read, whose times fail, but come."""
+    try:
+        stored = read_published(home.cloud.objects, name)
+    except UnreadablePublication:
+        return home.cloud.now() - LOOKED_BACK
+    return stored[0].published_at if stored else None
 
 
 def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
@@ -280,6 +282,9 @@ def _registered(
     if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, access, objects = home.cloud.now(), home.access, home.cloud.objects
+    if entry.prepare_usd >= schedule.budget:
+        why, do = f"its prepare run cost ${entry.prepare_usd:.2f}", "Raise budget of the stack's setting `retrains`."
+        raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     candles = choose_from_set(job, listed_inputs(job, objects))
     ready = plan_retrain(job, candles, access, home.outputs, objects, pinned_image=published.image_id)

@@ -12,20 +12,14 @@ from itertools import islice
 from pathlib import Path
 
 from trainer.data.file_names import flat_name
-from trainer.data.settings import SUFFIXES, check_path
+from trainer.data.paths import HIDDEN, check_path, no_candles
+from trainer.data.settings import SUFFIXES
 from trainer.data.sniffing import is_table
 from trainer.errors import DataError
 from trainer.symbols import file_flaw
 
 TEXT_SUFFIX = ".txt"  # a candle file if it begins as one, or if it is named itself
 MOST_FILES = 50_000
-_ADVICE = {  # what to do with exports of other kinds
-    ".xlsx": "Save it as CSV.",
-    ".xls": "Save it as CSV.",
-    ".zip": "Unzip it.",
-    ".json": "Write it as CSV: pandas.read_json(FILE).to_csv('SYMBOL_TIMEFRAME.csv').",
-    ".feather": "Write it as parquet: pandas.read_feather(FILE).to_parquet('SYMBOL_TIMEFRAME.parquet').",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +40,9 @@ class FolderFiles:
 
 def candle_files(path: Path) -> FolderFiles:
     """List the candle files of a folder, or the one file that `path` is. Raises DataError for none, or one of a bad name."""
-    if path.is_file():
-        if not path.name.lower().endswith(SUFFIXES):
-            raise DataError(
-                f"{path} is not a candle file",
-                why=f"it does not end in {', '.join(SUFFIXES)}",
-                do=_ADVICE.get(path.suffix.lower(), "Convert it to parquet or CSV."),
-            )
-        return FolderFiles(files=(_named(path, (path.name,)),))
     check_path(str(path))
+    if path.is_file():
+        return FolderFiles(files=(_named(path, (path.name,)),))
     try:
         return _in_folder(path)
     except OSError as error:
@@ -65,19 +53,15 @@ def candle_files(path: Path) -> FolderFiles:
 
 def _in_folder(path: Path) -> FolderFiles:
     files = [_named(item, (item.name,)) for item in _candles_in(path)]
-    subfolders = sorted(item for item in path.iterdir() if item.is_dir() and not item.is_symlink() and item.name[0] not in "._")
+    shown = (item for item in path.iterdir() if item.name[0] not in HIDDEN)
+    subfolders = sorted(item for item in shown if item.is_dir() and not item.is_symlink())
     read = [folder for folder in subfolders if not files or "=" in folder.name]
     for folder in read:
         files += islice(_below(path, folder), MOST_FILES + 1)
         if len(files) > MOST_FILES:
             raise DataError(f"{path} holds more than {MOST_FILES:,} candle files", do="Name one of its subfolders with --data.")
     if not files:
-        others = sorted({item.suffix.lower() for item in path.iterdir() if item.is_file() and item.suffix.lower() in _ADVICE})
-        raise DataError(
-            f"data folder {path} holds no candles",
-            why=f"no file ends in {', '.join(SUFFIXES)}",
-            do=f"It has {others[0]} files: {_ADVICE[others[0]]}" if others else "Give --data a folder that does.",
-        )
+        raise no_candles(path)
     holding = tuple(folder.name for folder in subfolders if folder not in read and next(iter(_below(path, folder)), None))
     return FolderFiles(files=tuple(files), not_read=holding)
 
@@ -85,7 +69,7 @@ def _in_folder(path: Path) -> FolderFiles:
 def _candles_in(folder: Path) -> Iterator[Path]:
     for item in sorted(folder.iterdir()):
         name = item.name.lower()
-        if name[0] in "._" or not name.endswith(SUFFIXES) or not item.is_file():
+        if name[0] in HIDDEN or not name.endswith(SUFFIXES) or not item.is_file():
             continue
         if not name.endswith(TEXT_SUFFIX) or is_table(item):
             yield item
@@ -96,7 +80,7 @@ def _below(root: Path, folder: Path) -> Iterator[CandlePath]:
         raise error  # a folder that can't be read is not one without candles
 
     for place, folders, _ in os.walk(folder, onerror=fail):
-        folders[:] = sorted(name for name in folders if name[0] not in "._")
+        folders[:] = sorted(name for name in folders if name[0] not in HIDDEN)
         parts = Path(place).relative_to(root).parts
         for item in _candles_in(Path(place)):
             yield _named(item, (*parts, item.name))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
 from trainer.data.timeframes import step_of
-from trainer.errors import DataError, UsageError, nearest
+from trainer.errors import UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
 from trainer.symbols import RULE, brief, flaw, tidy
 
@@ -29,17 +28,6 @@ AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _SECRET = re.compile(r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}")  # a variable that changes no program's start
-
-
-def check_path(path: str) -> None:
-    """Raise DataError where there is no such file or folder of candles: commands ask before they load or start anything."""
-    scheme, mark, place = path.partition(":/")
-    if mark and scheme in ("s3", "gs", "http", "https"):
-        copied = f"aws s3 sync s3://{place.lstrip('/')} candles/, then --data candles/"
-        do = f"Copy it first: {copied}." if scheme == "s3" else "Download it first."
-        raise DataError(f"{scheme}://{place.lstrip('/')} is no file or folder of this machine", do=do)
-    if not Path(path).exists():
-        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
 
 
 @dataclass(frozen=True, kw_only=True)

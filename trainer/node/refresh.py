@@ -109,6 +109,9 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
     Folders, and names that begin with a dot or an underscore, are the script's own affair.
     """
     added, size = [], 0
+    if gone := sorted(before.keys() - {path.name for path in data.iterdir()}):
+        why, do = "a data set keeps each file as it is", "Have it leave the set's files alone."
+        raise DataError(f"the refresh script took {gone[0]} away", why=why, do=do)
     for path in sorted(data.iterdir()):
         name, status = path.name, path.lstat()
         if name in before:

@@ -66,6 +66,7 @@ class CallerIdentity:
     user_id: str
     context: Mapping[str, str]
     policies: tuple[IamPolicy, ...]
+    boundary: IamPolicy | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

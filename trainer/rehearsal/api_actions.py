@@ -18,18 +18,18 @@ from trainer.rehearsal.launches import find_image, merged_request, own_request, 
 from trainer.rehearsal.wire import Call
 
 Asked = list[Authorization]
-_PREFIXES = {"service-quotas": "servicequotas"}  # where IAM's name of a service differs from botocore's
-_NO_POLICY = {("sts", "GetCallerIdentity")}
+PREFIXES = {"service-quotas": "servicequotas"}  # where IAM's name of a service differs from botocore's
+NO_POLICY = {("sts", "GetCallerIdentity")}
 _CREATED = ("instance", "volume", "network-interface")
 
 
 def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Return IAM's questions about a call, all of which must be allowed. Raises AwsError as AWS does."""
-    if (call.service, call.operation) in _NO_POLICY:
+    if (call.service, call.operation) in NO_POLICY:
         return []
     if questions := TABLE.get((call.service, call.operation)):
         return questions(cloud, call)
-    return [Authorization(action=f"{_PREFIXES.get(call.service, call.service)}:{call.operation}", resource="*")]
+    return [Authorization(action=f"{PREFIXES.get(call.service, call.service)}:{call.operation}", resource="*")]
 
 
 # --- S3
@@ -62,9 +62,7 @@ def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 def bucket_list(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Without a prefix in the request there is no s3:prefix, and a condition on it does not hold."""
-    prefix = call.params.get("Prefix")
-    context: dict[str, Values] = {} if prefix is None else {"s3:prefix": prefix}
-    return [listing(call, context)]
+    return [listing(call, _prefix(call))]
 
 
 def listing(call: Call, context: dict[str, Values] | None = None) -> Authorization:
@@ -72,8 +70,17 @@ def listing(call: Call, context: dict[str, Values] | None = None) -> Authorizati
     return Authorization(action="s3:ListBucket", resource=_bucket(call), context=context or {})
 
 
+def bucket_versions(cloud: EmbeddedAccount, call: Call) -> Asked:
+    return [Authorization(action="s3:ListBucketVersions", resource=_bucket(call), context=_prefix(call))]
+
+
 def bucket_versioning(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action="s3:GetBucketVersioning", resource=_bucket(call))]
+
+
+def _prefix(call: Call) -> dict[str, Values]:
+    prefix = call.params.get("Prefix")
+    return {} if prefix is None else {"s3:prefix": prefix}
 
 
 def _bucket(call: Call) -> str:
@@ -215,6 +222,18 @@ def metric_data(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action="cloudwatch:PutMetricData", resource="*", context=context)]
 
 
+def alarms(cloud: EmbeddedAccount, call: Call) -> Asked:
+    names = call.params.get("AlarmNames") or ["*"]
+    where = f"arn:aws:cloudwatch:{call.region}:{cloud.account}:alarm"
+    return [Authorization(action="cloudwatch:DescribeAlarms", resource=f"{where}:{name}") for name in names]
+
+
+def queue(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for a queue by its name, which a URL ends with."""
+    name = call.params.get("QueueName") or call.params["QueueUrl"].rpartition("/")[2]
+    return [Authorization(action=f"sqs:{call.operation}", resource=f"arn:aws:sqs:{call.region}:{cloud.account}:{name}")]
+
+
 def topic(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action=f"sns:{call.operation}", resource=call.params["TopicArn"])]
 
@@ -235,8 +254,9 @@ def role(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for a parameter; those that AWS publishes belong to no account."""
-    names = call.params["Names"] if "Names" in call.params else [call.params["Name"]]
+    """Ask for parameters by name or path; those that AWS publishes belong to no account."""
+    named = next(call.params[name] for name in ("Names", "Name", "Path") if name in call.params)
+    names = [named] if isinstance(named, str) else named
     owners = {name: "" if name.startswith("/aws/service/") else cloud.account for name in names}
     return [
         Authorization(
@@ -258,6 +278,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("s3", object_copy, "CopyObject"),
         ("s3", object_delete, "DeleteObject"),
         ("s3", bucket_list, "ListObjectsV2 ListObjects HeadBucket"),
+        ("s3", bucket_versions, "ListObjectVersions"),
         ("s3", bucket_versioning, "GetBucketVersioning"),
         ("ec2", create_fleet, "CreateFleet"),
         ("ec2", run_instances, "RunInstances"),
@@ -265,10 +286,12 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
         ("cloudwatch", metric_data, "PutMetricData"),
+        ("cloudwatch", alarms, "DescribeAlarms"),
+        ("sqs", queue, "GetQueueUrl GetQueueAttributes"),
         ("sns", topic, "Publish ListSubscriptionsByTopic"),
         ("service-quotas", quota, "GetServiceQuota"),
         ("iam", role, "GetRole"),
-        ("ssm", parameters, "GetParameter GetParameters"),
+        ("ssm", parameters, "GetParameter GetParameters GetParametersByPath"),
     ):
         for operation in operations.split():
             yield (service, operation), asks

@@ -43,10 +43,20 @@ def demand(cloud: EmbeddedAccount, principal: Principal, service: str, asked: Au
 
 
 def _demand(cloud: EmbeddedAccount, service: str, principal: Principal, identity: CallerIdentity, asked: Authorization) -> None:
-    decision = decide(identity.policies, asked, identity.context)
+    decision, kind = _decide(identity, asked)
     cloud.decisions.append((principal, asked, decision))
     if not decision.allowed:
-        raise _refusal(service, identity, asked, decision)
+        raise _refusal(service, identity, asked, decision, kind)
+
+
+def _decide(identity: CallerIdentity, asked: Authorization) -> tuple[Decision, str]:
+    """Return the decision of a caller's policies within its permissions boundary, and the kind of policy that decided."""
+    decision = decide(identity.policies, asked, identity.context)
+    if decision.allowed and identity.boundary is not None:
+        within = decide([identity.boundary], asked, identity.context)
+        if not within.allowed:
+            return within, "permissions boundary"
+    return decision, "identity-based policy"
 
 
 def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
@@ -55,7 +65,7 @@ def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, iden
     A read has no s3:prefix, so that a permission to list by prefix does not count here.
     """
     asked = listing(call)
-    decision = decide(identity.policies, asked, identity.context)
+    decision, kind = _decide(identity, asked)
     if decision.allowed:
         cloud.decisions.append((principal, asked, decision))
         return
@@ -64,16 +74,16 @@ def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, iden
         cloud.moto("s3", "HeadObject", {"Bucket": call.params["Bucket"], "Key": call.params["Key"], **version})
     except AwsError as error:
         if error.status == 404:
-            raise _refusal(call.service, identity, asked, decision) from error
+            raise _refusal(call.service, identity, asked, decision, kind) from error
 
 
-def _refusal(service: str, identity: CallerIdentity, asked: Authorization, decision: Decision) -> AwsError:
+def _refusal(service: str, identity: CallerIdentity, asked: Authorization, decision: Decision, kind: str) -> AwsError:
     code, status = _REFUSALS.get(service, _JSON_REFUSAL)
     action = asked.action
     because = (
-        "with an explicit deny in an identity-based policy"
+        f"with an explicit deny in {'an' if kind[0] == 'i' else 'a'} {kind}"
         if decision.by
-        else f"because no identity-based policy allows the {action} action"
+        else f"because no {kind} allows the {action} action"
     )
     message = f"User: {identity.arn} is not authorized to perform: {action} on resource: {asked.resource} {because}"
     if service == "ec2":

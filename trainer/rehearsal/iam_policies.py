@@ -1,7 +1,7 @@
 """Evaluation of IAM policy documents, parsed once: Allow, Deny, wildcards, conditions, policy variables. Pure.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (looked up 2026-11-22). Identity
-policies alone: no boundaries, session policies or service control policies. An unknown operator
+policies and permissions boundaries: no session policies, no service control policies. An unknown operator
 or element is a ValueError when the document is read, and never a match. Policies of resources and trust policies of roles are
 evaluated for AWS's own services only: `lets_service`.
 """

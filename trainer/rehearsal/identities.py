@@ -1,7 +1,7 @@
 """Callers: the identity behind an access key with its policies in IAM; rules of IAM and STS about identities.
 
-Instances, functions and schedules have their role's policies, IAM users their attached and inline ones; groups are ignored. The
-desk is an administrator.
+Instances, functions and schedules have their role's policies within its permissions boundary, IAM users their attached and
+inline ones; groups are ignored. The desk is an administrator.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ def identity_of(cloud: EmbeddedAccount, principal: Principal, service: str) -> C
 
 def _of_role(cloud: EmbeddedAccount, principal: Principal) -> CallerIdentity:
     role = cloud.moto("iam", "GetRole", {"RoleName": principal.role})["Role"]
-    user_id = f"{role['RoleId']}:{principal.name}"
+    user_id, bounds = f"{role['RoleId']}:{principal.name}", role.get("PermissionsBoundary")
     return CallerIdentity(
         arn=f"arn:aws:sts::{cloud.account}:assumed-role/{principal.role}/{principal.name}",
         user_id=user_id,
         context=_context(cloud, role, user_id),
         policies=_policies(cloud, "Role", principal.role),
+        boundary=_managed(cloud, bounds["PermissionsBoundaryArn"]) if bounds else None,
     )
 
 
@@ -92,11 +93,15 @@ def _policies(cloud: EmbeddedAccount, kind: str, name: str) -> tuple[IamPolicy, 
         text = cloud.moto("iam", f"Get{kind}Policy", {**who, "PolicyName": inline})["PolicyDocument"]
         policies.append(read_policy(inline, _json_text(text)))
     for attached in cloud.moto("iam", f"ListAttached{kind}Policies", who)["AttachedPolicies"]:
-        arn = {"PolicyArn": attached["PolicyArn"]}
-        version = {"VersionId": cloud.moto("iam", "GetPolicy", arn)["Policy"]["DefaultVersionId"]}
-        text = cloud.moto("iam", "GetPolicyVersion", {**arn, **version})["PolicyVersion"]["Document"]
-        policies.append(read_policy(attached["PolicyName"], _json_text(text)))
+        policies.append(_managed(cloud, attached["PolicyArn"]))
     return tuple(policies)
+
+
+def _managed(cloud: EmbeddedAccount, policy_arn: str) -> IamPolicy:
+    policy = cloud.moto("iam", "GetPolicy", {"PolicyArn": policy_arn})["Policy"]
+    version = {"PolicyArn": policy_arn, "VersionId": policy["DefaultVersionId"]}
+    text = cloud.moto("iam", "GetPolicyVersion", version)["PolicyVersion"]["Document"]
+    return read_policy(policy["PolicyName"], _json_text(text))
 
 
 def trusts(cloud: EmbeddedAccount, role_name: str, service: str, source_arn: str) -> bool:
@@ -156,6 +161,7 @@ RULES: Rules = {
     ("sts", "GetCallerIdentity"): get_caller_identity,
     ("iam", "GetRole"): get_role,
     ("iam", "CreateAccessKey"): create_access_key,
+    ("iam", "PutUserPermissionsBoundary"): refuse("bound users, only roles"),
     ("iam", "DeleteAccessKey"): refuse("take access keys back"),
     ("iam", "UpdateAccessKey"): refuse("take access keys back"),
 }

@@ -58,8 +58,8 @@ def forget_others(folder: str) -> list[Any]:
     Returns them: clearing modules takes longer than the function.
     """
     packed = {module.name for module in pkgutil.iter_modules([folder])}
-    known = {"__main__", *(packed ^ sys.stdlib_module_names)}  # the zip comes first: a module of Python's name is its own
-    return [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] not in known]
+    kept = {"__main__", *(sys.stdlib_module_names ^ packed)}  # a module of the zip goes before Python's own of that name
+    return [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] not in kept]
 
 
 def main(folder: str, handler: str, context: str) -> dict[str, Any]:

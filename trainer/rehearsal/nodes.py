@@ -20,6 +20,7 @@ from pathlib import Path
 from trainer.rehearsal.account import REGION, EmbeddedAccount
 from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
+from trainer.rehearsal.identities import trusts
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.rehearsal.wire import Answer, Environ
@@ -169,7 +170,7 @@ def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
 
 
 def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials | None:
-    """Return credentials of the role in the instance's profile, or None where it has none."""
+    """Return credentials of the role in the instance's profile, or None where it has none, or one that does not trust EC2."""
     profile = instance.description.get("IamInstanceProfile", {}).get("Arn", "").rpartition("/")[2]
     if not profile:
         return None
@@ -177,7 +178,8 @@ def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredenti
         roles = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": profile})["InstanceProfile"]["Roles"]
     except AwsError:  # the profile was deleted: AWS stops issuing credentials, too
         return None
-    if not roles:
+    arn = f"arn:aws:ec2:{REGION}:{cloud.account}:instance/{instance.id}"
+    if not roles or not trusts(cloud, roles[0]["RoleName"], "ec2.amazonaws.com", arn):
         return None
     role = roles[0]["RoleName"]
     own = cloud.credentials("NODE", instance.id, role=role)

@@ -39,3 +39,20 @@ def _metric_alarm(cloud: Resources, name: str, properties: Properties) -> Made:
     given = properties.rest()
     cloud.send("cloudwatch", "PutMetricAlarm", {**given, "dimensions": dimensions, "alarmName": alarm})
     return alarm, {"arn": cloud.arn("cloudwatch", f"alarm:{alarm}"), "name": alarm}
+
+
+@makes("aws:budgets/budget:Budget")
+def _budget(cloud: Resources, name: str, properties: Properties) -> Made:
+    budget, tags = physical_name(properties, name), tag_list(properties.pop("tags", {}))
+    limit = {"amount": properties.pop("limitAmount"), "unit": properties.pop("limitUnit")}
+    notifications = [
+        {
+            "subscribers": [{"subscriptionType": "SNS", "address": arn} for arn in notification.pop("subscriberSnsTopicArns")],
+            "notification": notification,
+        }
+        for notification in map(dict, properties.pop("notifications"))
+    ]
+    given = {**properties.rest(), "budgetName": budget, "budgetLimit": limit}
+    request = {"accountId": cloud.account, "budget": given, "notificationsWithSubscribers": notifications}
+    cloud.send("budgets", "CreateBudget", request, ResourceTags=tags)
+    return f"{cloud.account}:{budget}", {"name": budget}

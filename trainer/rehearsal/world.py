@@ -23,6 +23,7 @@ MEMORY = timedelta(hours=1)  # time for which AWS shows a terminated instance (E
 STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
 OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
+TAKEN_BACK = ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination: Spot instance termination")
 LOST_HOST = ("Server.InternalError", "Server.InternalError: the embedded AWS itself ended")
 
 
@@ -184,6 +185,10 @@ class World(Faults):
             self._shut_down(instance, OS_SHUTDOWN, now)
         elif instance.shutting_down_at is None and instance.stopped_at is None:
             instance.stopped_at, instance.reason = now, OS_SHUTDOWN
+
+    def take_back(self, instance_id: str, now: datetime) -> None:
+        """End a spot instance as EC2 does when it needs the capacity; the two minutes of its warning are over."""
+        self._shut_down(self.instances[instance_id], TAKEN_BACK, now)
 
     def vacated(self, instance_id: str, now: datetime) -> None:
         """Record that an instance has no process any more."""

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from trainer.errors import ConfigError, TrainerError
-from trainer.reading import Unsound
+from trainer.reading import Fields, Unsound
 from trainer.runs.record import iso, new_run_id, read_value, to_json
+from trainer.runs.reports import read_error
 from trainer.runs.store import Conflict, Objects
 
 FORMAT = 1
@@ -110,7 +111,7 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
         runs = run_id_of(entry.retrain, entry.scheduled_at), prepare_run_id_of(entry.retrain, entry.scheduled_at)
         if entry.run_id not in ("", runs[0]) or entry.prepare_run_id not in ("", runs[1]):
             raise Unsound(f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are none of this time")
-        return entry, stored.etag
+        return replace(entry, error=read_error(Fields({"error": entry.error}, key))), stored.etag
     except Unsound as error:
         raise ConfigError(f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with.") from error
 

@@ -40,13 +40,17 @@ class PublishedRetrain:
     paused: bool = False
 
 
+class UnreadablePublication(ConfigError):
+    """A publication that this version can't read: another format, or damaged."""
+
+
 def published_key(name: str) -> str:
     """Return the key of a retrain's publication."""
     return f"{PREFIX}{name}.json"
 
 
 def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] | None:
-    """Return a publication and its ETag, None where there is none. Raises ConfigError for one that can't be read."""
+    """Return a publication and its ETag, None where there is none. Raises UnreadablePublication."""
     stored = objects.get(key=published_key(name))
     if stored is None:
         return None
@@ -57,7 +61,7 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
         _check_keys(retrain, name)
     except Unsound as error:
         do = f"Publish it again: mayfly retrains publish {name}."
-        raise ConfigError(f"cannot read what was published for retrain {name}", why=str(error), do=do) from error
+        raise UnreadablePublication(f"cannot read what was published for retrain {name}", why=str(error), do=do) from error
     return retrain, stored.etag
 
 

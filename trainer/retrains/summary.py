@@ -46,7 +46,8 @@ def scheduled_summary(
     lines += [f"note: {note}" for note in entry.notes[:1]]
     lines += _of_error(entry.error)
     if run_id := entry.run_id or entry.prepare_run_id:
-        lines.append(f"more: mayfly receipts {run_id}, mayfly retrains history {entry.retrain}")
+        again = f"; to run it now: mayfly retrains run {entry.retrain}" if entry.state == "failed" else ""
+        lines.append(f"more: mayfly receipts {run_id}, mayfly retrains history {entry.retrain}{again}")
     return _message(f"{entry.retrain}: {entry.state}", lines)
 
 

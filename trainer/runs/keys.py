@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LEASES, ATTEMPTS, CHECKPOINTS, EXPERIMENTS = "live/", "attempts/", "checkpoints/", "models/experiments/"
-OWN_PREFIXES = (LEASES, ATTEMPTS, CHECKPOINTS, EXPERIMENTS)
+LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
+OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS)
 
 
 @dataclass(frozen=True, kw_only=True)

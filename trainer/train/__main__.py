@@ -65,11 +65,11 @@ def main(
     story: Callable[[TextIO], Story] | None = None,
 ) -> int:
     """Run the command, which `mayfly train` is as well, with a `story` of its own; return its exit code."""
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
     log: EventLog | None = None
     try:
         options = parser(prog).parse_args(arguments)
+        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGINT, _stop)
         # torch and the data packages load here, after the arguments are known to be right and signals are caught.
         from trainer.train.observing.events import EventLog, Story
 

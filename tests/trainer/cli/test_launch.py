@@ -254,7 +254,12 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     connect(access)
     words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--epochs", 1, "--detach", "--json"]
     assert launch(*words) == 0
-    left = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    left = json.loads(printed.out)
+    assert [line.partition("mayfly ")[2] for line in printed.err.splitlines()[-3:]] == [
+        f"{command} --rehearse"
+        for command in (f"logs {left['run_id']} -f", f"status {left['run_id']}", f"stop {left['run_id']}")
+    ]
     (instance_id,) = left["instances"]
     reservations = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"]
     tags = {tag["Key"]: tag["Value"] for tag in reservations[0]["Instances"][0]["Tags"]}

@@ -3,9 +3,7 @@ fetches, each of its permissions is used, and what lies outside is refused."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +12,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.jobs import MEASURED
+from tests.finished import finish
+from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB
 from tests.sessions import forget_sessions
-from tests.trainer.conftest import weights
 from trainer.access import Access
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
@@ -26,7 +24,6 @@ from trainer.errors import ConfigError
 from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
-from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import from_iso, utc_now
 from trainer.runs.store import open_objects, read_record
@@ -46,27 +43,9 @@ class Account:
     outputs: StackOutputs
     policy: dict[str, Any]
 
-    def decisions(self) -> list[tuple[str, str, str, bool]]:
-        """Return (Sid, action, resource, allowed) of everything that was decided about the user."""
-        made = [one for one in self.aws.cloud(self.admin).decisions if one[0].kind == "USER"]
-        return [(by.by[1] if by.by else "", asked.action, asked.resource, by.allowed) for _, asked, by in made]
-
     def finish(self, run_id: str) -> None:
-        """Do as a run's node: write a model and a result with its own key, and power off."""
-        cloud = self.aws.cloud(self.admin)
-        record, _ = read_record(open_objects(self.admin, self.outputs.bucket), run_id)
-        (keys,) = record.nodes
-        lent = role_credentials(cloud, cloud.world.instances[keys.instance_id])
-        assert lent is not None
-        node = replace(self.admin, access_key=lent.access_key, secret_key=lent.secret_key).client("s3")
-        model, sha256 = f"{keys.models}lstm_BTC-USD_1m.safetensors", hashlib.sha256(weights()).hexdigest()
-        put = node.put_object(Bucket=self.outputs.bucket, Key=model, Body=weights(), Metadata={"sha256": sha256})
-        entry = {"symbol": "BTC-USD", "family": "lstm", "key": model, "version_id": put["VersionId"], "sha256": sha256}
-        result = {"state": "done", "models": [entry], "tuned": {"cpu": {"model=lstm hidden=64": MEASURED}}}
-        node.put_object(Bucket=self.outputs.bucket, Key=keys.result, Body=json.dumps(result).encode())
-        node.put_object(Bucket=self.outputs.bucket, Key=f"{keys.log}000001.log", Body=b"trained\n")
-        with cloud.lock:
-            cloud.world.power_off(keys.instance_id, cloud.clock.now())
+        """Do as a run's node."""
+        finish(self.aws.cloud(self.admin), self.admin, self.outputs.bucket, run_id)
 
 
 @pytest.fixture(scope="module")
@@ -147,21 +126,8 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
     for _ in range(2):
         cloud.arm_sweep(name=f"mayfly-{first}-sweep", run_id=first, at=from_iso("2099-01-01T00:00:00Z"))
 
-    decided = account.decisions()
-    assert [one for one in decided if not one[3]] == []
-    used = {(sid, action) for sid, action, _, _ in decided}
-    granted = {(one["Sid"], action) for one in account.policy["Statement"] for action in listed(one["Action"])}
-    assert used == granted
-    for statement in account.policy["Statement"]:
-        resources = [resource for sid, _, resource, _ in decided if sid == statement["Sid"]]
-        for pattern in listed(statement["Resource"]):
-            fits = re.compile(re.escape(pattern).replace(r"\*", ".*"))
-            # Of the stack's subnets a launch uses one.
-            assert ":subnet/" in pattern or any(fits.fullmatch(one) for one in resources), (statement["Sid"], pattern)
-
-
-def listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
+    decided = [(asked, by) for who, asked, by in embedded.decisions if who.kind == "USER"]
+    assert_allowed_is_needed(decided, account.policy, {})
 
 
 def fleet(account: Account, **changed: Any) -> dict[str, Any]:

@@ -128,15 +128,27 @@ def test_each_mistake_is_one_line_and_no_aws_is_asked(words, line, models, tmp_p
     assert out == "" and err.count("\n") == 1 and err.startswith(f"error: {line}")
 
 
-def test_a_launch_whose_data_does_not_exist_ends_before_anything_is_started(monkeypatch, tmp_path, capsys, no_aws):
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ("/nope", "data folder /nope does not exist."),
+        ("empty", "data folder empty holds no candles (no file ends in .parquet, .pq, .csv, .csv.gz, .txt)."),
+        ("AAPL.xlsx", "AAPL.xlsx is not a candle file"),
+    ],
+)
+def test_a_launch_whose_data_is_none_ends_before_anything_is_started(data, line, monkeypatch, tmp_path, capsys, no_aws):
     def started(*_: Any) -> Any:
         raise AssertionError("the data check was started")
 
     monkeypatch.setattr("trainer.cli.launch.DataCheck", started)
     monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
-    assert main(["launch", "--rehearse", "--data", "/nope"]) == 2
-    assert capsys.readouterr().err.startswith("error: data folder /nope does not exist.")
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty" / ".hidden").mkdir(parents=True)
+    for name in ("AAPL.xlsx", "empty/.hidden/AAPL_1d.csv", "empty/._AAPL_1d.csv"):
+        (tmp_path / name).write_text("")
+    assert main(["launch", "--rehearse", "--data", data]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line}")
+    assert not (tmp_path / "home").exists()
 
 
 def test_python_gets_the_errors_of_the_command(candles):

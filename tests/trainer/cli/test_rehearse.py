@@ -59,14 +59,14 @@ def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: P
             "doctor",
             "models list",
             "models pull NAME",
-            "predict NAME --data .",
-            "predict --run RUN --data .",
+            "predict NAME --data CANDLES",
+            "predict --run RUN --data CANDLES",
         ),
         *(f"{verb} 20261120-120000-crypto-k3v9" for verb in ("status", "logs", "stop", "pull", "receipts")),
     ],
 )
 def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, candles: Path
 ) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -74,7 +74,7 @@ def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     monkeypatch.chdir(folder)
-    assert main([*words.split(), "--rehearse"]) == 103
+    assert main([*words.replace("CANDLES", str(candles)).split(), "--rehearse"]) == 103
     line = f"error: nothing was rehearsed yet (there is no folder {folder}/data/mayfly). Rehearse a launch first: "
     assert capsys.readouterr().err == f"{line}mayfly launch --rehearse.\n"
     assert main(["rehearse", "--stop"]) == 0

@@ -13,23 +13,25 @@ from trainer.access import Access
 from trainer.control.function import answer
 from trainer.control.retrain import RetrainHome, overdue
 from trainer.control.settle import settle_all
-from trainer.retrains.entries import begin_entry, entry_key
+from trainer.errors import ConnectionFailed
+from trainer.retrains.entries import TELLING, begin_entry, entry_key
 from trainer.retrains.published import published_key, write_published
-from trainer.runs.record import to_json
+from trainer.runs.record import iso, to_json
 from trainer.runs.store import read_record, receipt_key, record_key
 
 ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification"}
 
 
-def called(cloud, event=None, looks=50, messages=None, retrains=()):
+def home_of(cloud, publish, retrains=(WEEKLY,)):
+    """Return control's home in a cloud, in a stack with one retrain, or with these."""
+    outputs = replace(OUTPUTS, retrains=[schedule.to_dict() for schedule in retrains])
+    return RetrainHome(access=Access(rehearsal=True), outputs=outputs, cloud=cloud, publish=publish)
+
+
+def called(cloud, event=None, looks=50, messages=None, publish=None, retrains=(WEEKLY,)):
     """Call control in a cloud; time is left for so many looks."""
     left = iter(range(looks))
-    home = RetrainHome(
-        access=Access(rehearsal=True),
-        outputs=replace(OUTPUTS, retrains=[schedule.to_dict() for schedule in retrains]),
-        cloud=cloud,
-        publish=(messages if messages is not None else []).append,
-    )
+    home = home_of(cloud, publish or (messages if messages is not None else []).append, retrains)
     return answer(event or {}, home, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
 
 
@@ -72,6 +74,42 @@ def test_control_starts_no_run_of_a_desk_and_closes_it_once_its_launcher_is_sile
     assert not cloud.machines
 
 
+def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make_cloud):
+    def refuse(message):
+        raise ConnectionFailed(f"cannot publish {message.subject}")
+
+    cloud, record = make_cloud()
+    called(cloud)
+    cloud.clock += timedelta(minutes=3)
+    told = called(cloud, publish=refuse)
+    assert told["settled"] == {record.run_id: "interrupted"} and "cannot publish" in told["problems"][record.run_id]
+    assert read_record(cloud.objects, record.run_id)[0].state == "closed"
+
+    # A scheduled time ends all the same, and is told by the next call that SNS listens to.
+    at = {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}
+    told = called(cloud, at, publish=refuse)
+    name = f"weekly {iso(SUNDAY)}"
+    assert told["retrains"] == {name: "refused"} and "cannot publish" in told["problems"][name]
+    cloud.clock += 2 * TELLING
+    messages = []
+    assert called(cloud, messages=messages)["problems"] == {}
+    assert [message.subject for message in messages] == ["mayfly weekly: refused"]
+
+
+def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_else(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.objects.write(published_key("weekly"), to_json(PUBLISHED).replace('"format": 1', '"format": 99').encode())
+    cloud.clock = SUNDAY + timedelta(minutes=1)
+    messages = []
+    told = called(cloud, {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}, messages=messages)
+    assert told["retrains"] == {f"weekly {iso(SUNDAY)}": "failed"} and told["problems"] == {}
+    assert record.run_id in told["settled"]
+    assert "cannot read what was published for retrain weekly (" in messages[0].text and "99" in messages[0].text
+    assert "do: Publish it again: mayfly retrains publish weekly" in messages[0].text
+    cloud.clock = SUNDAY + timedelta(days=7, minutes=16)
+    assert overdue(home_of(cloud, print)) == [f"weekly of {iso(SUNDAY + timedelta(days=7))}"]
+
+
 @pytest.mark.parametrize("mine", [True, False])
 def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped(make_cloud, mine):
     cloud, record = make_cloud(driver="control")
@@ -102,8 +140,7 @@ def test_a_run_that_both_look_at_is_started_once(make_cloud):
 
 def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(make_cloud):
     cloud, _ = make_cloud()
-    outputs = replace(OUTPUTS, retrains=[WEEKLY.to_dict()])
-    home = RetrainHome(access=Access(rehearsal=True), outputs=outputs, cloud=cloud, publish=print)
+    home = home_of(cloud, print)
     cloud.clock = SUNDAY + timedelta(minutes=16)
     assert overdue(home) == []  # nothing was published
     write_published(cloud.objects, replace(PUBLISHED, published_at=SUNDAY - timedelta(days=3)))
@@ -132,14 +169,3 @@ def test_an_event_with_a_name_that_no_retrain_has_writes_nothing(make_cloud, nam
     told = called(cloud, {"retrain": name, "scheduled_time": "2026-11-22T03:00:00Z"})
     assert "is no retrain" in str(told["problems"])
     assert not [key for key in cloud.objects.stored if key not in before and not key.startswith("runs/")]
-
-
-def test_a_publication_that_is_spoiled_is_overdue_and_holds_up_no_other(make_cloud):
-    cloud, _ = make_cloud()
-    outputs = replace(OUTPUTS, retrains=[replace(WEEKLY, name="spoiled").to_dict(), WEEKLY.to_dict()])
-    home = RetrainHome(access=Access(rehearsal=True), outputs=outputs, cloud=cloud, publish=print)
-    cloud.clock = SUNDAY + timedelta(minutes=16)
-    cloud.objects.write(published_key("spoiled"), to_json(PUBLISHED).encode())  # another's
-    write_published(cloud.objects, replace(PUBLISHED, published_at=SUNDAY - timedelta(days=3)))
-    spoiled, weekly = overdue(home)
-    assert spoiled.startswith("spoiled: cannot read what was published") and weekly == "weekly of 2026-11-22T03:00:00Z"

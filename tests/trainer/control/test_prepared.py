@@ -92,6 +92,7 @@ def run(make_cloud: Callable[..., Any], make_record: Callable[..., RunRecord]) -
 
 def test_new_files_join_the_set_and_a_plan_finds_them_twice_is_as_good_as_once(run: PreparedRun) -> None:
     run.add()
+    run.index(file="another.parquet", note="whatever else a node writes")
     run.add("ETH-USD_1m_2026.parquet", b"other bars")
     assert run.taken() == "2 new files, 20,160 bars"
     assert run.taken() == "2 new files, 20,160 bars"
@@ -103,6 +104,7 @@ def test_new_files_join_the_set_and_a_plan_finds_them_twice_is_as_good_as_once(r
         len(BODY),
         INDEX["holds"],
     )
+    assert first.summary.keys() == {*INDEX, "file", "bytes", "sha256"}
     assert (first.summary["file"], first.summary["sha256"]) == (FILE, SHA256)
     assert all(len(items) == 1 for key, items in run.objects.stored.items() if key.startswith("raw/"))
     assert second.summary

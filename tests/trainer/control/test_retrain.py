@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -11,26 +13,30 @@ from typing import Any
 
 import pytest
 
-from tests.retrains import CONFIG, JOB
+from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
+from trainer.job import with_settings
+from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
-from trainer.retrains.published import read_published, write_published
+from trainer.retrains.published import published_key, read_published, verified_job, write_published
 from trainer.runs.index import read_index
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import manifest_key, read_record, receipt_key
 from trainer.stack import read_stack
+from trainer.stack_outputs import parameter_name
 
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
 SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)
 WEEK = timedelta(days=7)
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -39,6 +45,7 @@ def home(aws_server: EmbeddedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     access = aws_server.account()
     aws_server.apply_program(access, CONFIG)
     outputs = read_stack(access, stack="dev")
+    answering_sweeper(aws_server.cloud(access))
     file = tmp_path / "BTC-USD_1m.parquet"
     write_candles(file, [synthetic_candles("BTC-USD", bars=3_000)], synthetic=True)
     access.client("s3").put_object(Bucket=outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
@@ -78,6 +85,13 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert (code, told["error"]["what"]) == (2, "2027-03-14 02:30 does not exist in America/New_York")
     code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "instance=p5.48xlarge")
     assert code == 103 and "control may not start p5.48xlarge" in told["error"]["what"]
+    ssm, parameter = home.access.client("ssm"), parameter_name("mayfly", "dev")
+    for outputs, expected in ((replace(home.outputs, retrain_format=2), 103), (home.outputs, 0)):
+        # A control that reads another format; then a publication that an older or newer one left, which is replaced.
+        ssm.put_parameter(Name=parameter, Value=outputs.to_json(), Type="String", Overwrite=True)
+        objects.put(key=published_key("waiting"), body=b'{"format": 2}')
+        code, told = mayfly("publish", "waiting", "--job", "job.toml")
+        assert code == expected and (code == 0 or "reads publications of format 2" in told["error"]["why"])
     assert read_published(objects, "weekly") is None
     for name in ("weekly", "waiting"):
         assert mayfly("publish", name, "--job", "job.toml")[0] == 0
@@ -152,14 +166,29 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert mayfly("preview", "nothing")[0] == 2
 
 
+def republished(home: RetrainHome, name: str, other: str, **keys: Any) -> None:
+    """Publish the job of one retrain for another, with some keys changed, as a desk does after its checks."""
+    objects, stored = home.cloud.objects, read_published(home.cloud.objects, name)
+    assert stored is not None
+    body = json.dumps(with_settings(verified_job(objects, stored[0]), **keys).to_dict()).encode()
+    sha256 = hashlib.sha256(body).hexdigest()
+    objects.put(key=f"code/{sha256}.json", body=body)
+    write_published(objects, replace(stored[0], name=other, job_key=f"code/{sha256}.json", job_sha256=sha256))
+
+
 def ended(
-    home: RetrainHome, entry: ScheduledRun, *, error: dict[str, Any] | None, files: tuple[dict[str, Any], ...] = ()
+    home: RetrainHome,
+    entry: ScheduledRun,
+    *,
+    error: dict[str, Any] | None,
+    files: tuple[dict[str, Any], ...] = (),
+    usd: float = 0.01,
 ) -> None:
     """Write the receipt of an entry's prepare run, as settling does: by what its node reported."""
     record, _ = read_record(home.cloud.objects, entry.prepare_run_id)
     closed = replace(record.ended("failed" if error else "done", error, home.cloud.now()), closed_at=home.cloud.now())
     receipt = make_receipt(closed, Observation(result=NodeResult(state="failed" if error else "done", files=files)))
-    receipt["dollars"]["spent_high"] = 0.01
+    receipt["dollars"]["spent_high"] = usd
     home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
 
 
@@ -169,9 +198,9 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     objects, failed = home.cloud.objects, {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."}
     Path("fetch.py").write_text("import ccxt")
     refreshing = ("--set", "data.refresh=fetch.py", "--set", "data.secrets=API_KEY")
-    assert mayfly("publish", "weekly", "--job", "job.toml", *refreshing)[0] == 0
-    code, told = mayfly("publish", "waiting", "--job", "job.toml", *refreshing, "--set", "data.stale=skip")
+    code, told = mayfly("publish", "weekly", "--job", "job.toml", *refreshing)
     assert (code, told["notes"][-1][:39]) == (0, "first the refresh script runs on t3.lar")
+    republished(home, "weekly", "waiting", stale="skip")
 
     # One prepare run, however often the schedule is delivered; nothing is planned before its end.
     entry = begin(home, "weekly", SUNDAY)
@@ -209,16 +238,37 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert messages[0].subject == "mayfly waiting: skipped" and "data: not refreshed, $0.01" in messages[0].text
 
     # A publication without a refresh, and a file that nobody has looked at: a prepare run, too.
-    assert mayfly("publish", "waiting", "--job", "job.toml")[0] == 0
+    republished(home, "weekly", "night", refresh="", secrets=())
     body = Path("BTC-USD_1m.parquet").read_bytes()
     home.access.client("s3").put_object(Bucket=home.outputs.bucket, Key="raw/main/more.parquet", Body=body + b" ")
-    looks = begin(home, "waiting", SUNDAY + WEEK)
+    looks = begin(home, "night", SUNDAY)
     assert looks.state == "preparing"
     manifest = json.loads(objects.get(key=manifest_key(looks.prepare_run_id)).body)  # type: ignore[union-attr]
     assert [item["indexed"] for item in manifest["inputs"]] == [True, False] and manifest["secrets"] == {}
+    ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
+    looks = advance(home, looks)
+    assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(looks.error)
 
     # A month that has no money left for the prepare run.
     there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
     change_entry(objects, replace(there, state="done", spent_usd=0.98), etag, home.cloud.now())
     spent = begin(home, "weekly", SUNDAY + timedelta(hours=1))
     assert spent.state == "refused" and "month's budget" in str(spent.error)
+
+
+def test_the_lines_of_the_readme_work_as_they_are_printed(
+    home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Every week, with no desk")[2]
+    lines = section.split("```")[1].strip().splitlines()
+    assert len(lines) == 5
+    shown = {}
+    for line in lines:
+        program, *words = shlex.split(line, comments=True)
+        assert program == "mayfly" and main(words) == 0
+        shown[words[1]] = capsys.readouterr().out
+        lambdas.wait_for_invocations(aws_server.cloud(home.access))  # of `run`: control, from its zip and under its role
+    run_id = shown["run"].strip()
+    assert "published weekly: job " in shown["publish"]
+    assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]
+    assert run_id in shown["history"] and "training" in shown["history"] and "training" in shown["list"]

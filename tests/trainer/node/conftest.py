@@ -11,7 +11,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +26,7 @@ from tests.pieces import named
 from trainer.access import Access
 from trainer.code_files import code_files
 from trainer.job import job_of
+from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.keys import Credentials
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
@@ -86,6 +87,7 @@ class Machine:
     """One instance-to-be; change what a test is about, then start it."""
 
     access: Access
+    cloud: EmbeddedAccount
     own: Credentials  # the node's
     sandbox: Path
     forks: ForkServerProcess | None  # for its interpreters; None: each starts anew
@@ -113,6 +115,10 @@ class Machine:
         self.bucket = f"{BUCKET}-{(self.access.access_key or '')[4:16]}"
         self.s3.create_bucket(Bucket=self.bucket)
         self.s3.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
+
+    @property
+    def own_access(self) -> Access:
+        return replace(self.access, access_key=self.own.access_key, secret_key=self.own.secret_key)
 
     def user_data(self) -> bytes:
         text = (PACKAGE / "node/bootstrap.sh").read_text()
@@ -268,8 +274,9 @@ def machine(aws_server: EmbeddedAws, access: Access, node_forks: ForkServerProce
     iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
     iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
     iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=policy.replace("${aws:userid}", "AROA1:i-1"))
-    own = aws_server.cloud(access).credentials("NODE", "i-1", role="node")
-    machine = Machine(access=access, own=own, sandbox=tmp_path / "sandbox", forks=node_forks)
+    cloud = aws_server.cloud(access)
+    own = cloud.credentials("NODE", "i-1", role="node")
+    machine = Machine(access=access, cloud=cloud, own=own, sandbox=tmp_path / "sandbox", forks=node_forks)
     machine.script = {"events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}], "exit": 0}
     yield machine
     machine.stop()

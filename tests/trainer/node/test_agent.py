@@ -6,7 +6,9 @@ import hashlib
 import json
 from typing import Any
 
+from tests.iam import assert_allowed_is_needed
 from tests.pieces import named
+from trainer.node.uplink import Uplink
 from trainer.runs.lease import MOST_LEASE_BYTES
 from trainer.runs.record import from_iso
 
@@ -47,6 +49,15 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     assert f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log  # from the bundle, not the checkout
     events = b"".join(machine.read(key) for key in machine.keys(f"{NODE}metrics/")).splitlines()
     assert [json.loads(line)["event"] for line in events] == ["started", "model_done", "model_done", "ended"]
+
+    # Its role allows what it called, and no more. When the answer to an upload was lost, it finds its own model there.
+    model = result["models"][0]
+    path = machine.sandbox / "opt/mayfly/work/models" / model["key"].rpartition("/")[2]
+    again = Uplink(machine.own_access, machine.bucket).upload_model(path=path, key=model["key"], sha256=model["sha256"])
+    assert again.version_id == model["version_id"]
+    decided = [(asked, decision) for who, asked, decision in machine.cloud.decisions if who.kind == "NODE"]
+    policy = machine.access.client("iam").get_role_policy(RoleName="node", PolicyName="own")["PolicyDocument"]
+    assert_allowed_is_needed(decided, policy, {})
 
 
 def test_traces_are_sent_beside_the_metrics(machine: Any) -> None:

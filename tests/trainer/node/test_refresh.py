@@ -7,12 +7,14 @@ import logging
 import os
 from collections.abc import Callable
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared
+from infra import policies
+from tests.prepare_runs import CODE, FIRST, SECRET, PreparedStack, prepared
 from trainer.control.prepared import take_over
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
@@ -24,8 +26,9 @@ from trainer.node.refresh import added_files, describe, prepare_data, refuse_dis
 from trainer.node.report import Status
 from trainer.node.shared import Node
 from trainer.plan import check
+from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.reports import read_result
-from trainer.runs.store import manifest_key, open_objects
+from trainer.runs.store import manifest_key, open_objects, stop_key
 
 __all__ = ["prepared"]  # a fixture
 HEADER = "timestamp,symbol,open,high,low,close,volume"
@@ -88,6 +91,7 @@ def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(node: Node
         ("(folder / 'a\\tb.csv').write_text('x')", "printable"),
         (f"(folder / {FIRST!r}).write_text('other bars')", "a data set keeps each file as it is"),
         (f"(folder / {FIRST!r}).unlink(); (folder / {FIRST!r}).symlink_to('/etc/passwd')", "keeps each file as it is"),
+        (f"(folder / {FIRST!r}).unlink()", "took .* away"),
         ("[(folder / f'{n}.csv').write_text('x') for n in range(1001)]", "1,000 files"),
         ("os.truncate(os.open(folder / 'a.csv', os.O_CREAT | os.O_WRONLY), 3 << 30)", "2 GiB are the most"),
     ],
@@ -165,16 +169,28 @@ lines = [f"2024-02-01 00:{{minute:02}},BTC-USD,1,2,1,1,1" for minute in range(50
 """
 
 
-def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set(
-    prepared: Callable[[str], PreparedStack], caplog: pytest.LogCaptureFixture
+def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set_and_no_more(
+    prepared: Callable[[str], PreparedStack], aws_server: EmbeddedAws
 ) -> None:
     run = prepared(ADDS)
-    with caplog.at_level(logging.INFO):
-        assert prepare_data(run.node, run.node.uplink.read_json(manifest_key("r1"))) == 0
+    assert prepare_data(run.node, run.node.uplink.read_json(manifest_key("r1"))) == 0
     status = run.node.status
     value = report.result(status, ended=("done", 0, None), unfinished="", python_packages="")
     run.node.uplink.send_json(status.identity.keys.result, value, patience_seconds=0)
     assert run.node.uplink.try_send(status.identity.keys.lease, b"{}")
+
+    # What bootstrap.sh and the agent's other thread ask for; then each permission was used, and none was missing.
+    run.access.client("s3").put_object(Bucket=run.outputs.bucket, Key=CODE.key, Body=b"a wheel")
+    run.node.uplink.s3.get_object(Bucket=run.outputs.bucket, Key=CODE.key)
+    assert not run.node.uplink.exists(stop_key("r1", 1))
+    decided = [(asked, made) for principal, asked, made in aws_server.cloud(run.access).decisions if principal.role]
+    assert {asked.action for asked, made in decided if not made.allowed} <= {"s3:ListBucket"}  # why a missing key is a 403
+    policy = policies.prepare(account="", region="", bucket="", secrets="")["Statement"]
+    allowed = {(one["Sid"], one["Action"]) for one in policy}
+    assert {(made.by[1], asked.action) for asked, made in decided if made.by} == allowed
+    resources = [asked.resource for asked, made in decided if made.by]
+    for pattern in (*policies.PREPARE_READS, *policies.PREPARE_WRITES, "raw/*", "secrets/*"):
+        assert any(fnmatchcase(one, f"*/{pattern.replace(policies.OWN, '*')}") for one in resources), pattern
 
     result = read_result(json.dumps(value).encode(), models_prefix=status.identity.keys.models)
     assert [(item["file"], item["added"]) for item in result.files] == [(FIRST, False), ("BTC-USD_1m_february.csv", True)]

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from infra import policies
 from trainer.access import Access
+from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
 
 
@@ -120,6 +121,32 @@ def test_an_explicit_deny_is_said_as_such(user: Callable[..., Access]) -> None:
     assert message.endswith("with an explicit deny in an identity-based policy")
 
 
+def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(aws_server: EmbeddedAws, desk: Any) -> None:
+    iam, own = desk.access.client("iam"), policies.document({"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"})
+    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=json.dumps(own))
+    allowed = {"Effect": "Allow", "Action": ["ec2:DescribeI*", "iam:*"], "Resource": "*"}
+    document = policies.document(allowed, {"Effect": "Deny", "Action": "ec2:DescribeImages", "Resource": "*"})
+    boundary = iam.create_policy(PolicyName="bounds", PolicyDocument=json.dumps(document))["Policy"]["Arn"]
+    iam.put_role_permissions_boundary(RoleName="node", PermissionsBoundary=boundary)
+    node = node_of(aws_server, desk.access, desk.launched())
+    ec2 = node.client("ec2", total_max_attempts=1)
+    ec2.describe_instances()
+    assert refused(ec2.describe_vpcs)[1].endswith("because no permissions boundary allows the ec2:DescribeVpcs action")
+    assert refused(ec2.describe_images)[1].endswith("with an explicit deny in a permissions boundary")
+    said = refused(node.client("iam").list_users)[1]
+    assert said.endswith("because no identity-based policy allows the iam:ListUsers action")
+    iam.delete_role_permissions_boundary(RoleName="node")
+    ec2.describe_vpcs()
+
+
+def test_an_instance_gets_no_credentials_of_a_role_that_does_not_trust_ec2(aws_server: EmbeddedAws, desk: Any) -> None:
+    cloud, instance_id = aws_server.cloud(desk.access), desk.launched()
+    assert role_credentials(cloud, cloud.world.instances[instance_id]) is not None
+    trust = json.dumps(policies.trust("lambda.amazonaws.com"))
+    desk.access.client("iam").update_assume_role_policy(RoleName="node", PolicyDocument=trust)
+    assert role_credentials(cloud, cloud.world.instances[instance_id]) is None
+
+
 def test_a_head_that_is_refused_leaves_the_connection_usable(access: Access, user: Callable[..., Access]) -> None:
     bucket = f"heads-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
@@ -184,8 +211,6 @@ def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Call
 
 def node_of(aws_server: EmbeddedAws, access: Access, instance_id: str) -> Access:
     """Return access with the credentials that an instance's metadata lends it."""
-    from trainer.rehearsal.nodes import role_credentials
-
     cloud = aws_server.cloud(access)
     lent = role_credentials(cloud, cloud.world.instances[instance_id])
     assert lent is not None
@@ -202,15 +227,22 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
     own = node.client("s3", total_max_attempts=1)
     me = node.client("sts").get_caller_identity()["UserId"]
     them = me.replace(mine, other)
-    for prefix in ("live/", "attempts/", "checkpoints/", "models/experiments/"):
+    for prefix in ("live/", "attempts/", "models/experiments/"):
         key = f"{prefix}{me}/run/1/x"
         own.put_object(Bucket=bucket, Key=key, Body=b"1")
-        assert own.head_object(Bucket=bucket, Key=key)["ContentLength"] == 1
         for foreign in (f"{prefix}{them}/run/1/x", f"{prefix}{them}/{me}/x", f"{prefix}x"):
             assert refused(own.put_object, Bucket=bucket, Key=foreign, Body=b"1")[0] == "AccessDenied"
         s3.put_object(Bucket=bucket, Key=f"{prefix}{them}/run/1/x", Body=b"1")
         assert refused(own.get_object, Bucket=bucket, Key=f"{prefix}{them}/run/1/x")[0] == "AccessDenied"
-    for key in ("runs/r/run.json", "raw/x", "code/x.whl", "memory/measurements.json", "models/production/m.safetensors"):
+    assert own.head_object(Bucket=bucket, Key=f"models/experiments/{me}/run/1/x")["ContentLength"] == 1
+    for key in (
+        "runs/r/run.json",
+        "raw/x",
+        "checkpoints/x",
+        "code/x.whl",
+        "memory/measurements.json",
+        "models/production/m.safetensors",
+    ):
         assert refused(own.put_object, Bucket=bucket, Key=key, Body=b"1")[0] == "AccessDenied"
     assert refused(own.delete_object, Bucket=bucket, Key=f"live/{me}/run/1/x")[0] == "AccessDenied"
     assert refused(own.get_object, Bucket=bucket, Key="memory/measurements.json")[0] == "AccessDenied"

@@ -8,7 +8,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,11 @@ from trainer.rehearsal.server import EmbeddedAws
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 ECHO = """
 import os, sys
+from datetime import datetime, timezone
 def handler(event, context):
     print("hello from", context.function_name)
-    return {"event": event, "stage": os.environ["STAGE"], "left": context.get_remaining_time_in_millis() > 0}
+    left = context.get_remaining_time_in_millis() > 0
+    return {"event": event, "stage": os.environ["STAGE"], "left": left, "day": datetime.now(timezone.utc).strftime("%F")}
 """
 
 
@@ -65,8 +67,10 @@ def role(access: Access) -> str:
 
 
 def test_a_function_gets_its_event_and_environment(aws_server: EmbeddedAws, access: Access, role: str) -> None:
+    aws_server.cloud(access).clock = StoppedClock(NOON + timedelta(days=7))  # where a function reads the time, too
     create(access, role, ECHO)
-    assert invoke(access, run_id="r1") == ({"event": {"run_id": "r1"}, "stage": "test", "left": True}, "")
+    expected = {"event": {"run_id": "r1"}, "stage": "test", "left": True, "day": "2026-11-27"}
+    assert invoke(access, run_id="r1") == (expected, "")
     assert "hello from work" in lambdas.log_file(aws_server.cloud(access), "work").read_text()
 
 

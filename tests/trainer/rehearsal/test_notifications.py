@@ -7,14 +7,14 @@ gone. The tests look at what was told, and compare what the policies allow with 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tests.iam import assert_allowed_is_needed
 from tests.webhook import webhook
 from trainer.access import Access
 from trainer.control.cloud import schedule_request
@@ -27,7 +27,7 @@ from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs, webhook_parameter
 
 pytestmark = pytest.mark.slow
-SWEEPER = "mayfly-dev-sweeper"
+SWEEPER, CONTROL = "mayfly-dev-sweeper", "mayfly-dev-control"
 OLD = "20261119-120000-old-aaaa"
 
 
@@ -82,9 +82,10 @@ class Day:
     def take_letters(self) -> None:
         sqs = self.access.client("sqs")
         url = sqs.get_queue_url(QueueName="mayfly-dev-dead-letters")["QueueUrl"]
-        for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
-            self.letters.append(json.loads(message["Body"]))
-            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                self.letters.append(json.loads(message["Body"]))
+                sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +99,8 @@ def day(aws_server: EmbeddedAws) -> Iterator[Day]:
         cloud.clock = StoppedClock(utc_now())
         aws_server.apply_program(access)
         day = Day(access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), posted=posted, secret=secret)
-        access.client("scheduler").update_schedule(  # its own tests are elsewhere; here it would only take time
-            **{**_schedule(day, "standing-control"), "State": "DISABLED"}
-        )
+        with cloud.lock:  # control is broken all day: its zip lacks a module
+            cloud.functions[CONTROL] = replace(cloud.functions[CONTROL], handler="trainer.control.lost.handler")
         access.client("ssm").put_parameter(
             Name=webhook_parameter("mayfly", "dev"), Value=f"{url}/{secret}", Type="SecureString"
         )
@@ -108,12 +108,6 @@ def day(aws_server: EmbeddedAws) -> Iterator[Day]:
         _noon(day)
         _evening(day)
         yield day
-
-
-def _schedule(day: Day, name: str) -> dict[str, Any]:
-    found = day.access.client("scheduler").get_schedule(GroupName=day.outputs.schedule_group, Name=name)
-    kept = ("Name", "GroupName", "ScheduleExpression", "FlexibleTimeWindow", "Target")
-    return {key: found[key] for key in kept}
 
 
 def _morning(day: Day) -> None:
@@ -152,7 +146,7 @@ def _noon(day: Day) -> None:
 
 
 def _evening(day: Day) -> None:
-    """The sweeper is gone: its schedule can't call it, and no sweep is counted any more."""
+    """The sweeper is gone: its schedule can't call it, and no sweep is counted any more. Then both functions work again."""
     with day.cloud.lock:
         gone = day.cloud.functions.pop(SWEEPER)
     for minutes in (10, 1, 1, 14):
@@ -160,7 +154,8 @@ def _evening(day: Day) -> None:
     day.take_letters()
     with day.cloud.lock:
         day.cloud.functions[SWEEPER] = gone
-    day.passes(2)
+        day.cloud.functions[CONTROL] = replace(day.cloud.functions[CONTROL], handler="trainer.control.function.handler")
+    day.passes(5)
     told = len(day.posted)
     nowhere = f"http://127.0.0.1:1/{day.secret}"
     day.access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=nowhere, Overwrite=True)
@@ -189,8 +184,18 @@ def test_a_sweeper_that_is_broken_is_told_at_the_webhook_and_so_is_its_return(da
     assert "ALARM: mayfly-dev-dead-letters" in heads and "ALARM: mayfly-dev-instance-overdue" in heads
 
 
+def test_control_that_is_broken_is_told_too_and_so_is_its_return(day: Day) -> None:
+    heads = [message["text"].splitlines()[0] for message in day.posted]
+    broken = heads.index("ALARM: mayfly-dev-control-silent")
+    assert "OK: mayfly-dev-control-silent" in heads[broken:]
+    assert "No scheduled run starts, and none is settled." in day.posted[broken]["text"]
+
+
 def test_what_failed_for_good_is_in_the_queue_of_dead_letters(day: Day) -> None:
-    by_function = [one for one in day.letters if "requestContext" in one]
+    whole = [one for one in day.letters if "requestContext" in one]
+    by_function = [one for one in whole if not one["requestContext"]["functionArn"].endswith(f"{CONTROL}:$LATEST")]
+    errors = {one["responsePayload"]["errorType"] for one in whole if one not in by_function}
+    assert errors == {"ModuleNotFoundError"}  # control's
     assert [one["requestContext"]["condition"] for one in by_function] == ["RetriesExhausted"] * 2
     assert by_function[0]["requestPayload"] == {"run_id": "20261120-120000-x-k3v9"}
     assert by_function[1]["requestPayload"]["Records"][0]["Sns"]["Message"] == "lost"
@@ -208,19 +213,5 @@ def test_the_webhooks_address_is_in_no_log_and_no_setting(day: Day) -> None:
 @pytest.mark.parametrize("name", ["sweeper", "notifier", "scheduler"])
 def test_a_role_is_allowed_what_its_calls_need_and_no_more(day: Day, name: str) -> None:
     role = f"mayfly-dev-us-east-1-{name}"
-    document = day.access.client("iam").get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
-    decided = [(asked, decision) for principal, asked, decision in day.cloud.decisions if principal.role == role]
-    assert [asked for asked, decision in decided if not decision.allowed] == []
-    used = {(decision.by[1], asked.action) for asked, decision in decided if decision.by}
-    granted = {(one["Sid"], action) for one in document["Statement"] for action in _listed(one["Action"])}
-    assert used == granted
-    for statement in document["Statement"]:
-        resources = [asked.resource for asked, decision in decided if decision.by and decision.by[1] == statement["Sid"]]
-        for pattern in _listed(statement["Resource"]):
-            fits = re.compile(re.escape(pattern).replace(r"\*", ".*"))
-            exception = ("scheduler", f"arn:aws:lambda:us-east-1:{day.cloud.account}:function:mayfly-dev-control")
-            assert (name, pattern) == exception or any(fits.fullmatch(one) for one in resources), (statement["Sid"], pattern)
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
+    policy = day.access.client("iam").get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
+    assert_allowed_is_needed([(asked, by) for who, asked, by in day.cloud.decisions if who.role == role], policy, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -69,6 +69,35 @@ def test_a_one_time_schedule_terminates_an_instance_and_vanishes(
     assert desk.state(instance_id) in ("shutting-down", "terminated")
     assert names(desk) == []
     assert fire(cloud, 3600) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "nights", "lates"),
+    [  # in New York
+        (
+            datetime(2027, 3, 14, tzinfo=timezone.utc),
+            ["03-07 07:30", "03-21 06:30"],
+            ["03-07 06:30", "03-14 06:30", "03-21 05:30"],
+        ),
+        (
+            datetime(2027, 11, 7, tzinfo=timezone.utc),
+            ["10-31 06:30", "11-07 07:30", "11-14 07:30"],
+            ["10-31 05:30", "11-07 05:30", "11-14 06:30"],
+        ),
+    ],
+    ids=["02:30 does not exist", "01:30 comes twice"],
+)
+def test_a_weekly_schedule_goes_through_a_clock_change(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str, change: datetime, nights: list[str], lates: list[str]
+) -> None:
+    cloud.clock = StoppedClock(change - timedelta(days=7))
+    for name, hour in (("night", 2), ("late", 1)):
+        create(desk, scheduler_role, f"cron(30 {hour} ? * SUN *)", Name=name, ScheduleExpressionTimezone="America/New_York")
+    fired = []
+    for half_hours in range(15 * 48):
+        fired += cloud.world.fire_due(cloud.clock.now() + timedelta(minutes=30 * half_hours))
+    told = sorted((firing.name, f"{firing.at:%m-%d %H:%M}") for firing in fired)
+    assert told == sorted([*(("night", at) for at in nights), *(("late", at) for at in lates)])
 
 
 def test_a_target_that_fails_is_on_record(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:

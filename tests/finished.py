@@ -1,0 +1,71 @@
+"""A run's node by hand: it writes what it made and a result with its own key, and powers off."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.jobs import MEASURED
+from tests.trainer.conftest import weights
+from trainer.access import Access
+from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.nodes import role_credentials
+from trainer.runs.keys import NodeKeys
+from trainer.runs.store import open_objects, read_record
+
+
+def own_access(cloud: EmbeddedAccount, access: Access, instance_id: str) -> Access:
+    """Return the access of an instance: what its metadata service would lend it."""
+    lent = role_credentials(cloud, cloud.world.instances[instance_id])
+    assert lent is not None
+    return replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
+
+
+def finish(
+    cloud: EmbeddedAccount,
+    access: Access,
+    bucket: str,
+    run_id: str,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    body: bytes | None = None,
+) -> NodeKeys:
+    """Do as a run's node that trained one model; return its keys."""
+    body = body or weights()
+    record, _ = read_record(open_objects(access, bucket), run_id)
+    (keys,) = record.nodes
+    node = own_access(cloud, access, keys.instance_id).client("s3")
+    model, sha256 = f"{keys.models}lstm_BTC-USD_1m.safetensors", hashlib.sha256(body).hexdigest()
+    put = node.put_object(Bucket=bucket, Key=model, Body=body, Metadata={"sha256": sha256})
+    entry = {"symbol": "BTC-USD", "family": "lstm", "key": model, "version_id": put["VersionId"], "sha256": sha256}
+    result = {
+        "state": "done",
+        "models": [{**entry, "metrics": metrics} if metrics else entry],
+        "tuned": {"cpu": {"model=lstm hidden=64": MEASURED}},
+    }
+    node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps(result).encode())
+    node.put_object(Bucket=bucket, Key=f"{keys.log}000001.log", Body=b"trained\n")
+    _power_off(cloud, keys)
+    return keys
+
+
+def finish_prepare(cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str, *, file: str, body: bytes) -> None:
+    """Do as a prepare run's node whose script brought one file, with bars of BTC-USD of the week before 2026-11-22."""
+    record, _ = read_record(open_objects(access, bucket), run_id)
+    (keys,) = record.nodes
+    node, sha256 = own_access(cloud, access, keys.instance_id).client("s3"), hashlib.sha256(body).hexdigest()
+    holds = [{"symbol": "BTC-USD", "bars": 10_080, "first": "2026-11-15T00:00:00Z", "last": "2026-11-21T23:59:00Z"}]
+    index = {"timeframe": "1m", "synthetic": False, "further": [], "holds": holds}
+    node.put_object(Bucket=bucket, Key=f"{keys.files}{file}", Body=body, ChecksumAlgorithm="SHA256")
+    node.put_object(Bucket=bucket, Key=f"{keys.index}{sha256}.json", Body=json.dumps(index).encode())
+    files = [{"file": file, "sha256": sha256, "bytes": len(body), "added": True}]
+    node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps({"state": "done", "files": files}).encode())
+    _power_off(cloud, keys)
+
+
+def _power_off(cloud: EmbeddedAccount, keys: NodeKeys) -> None:
+    with cloud.lock:
+        cloud.world.power_off(keys.instance_id, cloud.clock.now())

@@ -1,0 +1,310 @@
+"""Control under its role on the embedded AWS, from a scheduled time to its end: its policy allows what it calls, and no more.
+
+One account goes through what control may come across; only the machines are played by hand (tests/finished.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scripts.weekly import desk_variables, queued, subscribe_queue
+from tests.finished import finish, finish_prepare
+from tests.iam import assert_allowed_is_needed
+from tests.retrains import CONFIG, JOB, answering_sweeper
+from tests.sessions import forget_sessions
+from tests.trainer.conftest import METRICS, weights
+from trainer.access import Access
+from trainer.cli.main import main
+from trainer.control import function
+from trainer.control.cloud import AwsCloud
+from trainer.cost.instances import instance_type
+from trainer.data.synthetic import synthetic_candles
+from trainer.data.writing import write_candles
+from trainer.errors import ConfigError
+from trainer.launch.checks import spot_role
+from trainer.launch.preflight import look
+from trainer.launch.prices import list_prices
+from trainer.rehearsal import alarms, event_bus, lambdas
+from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.metrics import MetricId
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.rehearsal.topics import publish_as_service
+from trainer.rehearsal.world import AwsError
+from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
+from trainer.retrains.published import read_published, write_published
+from trainer.runs.record import iso, utc_now
+from trainer.runs.store import Conflict, Objects, open_objects, read_record
+from trainer.runs.stored_receipt import read_receipt
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+
+pytestmark = pytest.mark.slow
+CONTROL, ROLE = "mayfly-dev-control", "mayfly-dev-us-east-1-control"
+BEATEN = {"accuracy": 0.4, "auc": 0.4, "mcc": 0.0}
+GAINS = {**METRICS, "test": {**METRICS["test"], "baselines": {"logistic": BEATEN}, "better": {"logistic": {"auc": [0.1, 0.2]}}}}
+
+
+class Context:
+    """Lambda's context object, with time left."""
+
+    @staticmethod
+    def get_remaining_time_in_millis() -> int:
+        return 600_000
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """An account with a stack, its administrator, and control's handler with control's own key."""
+
+    admin: Access
+    cloud: EmbeddedAccount
+    outputs: StackOutputs
+    own: Access  # control's
+    runs: dict[str, str] = field(default_factory=dict)  # what it is -> run id
+    waited: str = ""  # state of a scheduled time while the run before it goes on
+    told: list[str] = field(default_factory=list)  # what the topic brought
+    messages: dict[str, str] = field(default_factory=dict)  # run id -> what people were told of it
+
+    @property
+    def objects(self) -> Objects:
+        return open_objects(self.admin, self.outputs.bucket)
+
+    def called(self, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        return function.handler(event or {}, Context())
+
+    def begin(self, name: str, at: datetime) -> ScheduledRun:
+        """Call control as the schedule of a retrain does."""
+        self.called({"retrain": name, "scheduled_time": iso(at)})
+        return self.entry(name, at)
+
+    def entry(self, name: str, at: datetime) -> ScheduledRun:
+        """Return what became of a scheduled time so far."""
+        return read_entry(self.objects, entry_key(name, at))[0]
+
+    def finish(self, name: str, entry: ScheduledRun, body: bytes = b"") -> None:
+        """Let a run's machine work to its end, and control settle it."""
+        self.runs[name] = entry.run_id
+        finish(self.cloud, self.admin, self.outputs.bucket, entry.run_id, metrics=GAINS, body=body or weights())
+        self.cloud.clock.advance(5)  # the machine shuts down
+        self.called()
+
+    def machine(self, run_id: str) -> str:
+        record, _ = read_record(self.objects, run_id)
+        return record.instances[-1].instance_id
+
+
+@pytest.fixture(scope="module")
+def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Let control come across everything once, in one account."""
+    admin = aws_server.account()
+    aws_server.apply_program(admin, CONFIG)
+    cloud, outputs = aws_server.cloud(admin), read_stack(admin, stack="dev")
+    own = cloud.credentials("FUNC", CONTROL, role=ROLE)
+    stage = Stage(
+        admin=admin, cloud=cloud, outputs=outputs, own=replace(admin, access_key=own.access_key, secret_key=own.secret_key)
+    )
+    folder = tmp_path_factory.mktemp("control")
+    file = folder / "BTC-USD_1m.parquet"
+    write_candles(file, [synthetic_candles("BTC-USD", bars=3_000)], synthetic=True)
+    admin.client("s3").put_object(Bucket=outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
+    (folder / "job.toml").write_text(JOB)
+    sns = admin.client("sns")
+    for one in sns.list_subscriptions_by_topic(TopicArn=outputs.topic_arn)["Subscriptions"]:
+        sns.unsubscribe(SubscriptionArn=one["SubscriptionArn"])  # the notifier has its own tests
+    subscribe_queue(admin, outputs)
+    answering_sweeper(cloud)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        acts_as(patch, admin)
+        (folder / "fetch.py").write_text("import ccxt")
+        refreshing = ["--set", "data.refresh=fetch.py"]
+        for words in (["weekly"], ["waiting", "--set", "market=spot"], ["sunday", *refreshing]):
+            assert main(["retrains", "publish", *words, "--job", "job.toml", "--json"]) == 0
+        acts_as(patch, stage.own)
+        patch.setenv("PROJECT", "mayfly")
+        patch.setenv("STACK", "dev")
+        _live(stage)
+        acts_as(patch, admin)
+        stage.told = [message["Message"] for _ in range(2) for message in queued(admin)]
+        stage.messages = {run_id: text for run_id in stage.runs.values() for text in stage.told if run_id in text}
+        yield stage
+    forget_sessions()
+
+
+def acts_as(patch: pytest.MonkeyPatch, access: Access) -> None:
+    """Let boto3 find an account's credentials, as a desk's or a function's environment gives them."""
+    for name, value in desk_variables(access).items():
+        patch.setenv(name, value)
+    forget_sessions()
+
+
+def _live(stage: Stage) -> None:
+    cloud, world, hour = stage.cloud, stage.cloud.world, timedelta(hours=1)
+    first = utc_now().replace(microsecond=0)
+    stage.called()
+
+    world.fill()  # no zone has capacity
+    stage.runs["no capacity"] = stage.begin("weekly", first).run_id
+    world.full.clear()
+
+    taken = stage.begin("waiting", first)
+    stage.runs["taken back"] = taken.run_id
+    stage.waited = stage.begin("waiting", first + hour).state
+    machine = stage.machine(taken.run_id)
+    with cloud.lock:
+        world.take_back(machine, cloud.clock.now())
+    cloud.clock.advance(5)
+    event_bus.tell(cloud, event_bus.SPOT_WARNING, machine, {"instance-action": "terminate"})
+    lambdas.wait_for_invocations(cloud)  # control itself, from its zip
+
+    published, etag = read_published(stage.objects, "weekly") or (None, "")
+    assert published is not None
+    old = replace(published, image_id="ami-0000000000000gone", published_at=first - timedelta(days=9))
+    write_published(stage.objects, old, replaces=etag)
+    stage.finish("done", stage.begin("weekly", first + hour))
+    stage.called()  # the one that waited begins
+    stage.finish("promoted", stage.entry("waiting", first + hour))
+    stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), weights() + b" ")
+
+    prepared = stage.begin("sunday", first)
+    finish_prepare(cloud, stage.admin, stage.outputs.bucket, prepared.prepare_run_id, file="a-week.parquet", body=b"bars")
+    cloud.clock.advance(5)
+    stage.called()
+    stage.finish("refreshed", stage.entry("sunday", first))
+
+    # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function is broken.
+    late = stage.begin("weekly", first + 2 * hour)
+    stage.runs["late"] = late.run_id
+    AwsCloud(stage.own, stage.outputs).arm_sweep(
+        name=f"mayfly-{late.run_id}-sweep", run_id=late.run_id, at=utc_now() + 2 * hour
+    )
+    cloud.advance(2 * 3600)
+    for _ in range(2):
+        stage.called()
+
+    # What it asks of an account that is no rehearsal, in a region without a table of prices, and that never used spot.
+    types = [instance_type("g6.xlarge")]
+    look(replace(stage.own, rehearsal=False), outputs=stage.outputs, machines=types, spot=True)
+    list_prices(stage.own, types, region="eu-west-1", today=first.date())
+    cloud.has_spot_role = False
+    with suppress(ConfigError):
+        spot_role(stage.own)
+
+    for _ in range(3):  # of a published retrain no Sunday ever came
+        cloud.clock.advance(300)
+        stage.called()
+    alarms.evaluate_due(cloud)
+
+    with cloud.lock:
+        function = cloud.functions[CONTROL]
+        cloud.functions[CONTROL] = replace(function, handler="trainer.control.nothing.handler")
+    lambdas.invoke_event(cloud, CONTROL, b"{}")
+    for seconds in (0, 60, 120):
+        cloud.clock.advance(seconds)
+        lambdas.retry_due(cloud)
+        lambdas.wait_for_invocations(cloud)
+
+
+def test_controls_policy_allows_what_it_calls_and_no_more(stage: Stage) -> None:
+    role = {"RoleName": ROLE, "PolicyName": "control"}
+    policy = stage.admin.client("iam").get_role_policy(**role)["PolicyDocument"]
+    decided = [(asked, decision) for who, asked, decision in stage.cloud.decisions if who.role == ROLE]
+    assert_allowed_is_needed(decided, policy, {})
+
+
+def test_a_scheduled_run_without_capacity_in_any_zone_is_told_and_costs_nothing(stage: Stage) -> None:
+    message = stage.messages[stage.runs["no capacity"]]
+    assert message.splitlines()[0].endswith(": failed") and "$0.00" in message
+    assert "why: no capacity" in message and "InsufficientInstanceCapacity" in message and "\ndo: " in message
+    assert message.endswith("to run it now: mayfly retrains run weekly")
+
+
+def test_a_scheduled_run_whose_machine_is_taken_back_is_told(stage: Stage) -> None:
+    message = stage.messages[stage.runs["taken back"]]
+    assert message.splitlines()[0].endswith(": failed")
+    assert "was taken back (Server.SpotInstanceTermination)" in message and "\ndo: " in message
+    receipt = read_receipt(stage.objects, stage.runs["taken back"])
+    assert receipt is not None and receipt["state"] == "interrupted"
+
+
+def test_a_scheduled_time_that_waited_begins_when_the_run_before_has_ended(stage: Stage) -> None:
+    assert stage.waited == "waiting"
+    assert stage.messages[stage.runs["promoted"]].splitlines()[0].endswith(": done")
+
+
+def test_what_a_prepare_run_brought_is_trained_on(stage: Stage) -> None:
+    message = stage.messages[stage.runs["refreshed"]]
+    assert message.splitlines()[0].endswith(": done") and "data: 1 new file, 10,080 bars" in message
+    raw = [item.key for item in stage.objects.list(prefix="raw/main/")]
+    assert raw == ["raw/main/BTC-USD_1m.parquet", "raw/main/a-week.parquet"]
+
+
+def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
+    names = [json.loads(text)["AlarmName"] for text in stage.told if text.startswith("{")]
+    assert "mayfly-dev-retrains-overdue" in names
+    overdue = MetricId(namespace="Mayfly/mayfly/dev", name="RetrainsOverdue", dimensions=frozenset())
+    now = stage.cloud.clock.now()
+    counted = stage.cloud.metrics.values(overdue, now - timedelta(days=1), now)
+    assert counted[0] == 0.0 and counted[-3:] == [1.0] * 3  # each standing call counts
+
+
+def test_the_accounts_budget_is_told_at_the_topic_as_its_policy_lets_it(stage: Stage) -> None:
+    admin, account = stage.admin, stage.cloud.account
+    budget = admin.client("budgets").describe_budget(AccountId=account, BudgetName="mayfly-dev-account")["Budget"]
+    assert (budget["BudgetLimit"], budget["TimeUnit"]) == ({"Amount": "250", "Unit": "USD"}, "MONTHLY")
+    subject, source = "AWS Budgets: mayfly-dev-account has exceeded your alert threshold", f"arn:aws:budgets::{account}:*"
+    service = "budgets.amazonaws.com"
+    publish_as_service(stage.cloud, service, source, stage.outputs.topic_arn, subject=subject, message="$200.10")
+    assert subject in [message["Subject"] for message in queued(admin)]
+    with pytest.raises(AwsError):
+        publish_as_service(stage.cloud, service, source.replace(account, "1"), stage.outputs.topic_arn, subject="", message="")
+
+
+def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
+    assert "note: the image ami-0000000000000gone is gone" in stage.messages[stage.runs["done"]]
+
+
+def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copied by control under its role, in a bucket with S3's conditions and versions; rolled back by an administrator."""
+    name, client = "lstm_BTC-USD_1m", stage.admin.client("s3")
+    kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
+    assert sorted(kept) == sorted(
+        [
+            ["sunday", stage.runs["refreshed"]],
+            ["weekly", stage.runs["done"]],
+            *(["waiting", stage.runs[run]] for run in ("promoted", "promoted again")),
+        ]
+    )
+    for run in ("promoted", "promoted again"):
+        assert "to production: BTC-USD" in stage.messages[stage.runs[run]]
+
+    def mayfly(*words: str) -> Any:
+        assert main(["models", *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def body() -> bytes:
+        read: bytes = client.get_object(Bucket=stage.outputs.bucket, Key=f"models/production/{name}.safetensors")["Body"].read()
+        return read
+
+    newest, oldest = mayfly("production", name)["production"]
+    assert body() == weights() + b" "
+    assert mayfly("rollback", name)["put"]["version_id"] == oldest["version_id"]
+    assert body() == weights()
+    assert mayfly("rollback", name, "--version", newest["version_id"])["replaced"]["bytes"] == oldest["bytes"]
+    assert body() == weights() + b" "
+
+    # Who did not see the present model replaces nothing: S3 refuses the copy.
+    source = {"source": newest["key"], "version_id": oldest["version_id"], "key": newest["key"]}
+    for condition in ({"create": True}, {"if_match": '"of-another"'}):
+        with pytest.raises(Conflict):
+            stage.objects.copy(**source, **condition)
+    assert body() == weights() + b" "

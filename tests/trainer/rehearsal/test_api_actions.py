@@ -1,0 +1,67 @@
+"""The table from API calls to IAM's questions, beside the calls that the code makes and AWS's own list of actions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from botocore import xform_name
+from botocore.loaders import create_loader
+
+import trainer
+from tests.iam import REFERENCE
+from trainer.rehearsal.api_actions import NO_POLICY, PREFIXES, TABLE
+
+PACKAGE = Path(trainer.__file__).parent
+CALLERS = ("cli", "control", "data", "launch", "node", "registry", "retrains", "runs", "stack.py")
+
+
+def operations() -> dict[str, tuple[str, str]]:
+    """Return (service, operation) by the method of a boto3 client, of every service that the code has a client of."""
+    loader = create_loader()
+    services = {
+        node.args[0].value
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "client" and isinstance(node.args[0], ast.Constant)
+    }
+    services |= {"cloudwatch", "ec2", "s3", "scheduler"}  # the sweeper's, which it makes by their names
+    return {
+        xform_name(operation): (service, operation)
+        for service in services
+        for operation in loader.load_service_model(service, "service-2")["operations"]
+    }
+
+
+def trees() -> Iterator[ast.Module]:
+    for name in CALLERS:
+        path = PACKAGE / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            yield ast.parse(file.read_text(encoding="utf-8"))
+
+
+def called() -> set[tuple[str, str]]:
+    """Return every operation that the code calls: a method of its name, or its name as a text (paginators, getattr)."""
+    known = operations()
+    names = set()
+    for node in (node for tree in trees() for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            names.add(node.func.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)
+    return {known[name] for name in names & known.keys()}
+
+
+def test_every_call_of_the_code_asks_as_the_table_says_or_for_an_action_that_takes_no_resource() -> None:
+    calls = called()
+    assert {("ec2", "CreateFleet"), ("s3", "ListObjectVersions"), ("ssm", "GetParametersByPath")} <= calls  # of each kind
+    for service, operation in calls - TABLE.keys() - NO_POLICY:
+        action = f"{PREFIXES.get(service, service)}:{operation}"
+        assert REFERENCE[action]["resources"] == {}, f"{action} takes a resource, and is not in the table"
+
+
+def test_the_table_has_nothing_that_nobody_calls() -> None:
+    by_hand = {("s3", "CreateMultipartUpload"), ("s3", "UploadPart"), ("s3", "CompleteMultipartUpload")}  # `aws s3 cp`
+    by_hand |= {("s3", "DeleteObject"), ("s3", "ListObjects"), ("s3", "HeadBucket"), ("ssm", "GetParameters")}
+    assert TABLE.keys() - called() == by_hand

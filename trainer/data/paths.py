@@ -1,0 +1,61 @@
+"""A look at the path of candles by names alone: commands ask before they load or start anything. Standard library only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainer.data.settings import SUFFIXES
+from trainer.errors import DataError
+
+HIDDEN = "._"  # a file or folder that begins so is not read
+_MOST_NAMES = 100_000  # looked at; a larger folder is left to whoever reads it
+_ADVICE = {  # what to do with exports of other kinds
+    ".xlsx": "Save it as CSV.",
+    ".xls": "Save it as CSV.",
+    ".zip": "Unzip it.",
+    ".json": "Write it as CSV: pandas.read_json(FILE).to_csv('SYMBOL_TIMEFRAME.csv').",
+    ".feather": "Write it as parquet: pandas.read_feather(FILE).to_parquet('SYMBOL_TIMEFRAME.parquet').",
+}
+
+
+def check_path(path: str) -> None:
+    """Raise DataError where there is no such file or folder, and for one that can't hold candles by its names."""
+    scheme, mark, rest = path.partition(":/")
+    if mark and scheme in ("s3", "gs", "http", "https"):
+        copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then --data candles/"
+        do = f"Copy it first: {copied}." if scheme == "s3" else "Download it first."
+        raise DataError(f"{scheme}://{rest.lstrip('/')} is no file or folder of this machine", do=do)
+    place = Path(path)
+    if not place.exists():
+        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
+    if place.is_file() and not place.name.lower().endswith(SUFFIXES):
+        raise DataError(
+            f"{path} is not a candle file",
+            why=f"it does not end in {', '.join(SUFFIXES)}",
+            do=_ADVICE.get(place.suffix.lower(), "Convert it to parquet or CSV."),
+        )
+    if place.is_dir() and not _may_hold_candles(place):
+        raise no_candles(place)
+
+
+def no_candles(folder: Path) -> DataError:
+    """Return the error for a folder without a candle file."""
+    others = sorted({item.suffix.lower() for item in folder.iterdir() if item.is_file() and item.suffix.lower() in _ADVICE})
+    return DataError(
+        f"data folder {folder} holds no candles",
+        why=f"no file ends in {', '.join(SUFFIXES)}",
+        do=f"It has {others[0]} files: {_ADVICE[others[0]]}" if others else "Give --data a folder that does.",
+    )
+
+
+def _may_hold_candles(folder: Path) -> bool:
+    """Return whether a file in or below a folder is called as candle files are; also where not all of it can be looked at."""
+    unreadable: list[OSError] = []
+    looked = 0
+    for _, folders, names in os.walk(folder, onerror=unreadable.append):
+        folders[:] = [name for name in folders if name[0] not in HIDDEN]
+        looked += len(names)
+        if looked > _MOST_NAMES or any(name[0] not in HIDDEN and name.lower().endswith(SUFFIXES) for name in names):
+            return True
+    return bool(unreadable)
