@@ -23,10 +23,11 @@ from trainer.runs.record import to_json
         {"scheduled_at": SUNDAY + WEEK},
         {"run_id": "../20261122-030000-weekly-abc"},
         {"prepare_run_id": run_id_of("weekly", SUNDAY)},
+        {"error": {"what": 5}},
     ],
     ids=str,
 )
-def test_an_entry_of_another_key_or_run_is_one_error(changed: dict[str, Any]) -> None:
+def test_an_entry_of_another_key_run_or_kind_is_one_error(changed: dict[str, Any]) -> None:
     objects: Any = MemoryCloud(SUNDAY).objects
     sound = entry(run_id=run_id_of("weekly", SUNDAY), prepare_run_id=prepare_run_id_of("weekly", SUNDAY))
     key = entry_key("weekly", SUNDAY)
