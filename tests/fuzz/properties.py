@@ -19,20 +19,23 @@ from tests.candles import fewest
 from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
+from tests.trainer.control.conftest import MemoryCloud
 from trainer.artifacts.names import is_model_file
 from trainer.cli import receipts as receipts_table
-from trainer.cli import status
+from trainer.cli import retrains, status
 from trainer.cli.curves import RunEvents, curves_view
 from trainer.cli.drawing import drawn
 from trainer.cli.progress_view import picture
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.table import FittedTable
 from trainer.control.progress import Step, progress_of
-from trainer.errors import DataError, UsageError
+from trainer.errors import ConfigError, DataError, UsageError
 from trainer.job import job_from, job_from_json, parse_assignments, with_keys
 from trainer.launch.inputs import Input, choose, read_summary
 from trainer.plan.document import read_plan
 from trainer.reading import Unsound
+from trainer.retrains.entries import ScheduledRun, entry_key, read_entry, run_id_of
+from trainer.retrains.summary import scheduled_summary
 from trainer.runs.lease import read_lease, silent
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
@@ -315,6 +318,33 @@ def events_are_curves_or_left_out(found: list[bytes]) -> None:
     _printable(drawn(curves_view(events.epochs, last=3), width=80).splitlines())
 
 
+ENTRY = ScheduledRun(
+    retrain="weekly",
+    scheduled_at=NOON,
+    began_at=NOON,
+    updated_at=NOON,
+    state="failed",
+    run_id=run_id_of("weekly", NOON),
+    error={"code": 100, "what": "w", "why": "y", "do": "d"},
+    promoted=("A",),
+    notes=("n",),
+)
+
+
+@given(bodies(json.loads(to_json(ENTRY))))
+def scheduled_time_is_told_or_refused(body: bytes) -> None:
+    objects, key = MemoryCloud(NOON).objects, entry_key("weekly", NOON)
+    objects.write(key, body)
+    try:
+        entry, _ = read_entry(objects, key)
+    except ConfigError as error:
+        assert is_shown(str(error))
+        return
+    message = scheduled_summary(entry, None, None, None, 0.0)
+    _printable([message.subject, *message.text.splitlines(), *retrains._told(entry)])
+    json.dumps(retrains._entry(entry))
+
+
 def _printable(lines: list[str]) -> None:
     assert all(is_shown(line) for line in lines)
 
@@ -329,6 +359,7 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     plan_is_read_or_refused,
     index_entries_are_chosen_from_or_count_as_none,
     events_are_curves_or_left_out,
+    scheduled_time_is_told_or_refused,
     *cards.PROPERTIES,
     *data_files.PROPERTIES,
     *candle_files.PROPERTIES,

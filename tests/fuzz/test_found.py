@@ -1,13 +1,19 @@
-"""Data files that `scripts/fuzz` found. Each is read or refused; the first two ended the process, inside pyarrow."""
+"""What `scripts/fuzz` found. Each is read or refused; the first two data files ended the process, inside pyarrow."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.fuzz.properties import ENTRY, NOON
+from tests.trainer.control.conftest import MemoryCloud
 from trainer.data.reading import read_candles
 from trainer.errors import DataError
+from trainer.retrains.entries import entry_key, read_entry
+from trainer.retrains.summary import scheduled_summary
+from trainer.runs.record import to_json
 
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 
@@ -58,3 +64,10 @@ def test_epoch_seconds_of_ten_digits_are_no_hours_of_the_nineteenth_century(tmp_
     times = (1_827_110_700, 1_827_111_600, 1_827_112_500)
     (tmp_path / "A.csv").write_text("time,open,high,low,close,volume\n" + "".join(f"{at},1,2,1,1,3\n" for at in times))
     assert read_candles(tmp_path)["A"].timestamp.tolist() == [at * 10**9 for at in times]
+
+
+def test_an_entry_whose_error_lacks_its_words_is_told() -> None:
+    body = json.dumps({**json.loads(to_json(ENTRY)), "error": {"code": 100, "why": "y", "do": "d"}}).encode()
+    objects, key = MemoryCloud(NOON).objects, entry_key("weekly", NOON)
+    objects.write(key, body)
+    assert scheduled_summary(read_entry(objects, key)[0], None, None, None, 0.0).text

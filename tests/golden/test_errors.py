@@ -76,7 +76,7 @@ class Nothing:
     def get(self, *, key: str, version_id: str = "") -> Stored | None:
         return None if self._body is None else Stored(key=key, body=self._body, etag="e", **STORED)
 
-    def list(self, *, prefix: str) -> list[Stored]:
+    def list(self, *, prefix: str, most: int = 0) -> list[Stored]:
         return []
 
     def folders(self, *, prefix: str) -> list[str]:

@@ -19,6 +19,7 @@ from trainer.models import chunk_models
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.train.tuning.bench import Row
 
+MOST_BARS = 1_000_000_000  # as data.bars has it
 EPOCHS = 100  # what the dollars are for
 COLUMNS = (
     TableColumn(title="profile", leaves=4),
@@ -76,8 +77,9 @@ def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
         raise UsageError(f"bench measures a {model}", do="`mayfly tune` is for models that read windows.")
     if arguments.price is not None and not 0 <= arguments.price < math.inf:
         raise UsageError(f"--price {arguments.price:g}", do="Give dollars an hour, 0 or more.")
-    if arguments.bars < 0:
-        raise UsageError(f"--bars {arguments.bars}", do="Give 1 or more; without it, it is seven years of minutes.")
+    if not 0 <= arguments.bars <= MOST_BARS:
+        do = f"Give 1 to {MOST_BARS:,}; without it, it is seven years of minutes."
+        raise UsageError(f"--bars {arguments.bars}", do=do)
 
 
 def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:

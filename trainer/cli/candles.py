@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,10 +150,13 @@ def demo_data(folder: Path) -> Path:
     """Return the folder with the demo's candles: seeded synthetic bars, made where there are none yet."""
     if folder.is_dir() and any(folder.iterdir()):  # seeded: the same bars every time
         return folder
-    command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", ",".join(DEMO_SYMBOLS)]
-    command += ["--bars", str(DEMO_BARS), "--timeframe", "1m", "--seed", "0"]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        why = (made.stderr.strip().splitlines() or [f"exit {made.returncode}"])[-1]
-        raise ConfigError("the demo's bars could not be made", why=why, do="Run make setup.")
+    with tempfile.TemporaryDirectory(prefix="demo-data-", dir=folder.parent) as scratch:
+        bars = Path(scratch) / "bars"
+        command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(bars), "--symbols", ",".join(DEMO_SYMBOLS)]
+        command += ["--bars", str(DEMO_BARS), "--timeframe", "1m", "--seed", "0"]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            why = (made.stderr.strip().splitlines() or [f"exit {made.returncode}"])[-1]
+            raise ConfigError("the demo's bars could not be made", why=why, do="Run make setup.")
+        bars.rename(folder)  # all of them or none: who is stopped half-way begins anew
     return folder

@@ -11,7 +11,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
 
-from trainer.cli.output import printable
+from trainer.printable import printable
 
 REFRESHES_PER_SECOND = 4.0
 UNLIMITED = 10_000  # columns where no terminal limits them: a row is a line

@@ -6,9 +6,10 @@ import json
 import shutil
 import sys
 import textwrap
-import unicodedata
 from pathlib import Path
 from typing import TextIO
+
+from trainer.printable import printable
 
 
 def mayfly() -> str:
@@ -20,16 +21,6 @@ def mayfly() -> str:
         return "python -m trainer.cli.main"
     here = Path.cwd()
     return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
-
-
-def printable(text: str) -> str:
-    """Escape what a terminal obeys instead of showing: control characters, bidirectional marks and lone surrogates.
-
-    Line ends and tabs stay. Texts come from nodes, files and AWS; this is the one place where they are made harmless.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(letter if letter in "\n\t" or not _obeyed(letter) else _escaped(letter) for letter in text)
 
 
 def one_line(text: str) -> str:
@@ -71,14 +62,6 @@ def ask(question: str) -> str:
     """Print a question to stderr and return the line that is typed, without its end."""
     print(one_line(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
-
-
-def _obeyed(letter: str) -> bool:
-    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", errors="backslashreplace").decode() if letter > "\x7f" else f"\\x{ord(letter):02x}"
 
 
 def bars_are(synthetic: bool | None) -> str:

@@ -6,6 +6,7 @@ import functools
 
 from trainer.runs.store import PART_BYTES, Objects, given
 
+MOST_PARTS = 100_000  # under a prefix; a node of ours sends one every few seconds
 MOST_BYTES = 256 * 1024 * 1024  # of all parts together; what is beyond is not read
 
 
@@ -24,7 +25,7 @@ class PartReader:
     def read_new(self, prefix: str) -> bytes:
         """Return what came under a prefix since the last call."""
         parts = []
-        for listed in self._objects.list(prefix=prefix):
+        for listed in self._objects.list(prefix=prefix, most=MOST_PARTS):
             if listed.key > self._last.get(prefix, "") and self._bytes < MOST_BYTES:
                 stored = given(functools.partial(self._objects.get, key=listed.key, first_bytes=PART_BYTES))
                 body = stored.body if stored else b""

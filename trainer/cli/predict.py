@@ -27,6 +27,7 @@ from trainer.cli.output import say_json, warn
 from trainer.cli.terminal import is_terminal, show
 from trainer.data.paths import check_path
 from trainer.errors import UsageError
+from trainer.printable import printable
 from trainer.symbols import tidy
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 KEYS = ("models/experiments/", "models/production/")  # a key in the bucket begins so
 FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
+MOST_LAST = 1_000_000_000  # bars, as data.bars has it
 MOST_DRAWN = 200  # rows of a table at a terminal
 MOST_NOTES = 20  # lines about symbols without predictions
 
@@ -60,8 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Symbols that the data does not hold are named on stderr and are no error, unless nothing was predicted.
     """
-    if arguments.last < 0:
-        raise UsageError(f"--last {arguments.last}", do="Give 1 or more; without it every window is predicted.")
+    if not 0 <= arguments.last <= MOST_LAST:
+        do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
+        raise UsageError(f"--last {arguments.last}", do=do)
     symbols = [symbol.strip() for symbol in arguments.symbols.split(",")] if arguments.symbols else []
     request = PredictionRequest(
         models=arguments.models,
@@ -180,7 +183,7 @@ def _write_csv(predictions: Iterable[Predictions]) -> None:
     header: list[str] = []
     for item in predictions:
         if not header:
-            header = [*FIRST_COLUMNS, *item.columns]
+            header = [*FIRST_COLUMNS, *map(printable, item.columns)]
             writer.writerow(header)
         # Every digit of a float is written: metrics computed from this file are the card's own.
         writer.writerows(row.values() for row in _rows(item))
@@ -192,7 +195,7 @@ def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
     values = zip(*(column.tolist() for column in item.columns.values()), strict=True)
     for bar, available_at, row in zip(item.bar, item.available_at, values, strict=True):
         times = {"bar": time_text(bar), "available_at": time_text(available_at)}
-        yield {"model": item.model, "symbol": item.symbol, **times, **dict(zip(item.columns, row, strict=True))}
+        yield {"model": printable(item.model), "symbol": item.symbol, **times, **dict(zip(item.columns, row, strict=True))}
 
 
 @contextmanager

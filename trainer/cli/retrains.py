@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -135,8 +136,7 @@ def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects
     rows, documents = [], []
     for schedule in read_schedules(outputs.retrains):
         stored = _readable(objects, schedule.name)
-        keys = entry_keys(objects, schedule.name)
-        last = read_entry(objects, keys[-1])[0] if keys else None
+        last = next(_entries(objects, reversed(entry_keys(objects, schedule.name))), None)
         documents.append({**_described(schedule, stored), "last": _entry(last) if last else None})
         rows.append(_row(schedule, stored, last))
     if arguments.json:
@@ -149,7 +149,7 @@ def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects
 
 
 def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
-    entries = [read_entry(objects, key)[0] for key in entry_keys(objects, schedule.name)]
+    entries = list(_entries(objects, entry_keys(objects, schedule.name)))
     if arguments.json:
         say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
     elif entries:
@@ -174,6 +174,15 @@ def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
         warn(f"warning: {error}")
         return None
     return stored[0] if stored else None
+
+
+def _entries(objects: Objects, keys: Iterable[str]) -> Iterator[ScheduledRun]:
+    """Yield the entries of these keys, and warn of those that can't be read: the others are shown."""
+    for key in keys:
+        try:
+            yield read_entry(objects, key)[0]
+        except TrainerError as error:
+            warn(f"warning: {error}")
 
 
 def _coming(schedule: RetrainSchedule) -> list[datetime]:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from trainer import environment
-from trainer.cli.output import one_line, printable
+from trainer.cli.output import one_line
+from trainer.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

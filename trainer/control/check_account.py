@@ -6,7 +6,8 @@ from functools import partial
 
 from trainer.access import Access
 from trainer.control.dry_run import dry_run_note
-from trainer.launch.checks import account_checks, ask_all, limit_seconds
+from trainer.launch.checks import account_checks, ask_all
+from trainer.launch.preflight import limit_seconds
 from trainer.runs.record import RunRecord
 from trainer.stack_outputs import StackOutputs
 

@@ -78,18 +78,18 @@ def answer(
         told.settled([settle_run(home.cloud, run_id, starts="control")], {})
         if was_open:
             told.bad_ends(home)
-        mine = [entry for entry in unfinished(home) if run_id in (entry.run_id, entry.prepare_run_id)]
+        mine = [entry for entry in unfinished(home, told.problems) if run_id in (entry.run_id, entry.prepare_run_id)]
         told.advance(home, mine)
         if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
             told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
         return told.as_dict()
     if "retrain" in event:
         told.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
-    told.advance(home, unfinished(home))
+    told.advance(home, unfinished(home, told.problems))
     told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
     told.bad_ends(home)
-    prepared = [entry for entry in unfinished(home) if entry.state == "preparing"]
-    told.advance(home, unfinished(home))
+    prepared = [entry for entry in unfinished(home, told.problems) if entry.state == "preparing"]
+    told.advance(home, unfinished(home, told.problems))
     if prepared:
         told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
     return told.as_dict()

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from trainer.artifacts.names import is_model_file
 from trainer.control.boot_log import boot_log
 from trainer.control.cloud import Cloud
 from trainer.errors import ConnectionFailed, TrainerError, TrainingFailed
@@ -18,8 +17,10 @@ from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
+from trainer.runs.pieces import models_under
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import (
+    MOST_LISTED,
     MOST_MODELS,
     MOST_PROGRESS_BYTES,
     MOST_RESULT_BYTES,
@@ -49,7 +50,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
         heartbeat=max(filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_told_at, default=None),
-        result=next(filter(None, (_result(objects, keys) for keys in record.nodes)), None),
+        result=next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None),
         stop_written=bool(
             attempt and record.stop_requested_at and objects.head(key=stop_key(run_id, attempt.number)) is not None
         ),
@@ -76,16 +77,18 @@ def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:
 
 
 def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) -> tuple[ModelSeen, ...]:
-    """Return the models of the run's attempt as S3 has them: those that the result names, else all in its folder.
+    """Return the models of the run's attempt as S3 has them: those that the result names, else those right in its folder.
 
     Raises ConnectionFailed where S3 does not tell of all within MODELS_SECONDS; the next look begins anew.
     """
     if result is not None:
         named = [(str(model["key"]), str(model["version_id"])) for model in result.models]
         return _at_once(named, lambda model: _head(objects, *model), record.run_id)
-    listed = [item.key for keys in record.nodes for item in objects.list(prefix=keys.models)]
-    models = [key for key in listed if is_model_file(key.rsplit("/", 1)[-1])][:MOST_MODELS]
-    return _at_once(models, lambda key: _with_card(objects, key), record.run_id)
+    models: list[str] = []
+    for keys in record.nodes:
+        listed = (item.key for item in objects.list(prefix=keys.models, most=MOST_LISTED))
+        models += models_under(keys.models, listed, record.pieces)
+    return _at_once(models[:MOST_MODELS], lambda key: _with_card(objects, key), record.run_id)
 
 
 def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: str) -> tuple[ModelSeen, ...]:
@@ -137,12 +140,12 @@ def _told_at(beat: Heartbeat) -> datetime:
     return beat.at
 
 
-def _result(objects: Objects, keys: NodeKeys) -> NodeResult | None:
+def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult | None:
     body = _body(objects, keys.result, MOST_RESULT_BYTES)
     if body is None:
         return None
     try:
-        return read_result(body, models_prefix=keys.models)
+        return read_result(body, models_prefix=keys.models, names=[piece.model for piece in record.pieces])
     except Unsound as error:
         unread = TrainingFailed(f"the node's result {keys.result} can't be read", why=str(error), do="Launch again.")
         return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())

@@ -18,7 +18,7 @@ from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
 from trainer.control.prepared import take_over
-from trainer.errors import BudgetError, ConnectionFailed, DataError, TrainerError
+from trainer.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
@@ -36,7 +36,7 @@ from trainer.retrains.entries import (
     run_id_of,
 )
 from trainer.retrains.published import PublishedRetrain, UnreadablePublication, read_published, verified_job
-from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.retrains.schedule import RetrainSchedule, is_name, read_schedules
 from trainer.retrains.summary import PersonMessage, scheduled_summary
 from trainer.runs.record import iso
 from trainer.runs.store import Conflict, read_record, record_key
@@ -68,15 +68,25 @@ class RetrainHome:
 
 
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
-    """Enter a scheduled time, and take it as far as it goes."""
+    """Enter a scheduled time, and take it as far as it goes. Raises ConfigError for a name that no retrain can have."""
+    if not is_name(name):  # it becomes a part of keys
+        raise ConfigError(f"{name[:80]!r} is no retrain", do="mayfly retrains list shows those of the stack.")
     entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
     return advance(home, entry) if entry.is_open else entry
 
 
-def unfinished(home: RetrainHome) -> list[ScheduledRun]:
-    """Return every scheduled time that has not come to its end, or of whose end nobody was told, of the stack's retrains."""
-    names = [schedule.name for schedule in read_schedules(home.outputs.retrains)]
-    return [entry for name in names for entry in home.entries(name) if entry.is_open or entry.is_untold]
+def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun]:
+    """Return every scheduled time that has not come to its end, or of whose end nobody was told, of the stack's retrains.
+
+    Of a retrain whose entries can't be read, the error is added to `problems`, by its name; the others go on.
+    """
+    entries: list[ScheduledRun] = []
+    for schedule in read_schedules(home.outputs.retrains):
+        try:
+            entries += [entry for entry in home.entries(schedule.name) if entry.is_open or entry.is_untold]
+        except TrainerError as error:
+            problems[schedule.name] = str(error)
+    return entries
 
 
 def overdue(home: RetrainHome) -> list[str]:

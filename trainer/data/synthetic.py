@@ -21,6 +21,7 @@ from trainer.data.timeframes import DAY, canonical, step_of
 from trainer.data.writing import write_candles
 from trainer.symbols import brief, flaw, tidy
 
+MOST_BARS = 10_000_000  # of a symbol: nineteen years of minutes
 START = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, a Monday
 _CLUSTERS = ((60, 0.3), (720, 0.4), (10_080, 0.4))  # bars that a level of volatility lasts, and the spread of its log
 _VOLATILITY_PER_DAY = 0.03
@@ -69,8 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timeframe", default="1m", help="such as 1m, 1h, 1d")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    if options.bars < 1:
-        parser.error("--bars takes 1 or more")
+    if not 1 <= options.bars <= MOST_BARS:
+        parser.error(f"--bars takes 1 to {MOST_BARS:,}")
+    if not 0 <= options.seed < 2**63:
+        parser.error("--seed takes 0 or more, with 18 digits at most")
     symbols = [tidy(name.strip()) for name in options.symbols.split(",") if name.strip()]
     for symbol in symbols:
         if why := flaw(symbol):

@@ -7,46 +7,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
-from trainer.access import Access, aws_error, error_code
-from trainer.errors import ConfigError, ConnectionFailed
+from trainer.access import Access, error_code
+from trainer.errors import ConfigError
+from trainer.launch.preflight import ask_at_once, limit_seconds
 from trainer.launch.quotas import quota_note
 from trainer.runs.record import Rung
 from trainer.stack_outputs import StackOutputs
 
 Checks = Mapping[str, Callable[[], str]]  # by what is checked, as an error names it
-LIMIT_SECONDS = 10.0
-REHEARSAL_LIMIT_SECONDS = 300.0  # the embedded AWS runs the sweeper on this machine, however busy that is
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
-
-
-def limit_seconds(access: Access) -> float:
-    """Return how long the checks may take together."""
-    return REHEARSAL_LIMIT_SECONDS if access.rehearsal else LIMIT_SECONDS
 
 
 def ask_all(checks: Checks, *, seconds: float) -> list[str]:
     """Ask everything at once and return the notes. Raises the first error, or ConnectionFailed where an answer is late."""
-    pool = ThreadPoolExecutor(max_workers=max(1, len(checks)))
-    asked = {name: pool.submit(check) for name, check in checks.items()}
-    _, late = wait(asked.values(), timeout=seconds)
-    pool.shutdown(wait=False, cancel_futures=True)
-    notes = []
-    for name, answer in asked.items():
-        if answer in late:
-            continue
-        try:
-            notes.append(answer.result())
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, f"cannot check {name}") from error
-    if missing := [name for name, answer in asked.items() if answer in late]:
-        why, do = f"no answer within {seconds:.0f} s", "Try again; AWS or the network is slow."
-        raise ConnectionFailed(f"cannot check {', '.join(missing)}", why=why, do=do)
-    return [note for note in notes if note]
+    return [note for note in ask_at_once(checks, seconds=seconds, doing="cannot check").values() if note]
 
 
 def account_checks(

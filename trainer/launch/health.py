@@ -17,7 +17,7 @@ from trainer.aws_errors import NO_PARAMETER
 from trainer.cost.instances import catalogue
 from trainer.errors import ConfigError, QuotaError
 from trainer.launch import checks
-from trainer.launch.preflight import find_image
+from trainer.launch.preflight import find_image, limit_seconds
 from trainer.launch.quotas import read_quotas
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
@@ -125,7 +125,7 @@ def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None
 def quotas(access: Access, outputs: StackOutputs) -> str:
     """Look at the quotas of GPU instances. Raises QuotaError where all are 0; those that are 0 are a note."""
     codes = sorted({code for one in catalogue().values() for code in (one.on_demand_quota_code, one.spot_quota_code) if code})
-    known, unread = read_quotas(access, codes, seconds=checks.limit_seconds(access))
+    known, unread = read_quotas(access, codes, seconds=limit_seconds(access))
     none = [quota for quota in known.values() if quota.value == 0]
     links = ", ".join(f"{quota.name}: {QUOTA_CONSOLE}/{quota.code}" for quota in none)
     if none and len(none) == len(known):

@@ -5,18 +5,23 @@ Every failure here is one line that names what is missing; nothing was launched,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from trainer.access import Access, aws_error, error_code
 from trainer.aws_errors import NO_IMAGE
 from trainer.cost.instances import InstanceType
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, ConnectionFailed
 from trainer.launch.prices import PricedTypes, list_prices
 from trainer.runs.record import utc_now
 from trainer.stack_outputs import StackOutputs
+
+LIMIT_SECONDS = 10.0
+REHEARSAL_LIMIT_SECONDS = 300.0  # the embedded AWS runs the sweeper on this machine, however busy that is
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,29 +50,53 @@ def look(
     A pinned image serves as long as it exists; then, and without one, the newest of the stack's line. `templates`: other
     launch templates than those of training, by image line.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
     line = next(iter(outputs.images))
     names = [machine.name for machine in machines]
     template = (templates or outputs.launch_templates)[line]
     ec2 = access.client("ec2")
-    try:
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            image = pool.submit(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template)
-            zones = pool.submit(_zones, ec2, names=names, subnets=outputs.subnets)
-            priced = pool.submit(list_prices, access, machines, region=outputs.region, today=utc_now().date())
-            # A rehearsal has no spot market; its dollars are list prices.
-            prices = pool.submit(_spot_prices, ec2, names=names) if spot and not access.rehearsal else None
-            return Offers(
-                image_line=line,
-                image_id=str(image.result()["ImageId"]),
-                launch_template_id=template,
-                zones=zones.result(),
-                spot_usd_per_hour=prices.result() if prices else {},
-                priced=priced.result(),
-            )
-    except (BotoCoreError, ClientError) as error:
-        raise aws_error(error, "cannot look up what the account offers") from error
+    asked: dict[str, Callable[[], Any]] = {
+        "the image": partial(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template),
+        "the zones": partial(_zones, ec2, names=names, subnets=outputs.subnets),
+        "the prices": partial(list_prices, access, machines, region=outputs.region, today=utc_now().date()),
+    }
+    if spot and not access.rehearsal:  # a rehearsal has no spot market; its dollars are list prices
+        asked["the spot prices"] = partial(_spot_prices, ec2, names=names)
+    answers = ask_at_once(asked, seconds=limit_seconds(access), doing="cannot look up")
+    return Offers(
+        image_line=line,
+        image_id=str(answers["the image"]["ImageId"]),
+        launch_template_id=template,
+        zones=answers["the zones"],
+        spot_usd_per_hour=answers.get("the spot prices", {}),
+        priced=answers["the prices"],
+    )
+
+
+def limit_seconds(access: Access) -> float:
+    """Return how long questions to the account that are asked at once may take together."""
+    return REHEARSAL_LIMIT_SECONDS if access.rehearsal else LIMIT_SECONDS
+
+
+def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: str) -> dict[str, T]:
+    """Ask everything at once and return the answers. Raises the first error, or ConnectionFailed where an answer is late."""
+    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
+
+    pool = ThreadPoolExecutor(max_workers=max(1, len(asked)))
+    futures = {name: pool.submit(ask) for name, ask in asked.items()}
+    _, late = wait(futures.values(), timeout=seconds)
+    pool.shutdown(wait=False, cancel_futures=True)
+    answers = {}
+    for name, future in futures.items():
+        if future in late:
+            continue
+        try:
+            answers[name] = future.result()
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"{doing} {name}") from error
+    if missing := [name for name, future in futures.items() if future in late]:
+        why, do = f"no answer within {seconds:.0f} s", "Try again; AWS or the network is slow."
+        raise ConnectionFailed(f"{doing} {', '.join(missing)}", why=why, do=do)
+    return answers
 
 
 def find_image(

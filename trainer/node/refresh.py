@@ -185,17 +185,25 @@ def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
 
 
 def _ended(node: Node, child: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a child and end what is left of its group; return its exit code, None where its time was over."""
+    """Wait for a child and end what is left of its group; return its exit code, None where its time was over.
+
+    The child is collected last: as long as it is not, its number is given to no other process, and its group may be signalled.
+    """
     ends = time.monotonic() + seconds
+    over = False
     try:
-        while child.poll() is None and time.monotonic() < ends:
+        while not _has_ended(child) and not (over := time.monotonic() >= ends):
             if node.stopping.wait(POLL_SECONDS):
                 raise Stopped("stopped while it prepared the data")
-        return child.poll()
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        code = child.wait()
+    return None if over else code
+
+
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _send(node: Node, path: Path, entry: dict[str, Any], *, added: bool) -> None:

@@ -7,13 +7,12 @@ looked at in S3. Production models, where there are any, are the objects themsel
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +22,9 @@ from trainer.errors import ConfigError, DataError, TrainerError, UsageError, nea
 from trainer.registry.cards import card_of
 from trainer.registry.keeping import PRODUCTION
 from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.pieces import models_under
 from trainer.runs.record import RunRecord, from_iso
-from trainer.runs.reports import MOST_MODELS
+from trainer.runs.reports import MOST_LISTED, MOST_MODELS
 from trainer.runs.store import Objects, Stored, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 
@@ -70,7 +70,8 @@ class Listing:
 
 def list_models(objects: Objects) -> Listing:
     """Return every model of the bucket: production first, then experiments, the newest run first, each by name."""
-    models = [_model(objects, stored, stage="production") for stored in _weights(objects.list(prefix=PRODUCTION))]
+    listed = {item.key: item for item in objects.list(prefix=PRODUCTION)}
+    models = [_model(objects, listed[key], stage="production") for key in models_under(PRODUCTION, listed, ())]
     problems: dict[str, TrainerError] = {}
     for run_id in reversed(run_ids(objects)):
         try:
@@ -89,8 +90,11 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
         record, _ = read_record(objects, run_id)
     except UsageError:
         return ()  # keys without a record: of a run that nobody answers for
-    listed = _weights(item for keys in record.nodes for item in objects.list(prefix=keys.models))
-    return tuple(_model(objects, stored, stage="experiment", run=record) for stored in listed)
+    models: list[Stored] = []
+    for keys in record.nodes:
+        listed = {item.key: item for item in objects.list(prefix=keys.models, most=MOST_LISTED)}
+        models += [listed[key] for key in models_under(keys.models, listed, record.pieces)]
+    return tuple(_model(objects, stored, stage="experiment", run=record) for stored in models[:MOST_MODELS])
 
 
 def find_model(objects: Objects, name_or_key: str) -> Model:
@@ -151,10 +155,6 @@ def write_whole(path: Path, body: bytes) -> None:
     part = path.with_name(path.name + ".part")
     part.write_bytes(body)
     part.replace(path)
-
-
-def _weights(listed: Iterable[Stored]) -> Iterator[Stored]:
-    return (stored for stored in islice(listed, MOST_MODELS) if is_model_file(stored.key.rsplit("/", 1)[-1]))
 
 
 def _model(

@@ -53,7 +53,7 @@ def set_clock(ahead_seconds: float) -> None:
 
 
 def forget_others(folder: str) -> list[Any]:
-    """Forget loaded modules that are neither Python's nor the zip's: a fork has more than a function may import.
+    """Forget loaded modules that are not Python's or the zip's alone: a fork has more than a function may import.
 
     Returns them: clearing modules takes longer than the function.
     """

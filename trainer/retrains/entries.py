@@ -11,8 +11,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from trainer.errors import ConfigError, TrainerError
-from trainer.reading import Unsound
-from trainer.runs.record import new_run_id, read_value, to_json
+from trainer.reading import Fields, Unsound
+from trainer.runs.record import iso, new_run_id, read_value, to_json
+from trainer.runs.reports import read_error
 from trainer.runs.store import Conflict, Objects
 
 FORMAT = 1
@@ -104,7 +105,13 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
     try:
         if stored is None:
             raise Unsound("it is not there")
-        return read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,)), stored.etag
+        entry = read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,))
+        if entry_key(entry.retrain, entry.scheduled_at) != key:  # its own words make the key of the next write
+            raise Unsound(f"it is that of {entry.retrain[:80]!r} at {iso(entry.scheduled_at)}")
+        runs = run_id_of(entry.retrain, entry.scheduled_at), prepare_run_id_of(entry.retrain, entry.scheduled_at)
+        if entry.run_id not in ("", runs[0]) or entry.prepare_run_id not in ("", runs[1]):
+            raise Unsound(f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are none of this time")
+        return replace(entry, error=read_error(Fields({"error": entry.error}, key))), stored.etag
     except Unsound as error:
         raise ConfigError(f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with.") from error
 

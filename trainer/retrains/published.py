@@ -6,6 +6,7 @@ Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; c
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +15,7 @@ from trainer.job import Job, job_from_json
 from trainer.reading import Unsound
 from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.runs.record import read_value, to_json
+from trainer.runs.reports import SHA256
 from trainer.runs.store import Objects
 
 MOST_BYTES = 64 * 1024
@@ -56,10 +58,19 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
         retrain = read_value(
             stored.body, PublishedRetrain, name=f"the retrain {name}", most_bytes=MOST_BYTES, formats=(PUBLISHED_FORMAT,)
         )
+        _check_keys(retrain, name)
     except Unsound as error:
         do = f"Publish it again: mayfly retrains publish {name}."
         raise UnreadablePublication(f"cannot read what was published for retrain {name}", why=str(error), do=do) from error
     return retrain, stored.etag
+
+
+def _check_keys(retrain: PublishedRetrain, name: str) -> None:
+    """Raise Unsound where it is another retrain's, or leads to objects that no publication of ours has."""
+    keys = (f"code/{retrain.job_sha256}.json", f"code/{retrain.code_sha256}.whl")
+    hashes = re.fullmatch(f"{SHA256} {SHA256}", f"{retrain.job_sha256} {retrain.code_sha256}")
+    if retrain.name != name or not hashes or (retrain.job_key, retrain.code_key) != keys:
+        raise Unsound(f"it names retrain {retrain.name[:80]!r}, {retrain.job_key[:80]!r} and {retrain.code_key[:80]!r}")
 
 
 def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: str = "") -> None:

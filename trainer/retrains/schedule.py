@@ -38,7 +38,7 @@ class RetrainSchedule:
         for key, kind in kinds.items():
             if not isinstance(getattr(self, key), kind):
                 raise ValueError(f"{key} must be text")
-        if not _NAME.fullmatch(self.name):
+        if not is_name(self.name):
             raise ValueError(f"name {self.name!r} must be at most 24 lower case letters, digits and dashes")
         if not isinstance(parse(self.cron, self.time_zone), Cron):
             raise ValueError(f"cron {self.cron!r} must be cron(...)")
@@ -70,6 +70,11 @@ class RetrainSchedule:
     def to_dict(self) -> dict[str, Any]:
         """Return it as the stack's outputs carry it."""
         return asdict(self)
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text can be the name of a retrain."""
+    return _NAME.fullmatch(text) is not None
 
 
 def read_schedules(entries: Iterable[Mapping[str, Any]]) -> tuple[RetrainSchedule, ...]:

@@ -9,6 +9,7 @@ listing of runs/.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +25,7 @@ LAST_ENDED = 20  # ended runs that the index names
 MOST_INDEX_BYTES, MOST_OPEN = 4 * 1024 * 1024, 20_000
 TRIES = 20  # against other commands that change it at the same moment
 _RUN_ID = r"[\w.-]+"
+_RECORD = re.compile(rf"runs/({_RUN_ID})/run\.json")  # of others the index could not be read back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ def _change(objects: Objects, change: Callable[[RunIndex], RunIndex], *, whole: 
 def _listed(objects: Objects) -> RunIndex:
     """Return the index that a listing shows: a run is closed where its record was written after its receipt."""
     written = {item.key: item.modified_at for item in objects.list(prefix="runs/")}
-    records = {key.split("/")[1]: at for key, at in written.items() if key.count("/") == 2 and key.endswith("/run.json")}
+    records = {named[1]: at for key, at in written.items() if (named := _RECORD.fullmatch(key))}
     receipts = {run_id: written.get(f"runs/{run_id}/receipt.json") for run_id in records}
     closed = [run_id for run_id, at in receipts.items() if at is not None and records[run_id] >= at]
     return RunIndex(open=records).without(closed)

@@ -6,11 +6,11 @@ of before 2026-11-22 name symbols instead; here their pieces are made of these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.artifacts.names import MODEL_SUFFIX, label, read_name
+from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, label, read_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,15 @@ class RunPiece:
     def identity(self) -> dict[str, Any]:
         """Return the fields by which a receipt names it."""
         return {**{key: value for key, value in asdict(self).items() if key != "model"}, "series": list(self.series)}
+
+
+def models_under(prefix: str, keys: Iterable[str], pieces: tuple[RunPiece, ...]) -> Iterator[str]:
+    """Yield those of the keys that are of models right under the prefix, of the run's pieces where its record names them."""
+    names = {piece.model for piece in pieces}
+    for key in keys:
+        file = key.removeprefix(prefix)
+        if is_model_file(file) and (not names or file.removesuffix(MODEL_SUFFIX) in names):
+            yield key
 
 
 def identity_of(job: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:

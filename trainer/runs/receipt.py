@@ -81,7 +81,7 @@ def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     if observed.result is not None:
         return [
             {
-                **identity_of(record.job, model),
+                **_identity(record, model),
                 "family": model["family"],
                 "target": model.get("target", ""),
                 "key": model["key"],
@@ -185,6 +185,13 @@ def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
         "launched_at": iso(seen.launched_at),
         "terminated_at": iso(seen.terminated_at) if seen.terminated_at else None,
     }
+
+
+def _identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the piece of a reported model by its file's name, or, where the record names no pieces, as it was reported."""
+    if not record.pieces:
+        return identity_of(record.job, model)
+    return identity_of_file(record.job, record.pieces, model["key"].rsplit("/", 1)[-1])
 
 
 def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:

@@ -5,13 +5,13 @@ Owns the limits, which `node.report` keeps to. What passes is typed; what does n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from trainer.artifacts.metrics import check_metrics
-from trainer.artifacts.names import is_model_file
+from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
 from trainer.symbols import file_flaw
@@ -20,6 +20,7 @@ MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
 MOST_SHOWN = 2_000  # models whose progress is reported; of more, `models_total` and `models_done`
 MOST_MODELS = 20_000  # of one run
+MOST_LISTED = 2 * MOST_MODELS  # keys of them: each has its card beside it
 MOST_TITLE = MOST_NAME + 40  # of a piece: a symbol with fold and seed
 MOST_PHASES = 8
 MOST_FILES = 20_000
@@ -83,14 +84,21 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
     )
 
 
-def read_result(body: bytes, *, models_prefix: str) -> NodeResult:
-    """Read a node's result, whose models lie right under `models_prefix`. Raises Unsound for one no node of ours wrote."""
+def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ()) -> NodeResult:
+    """Read a node's result, whose models lie right under `models_prefix`. Raises Unsound for one no node of ours wrote.
+
+    `names`: the models that the run was launched for; () where its record names none.
+    """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
+    models = tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS))
+    made = {model["key"].removeprefix(models_prefix).removesuffix(MODEL_SUFFIX) for model in models}
+    if names and (others := sorted(made.difference(names))):
+        raise Unsound(f"the result has the model {others[0][:120]!r}, which the run was not launched for")
     return NodeResult(
         state=fields.choice("state", NODE_STATES),
         exit_code=fields.whole("exit_code", 0, most=255),
         error=read_error(fields),
-        models=tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS)),
+        models=models,
         failed=tuple(
             {**read_identity(item), "reason": item.text("reason", "", most=MOST_TEXT)}
             for item in fields.rows("failed", most=MOST_MODELS)

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any, Protocol
 
 from trainer.access import Access, aws_error, error_code, version_of
@@ -65,7 +66,7 @@ class Objects(Protocol):
 
     def digest(self, *, key: str, version_id: str) -> str: ...
 
-    def list(self, *, prefix: str) -> tuple[Stored, ...]: ...
+    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
 
     def versions(self, *, key: str) -> tuple[Stored, ...]: ...
 
@@ -123,7 +124,7 @@ class S3Objects:
     ) -> None:
         """Copy one version of an object (5 GB at most), with its metadata, or with `sha256` alone and S3's own checksum.
 
-        Raises Conflict as `put` does.
+        Raises Conflict and NotVersioned as `put` does.
         """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
         from botocore.exceptions import BotoCoreError, ClientError
@@ -131,11 +132,12 @@ class S3Objects:
         origin = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
         own = {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}, "ChecksumAlgorithm": "SHA256"} if sha256 else {}
         try:
-            self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own)
+            response = self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own)
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
                 raise Conflict(key) from error
             raise aws_error(error, f"cannot copy s3://{self._bucket}/{source} to {key}") from error
+        version_of(response, f"s3://{self._bucket}/{key}")
 
     def digest(self, *, key: str, version_id: str) -> str:
         """Return the SHA-256 of one version of an object, read in blocks; '' where there is none."""
@@ -170,13 +172,14 @@ class S3Objects:
             for item in found
         )
 
-    def list(self, *, prefix: str) -> tuple[Stored, ...]:
-        """Return every object under a prefix, by key, without bytes."""
-        return tuple(
+    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
+        """Return the objects under a prefix, the first `most` or all, by key, without bytes."""
+        listed = (
             Stored(key=item["Key"], etag=item["ETag"], size=int(item["Size"]), modified_at=_utc(item["LastModified"]))
             for page in self._pages(prefix)
             for item in page.get("Contents", [])
         )
+        return tuple(islice(listed, most or None))
 
     def folders(self, *, prefix: str) -> tuple[str, ...]:
         """Return the names right under a prefix that have something below them."""

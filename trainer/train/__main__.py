@@ -26,10 +26,13 @@ from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
+from trainer.printable import printable
 from trainer.targets import TARGETS
 
 if TYPE_CHECKING:
     from trainer.train.observing.events import EventLog, Story
+
+MOST_WORKERS = 1_024
 
 
 def parser(prog: str = "python -m trainer.train") -> Parser:
@@ -80,10 +83,10 @@ def main(
         shown.print_models(models)
         return code
     except Stopped as stop:
-        print(stop, file=sys.stderr)
+        print(printable(str(stop)), file=sys.stderr)
         return stop.exit_code
     except TrainerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         if log is None or options.events is None:
             return error.exit_code
         log.emit({"event": "error", **error.as_dict(), "code": 100})
@@ -92,7 +95,7 @@ def main(
         problem = missing_library(missing)
         if problem is None:
             raise
-        print(f"error: {problem}", file=sys.stderr)
+        print(printable(f"error: {problem}"), file=sys.stderr)
         return problem.exit_code
 
 
@@ -100,8 +103,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     """Train the job; return piece, file and sha256 of each model, and the exit code."""
     job = _job(options)
     check_folder(options.out)
-    if options.workers is not None and options.workers < 1:
-        raise UsageError(f"--workers {options.workers}", do="Give 1 or more.")
+    if options.workers is not None and not 1 <= options.workers <= MOST_WORKERS:
+        raise UsageError(f"--workers {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")
     import torch
 
     from trainer.train.observing.observe import Observed

@@ -5,8 +5,9 @@ compared on the meta device, where tensors take no memory; then the network is b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainer.models import MODELS, home_of, is_known, network_of
 from trainer.own_file import read_file
 from trainer.settings import TargetSettings, keys_of
 from trainer.targets import OWN, TARGETS, default_of
+from trainer.train.bounded_build import TensorLimit, most_bytes
 from trainer.train.packs.tensors import put_tensors
 
 _MOST_OUTPUTS = 10_000  # of a target of the user's own
@@ -164,23 +166,35 @@ def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **
     """Return the network of a checked card with its weights. `place` as `network.build` takes it.
 
     Raises DataError where the tensors are not those of the network, UsageError for a file of the user's that can't be used. A
-    class of the user's that can't be built on the meta device is built at once.
+    class of the user's that can't be built on the meta device is built at once, under a limit that follows from the tensors.
     """
-    build = network_of(card.family).build
+    build = partial(network_of(card.family).build, card.architecture, **place)
+    is_users = home_of(card.family).is_any_module
     try:
         with torch.device("meta"):
-            shell = build(card.architecture, **place)
+            shell = build()
     except UsageError:
-        if not home_of(card.family).is_any_module:
+        if not is_users:
             raise
-        shell = build(card.architecture, **place)
+        shell = _limited(build, tensors, path)
     _compare(shell, card, tensors, path)
-    network: nn.Module = build(card.architecture, **place)
+    network: nn.Module = _limited(build, tensors, path) if is_users else build()
     try:
         put_tensors(network, tensors)
     except (ValueError, AttributeError, RuntimeError) as error:
         raise unfit(path, str(error).split("\n")[0][:200]) from error
     return network
+
+
+def _limited(build: Callable[[], nn.Module], tensors: Mapping[str, torch.Tensor], path: Path) -> nn.Module:
+    """Build a network that may make a multiple of the file's tensors. Raises DataError for one that would make more."""
+    with TensorLimit(most_bytes(tensors)) as limit:
+        try:
+            return build()
+        except UsageError as error:
+            if not limit.is_exceeded:
+                raise
+            raise unfit(path, f"building its network takes more than {limit.most:,} bytes") from error
 
 
 def _compare(shell: nn.Module, card: Card, tensors: Mapping[str, torch.Tensor], path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cli.candles import DataCheck
+from trainer.cli.candles import DataCheck, demo_data
 from trainer.cli.check_child import CheckChild
 from trainer.errors import DataError
 from trainer.job import job_of
@@ -49,3 +49,16 @@ def test_a_file_that_crashes_the_library_is_one_error_of_the_data(tmp_path):
     child.process.send_signal(signal.SIGABRT)  # as arrow ends the process for a damaged file
     with pytest.raises(DataError, match="the data check crashed while it read"):
         child.report()
+
+
+def test_the_demos_bars_are_made_whole_or_not_at_all(tmp_path, monkeypatch):
+    def cut_off(command, **_):
+        out = Path(command[command.index("--out") + 1])
+        out.mkdir(parents=True)
+        (out / "BTC-USD_1m_synthetic.parquet").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        demo_data(tmp_path / "demo-data")
+    assert list(tmp_path.iterdir()) == []

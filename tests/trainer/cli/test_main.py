@@ -117,3 +117,21 @@ def test_botocore_errors_read_as_what_they_mean(monkeypatch, capsys):
         monkeypatch.setattr("trainer.cli.launch.run", fail)
         assert main(["launch"]) == 103
         assert capsys.readouterr().err.startswith(line)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "m.safetensors", "--data", ".", "--last", "9" * 30],
+        ["bench", "--bars", "9" * 30],
+        ["train", "--data", ".", "--out", "models", "--workers", "9" * 30],
+        ["train", "--data", ".", "--out", "models", "--workers", "100000"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_beyond_its_bound_is_one_line(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # they stay this process's own
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {words[-2]} {words[-1]}. Give 1 to ") and said.count("\n") == 1

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cli.output import counted, duration, folded, money, one_line, printable
+from trainer.cli.main import main
+from trainer.cli.output import counted, duration, folded, money, one_line
+from trainer.printable import printable
+from trainer.train.observing.events import Story
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,6 +53,16 @@ def test_a_long_line_is_broken_between_words_at_a_terminal_only(monkeypatch):
     lines = folded(line, Terminal()).splitlines()
     assert " ".join(lines) == line and all(len(one) <= 60 or " " not in one for one in lines)
     assert folded(line, io.StringIO()) == line
+
+
+def test_a_training_at_a_desk_escapes_what_files_say_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # they stay this process's own
+    (tmp_path / "A_1m.csv").write_text("a\x1b[31mred,b\n1,2\n")
+    assert main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert r"its columns are a\x1b[31mred, b" in capsys.readouterr().err
+    stream = io.StringIO()
+    Story(stream)({"event": "model_failed", "piece": "A", "reason": "\x1b[31m"})
+    assert stream.getvalue() == "A  failed: \\x1b[31m\n"
 
 
 def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():

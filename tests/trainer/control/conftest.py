@@ -68,8 +68,8 @@ class MemoryObjects:
         self.stored.setdefault(key, []).append(item)
         return item.etag
 
-    def list(self, *, prefix: str) -> tuple[Stored, ...]:
-        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))
+    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
+        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[: most or None]
 
     def digest(self, *, key: str, version_id: str) -> str:
         found = self.get(key=key, version_id=version_id)

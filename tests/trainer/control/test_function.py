@@ -14,7 +14,7 @@ from trainer.control.function import answer
 from trainer.control.retrain import RetrainHome, overdue
 from trainer.control.settle import settle_all
 from trainer.errors import ConnectionFailed
-from trainer.retrains.entries import TELLING, begin_entry
+from trainer.retrains.entries import TELLING, begin_entry, entry_key
 from trainer.retrains.published import published_key, write_published
 from trainer.runs.record import iso, to_json
 from trainer.runs.store import read_record, receipt_key, record_key
@@ -22,16 +22,16 @@ from trainer.runs.store import read_record, receipt_key, record_key
 ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification"}
 
 
-def home_of(cloud, publish):
-    """Return control's home in a cloud, in a stack with one retrain."""
-    outputs = replace(OUTPUTS, retrains=[WEEKLY.to_dict()])
+def home_of(cloud, publish, retrains=(WEEKLY,)):
+    """Return control's home in a cloud, in a stack with one retrain, or with these."""
+    outputs = replace(OUTPUTS, retrains=[schedule.to_dict() for schedule in retrains])
     return RetrainHome(access=Access(rehearsal=True), outputs=outputs, cloud=cloud, publish=publish)
 
 
-def called(cloud, event=None, looks=50, messages=None, publish=None):
+def called(cloud, event=None, looks=50, messages=None, publish=None, retrains=(WEEKLY,)):
     """Call control in a cloud; time is left for so many looks."""
     left = iter(range(looks))
-    home = home_of(cloud, publish or (messages if messages is not None else []).append)
+    home = home_of(cloud, publish or (messages if messages is not None else []).append, retrains)
     return answer(event or {}, home, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
 
 
@@ -150,3 +150,22 @@ def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
     cloud.clock = SUNDAY + timedelta(days=6)
     assert overdue(home) == []
+
+
+def test_a_retrain_whose_entry_is_spoiled_holds_up_neither_runs_nor_other_retrains(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.clock = max(cloud.clock, SUNDAY)
+    begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
+    cloud.objects.write(entry_key("spoiled", SUNDAY), b"{}")
+    told = called(cloud, retrains=[replace(WEEKLY, name="spoiled"), WEEKLY])
+    assert told["retrains"] == {"weekly 2026-11-22T03:00:00Z": "refused"} and told["settled"].keys() == {record.run_id}
+    assert told["problems"].keys() == {"spoiled"}
+
+
+@pytest.mark.parametrize("name", ["", "../weekly", "a/b", "x" * 25, "weekly\n"])
+def test_an_event_with_a_name_that_no_retrain_has_writes_nothing(make_cloud, name):
+    cloud, _ = make_cloud()
+    before = set(cloud.objects.stored)
+    told = called(cloud, {"retrain": name, "scheduled_time": "2026-11-22T03:00:00Z"})
+    assert "is no retrain" in str(told["problems"])
+    assert not [key for key in cloud.objects.stored if key not in before and not key.startswith("runs/")]

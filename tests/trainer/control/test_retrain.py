@@ -116,7 +116,7 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     begin(home, "waiting", SUNDAY)
     waits = begin(home, "waiting", SUNDAY + WEEK)
     assert waits.state == "waiting"
-    assert [one.retrain for one in unfinished(home) if one.is_open] == ["weekly", "waiting", "waiting"]
+    assert [one.retrain for one in unfinished(home, {}) if one.is_open] == ["weekly", "waiting", "waiting"]
     assert advance(home, waits).state == "waiting"
 
     # A month that is spent.

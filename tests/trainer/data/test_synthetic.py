@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from trainer.data.reading import CandleFolder, read_candles
 from trainer.data.synthetic import main, synthetic_candles
@@ -21,6 +22,13 @@ def test_files_are_written_seeded_and_labelled_synthetic(tmp_path: Path, capsys)
     for symbol in one:
         assert np.array_equal(one[symbol].close, two[symbol].close)
     assert not np.array_equal(one["AAA"].close, one["BBB"].close)
+
+
+@pytest.mark.parametrize("words", [["--bars", "9" * 30], ["--bars", "0"], ["--seed", "-1"], ["--seed", "9" * 30]], ids=" ".join)
+def test_a_number_beyond_its_bound_is_refused(words: list[str], tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path / "out"), *words])
+    assert f"{words[0]} takes " in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_what_is_read_is_what_was_made(tmp_path: Path) -> None:

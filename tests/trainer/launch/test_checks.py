@@ -73,7 +73,7 @@ def test_what_does_not_answer_in_time_is_named_unless_something_else_failed() ->
 
 
 def test_the_limit_is_ten_seconds_but_for_a_rehearsal(net: Applied) -> None:
-    from trainer.launch.checks import limit_seconds
+    from trainer.launch.preflight import limit_seconds
 
     assert limit_seconds(replace(net[0], rehearsal=False)) == 10
     assert limit_seconds(net[0]) > 60  # its sweeper runs here, beside whatever else does

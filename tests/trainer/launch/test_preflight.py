@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 
 import pytest
 
 from trainer.cost.instances import instance_type
-from trainer.errors import ConfigError, PermissionDenied
+from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied
+from trainer.launch import preflight
 from trainer.launch.preflight import look
 from trainer.stack import read_stack
 
@@ -59,6 +61,18 @@ def test_a_missing_permission_reads_as_one(applied):
     user = dataclasses.replace(applied, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
     with pytest.raises(PermissionDenied, match=r"cannot look up .* \(UnauthorizedOperation: .*ec2:DescribeImages on resource"):
         look(user, outputs=outputs, machines=TYPES, spot=False)
+
+
+def test_an_account_that_does_not_answer_in_time_is_one_line(applied, monkeypatch):
+    outputs, release = read_stack(applied, stack="dev"), threading.Event()
+    monkeypatch.setattr(preflight, "find_image", lambda *_, **named: release.wait())
+    monkeypatch.setattr(preflight, "REHEARSAL_LIMIT_SECONDS", 0.01)
+    monkeypatch.setattr(preflight, "_zones", lambda *_, **named: release.wait())
+    try:
+        with pytest.raises(ConnectionFailed, match=r"cannot look up the image, the zones.* \(no answer within 0 s\)"):
+            look(applied, outputs=outputs, machines=TYPES, spot=False)
+    finally:
+        release.set()
 
 
 def test_a_volume_smaller_than_the_images_snapshot_is_refused(applied):

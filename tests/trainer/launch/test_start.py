@@ -70,7 +70,7 @@ class Memory:
         self.written[key] = body
         return "etag"
 
-    def list(self, *, prefix: str) -> tuple[Stored, ...]:
+    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
         return tuple(Stored(key=key, etag="etag", modified_at=NOW) for key in self.written if key.startswith(prefix))
 
 

@@ -66,6 +66,18 @@ print("the key is", os.environ["API_KEY"])
     assert SECRET not in str(os.environ)
 
 
+def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, killpg = [], os.killpg
+
+    def look_first(pid: int, number: int) -> None:
+        killed.append(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))  # ChildProcessError once it is collected
+        killpg(pid, number)
+
+    monkeypatch.setattr(os, "killpg", look_first)
+    assert ran(node, "") == []
+    assert len(killed) == 1 and killed[0] is not None
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [

@@ -19,10 +19,10 @@ WEEK = timedelta(days=7)
 WEEKLY = RetrainSchedule(name="weekly", cron="cron(0 3 ? * SUN *)", budget=5.0, budget_month=20.0)
 PUBLISHED = PublishedRetrain(
     name="weekly",
-    job_key="jobs/a.json",
-    job_sha256="a",
-    code_key="code/b.whl",
-    code_sha256="b",
+    job_key=f"code/{'a' * 64}.json",
+    job_sha256="a" * 64,
+    code_key=f"code/{'b' * 64}.whl",
+    code_sha256="b" * 64,
     lock_sha256="c",
     image_line="line",
     image_id="ami-1",

@@ -73,6 +73,14 @@ def test_a_damaged_index_is_made_anew(objects, make_record, body):
     assert list(read_index(objects).open) == [OLD, NEW]
 
 
+def test_a_key_that_no_run_has_leaves_the_index_readable(objects, make_record):
+    create_record(objects, make_record(run_id=OLD))
+    objects.put(key="runs/a run/run.json", body=b"{}")
+    assert list(read_index(objects).open) == [OLD]
+    objects.list = None  # from here on it is read, and not made again
+    assert list(read_index(objects).open) == [OLD]
+
+
 def test_a_run_that_an_earlier_version_launched_later_is_found_by_a_whole_listing(objects, make_record):
     begin_run(objects, make_record(run_id=OLD))
     create_record(objects, make_record(run_id=NEW))

@@ -161,6 +161,10 @@ def test_a_piece_that_the_record_names_is_found_by_its_models_name_and_missed_by
     receipt = make_receipt(replace(ended, pieces=(pool, lost)), seen)
     assert receipt["models"][0] | {"piece": "both", "kind": "pooled", "series": ["A", "B"], "seed": 7} == receipt["models"][0]
     assert receipt["failed"] == [lost.identity | {"reason": "not finished, the run ended done"}]
+    # A node's own words for it count for nothing.
+    reported = {**named("ETH-USD"), "family": "lstm", "key": key, "version_id": "v", "sha256": "s", "metrics": {}}
+    told = make_receipt(replace(ended, pieces=(pool, lost)), Observation(result=result(models=(reported,))))
+    assert told["models"][0] | {"piece": "both", "series": ["A", "B"]} == told["models"][0]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,14 @@ def test_a_model_whose_name_is_not_that_of_a_model_of_this_attempt_spoils_the_re
         read(models=[{**MODEL, "key": key}])
 
 
+def test_a_model_that_the_run_was_not_launched_for_spoils_the_result():
+    """Else a node could put a model into another one's place in production."""
+    body = json.dumps({"state": "done", "models": [MODEL]}).encode()
+    assert read_result(body, models_prefix=PREFIX, names=["lstm-direction_BTC-USD_1m"]).models
+    with pytest.raises(Unsound, match="BTC-USD_1m', which the run was not launched for"):
+        read_result(body, models_prefix=PREFIX, names=["lstm-direction_ETH-USD_1m"])
+
+
 @pytest.mark.parametrize(
     "fields",
     [

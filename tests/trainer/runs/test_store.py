@@ -51,6 +51,16 @@ def test_an_object_without_a_version_is_an_error_that_says_to_wait(access, objec
     access.client("s3").create_bucket(Bucket=bucket)
     with pytest.raises(NotVersioned, match="Wait a quarter of an hour after the first pulumi up"):
         create_record(open_objects(access, bucket), make_record())
+    unversioned = open_objects(access, bucket)
+    copied = {"source": f"runs/{make_record().run_id}/run.json", "version_id": "null", "key": "copy"}
+    with pytest.raises(NotVersioned, match="keeps s3://.*/copy without a version"):
+        unversioned.copy(**copied)
+
+
+def test_a_copy_is_a_version_of_its_own(objects):
+    objects.put(key="k", body=b"one")
+    objects.copy(source="k", version_id=objects.head(key="k").version_id, key="copy")
+    assert objects.get(key="copy", version_id=objects.head(key="copy").version_id).body == b"one"
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_ids(objects, make_record):

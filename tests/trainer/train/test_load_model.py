@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.predictions import predict_file
 from trainer.artifacts.weights import load, save
 from trainer.errors import DataError
 from trainer.models import network_of
+from trainer.train.load_model import network_from
 
 
 def devices_of_builds(family: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -86,6 +88,38 @@ def test_a_card_that_does_not_fit_its_tensors_is_one_error(
         predict_file(path, candles)
     assert why in caught.value.why and "\n" not in str(caught.value)
     assert built_on <= {"meta"}
+
+
+VALUES = """
+import torch
+from torch import nn
+
+class Values(nn.Module):  # needs a value, which the meta device has not
+    def __init__(self, features, outputs, hidden=4, noise=1):
+        super().__init__()
+        self.scale = float(torch.linspace(1, 2, 3).sum())
+        self.head = nn.Linear(features, outputs)
+        self.register_buffer("mask", torch.zeros(hidden, hidden), persistent=False)
+        self.register_buffer("noise", torch.randn(noise, generator=torch.Generator()).repeat(noise), persistent=False)
+"""
+
+
+@pytest.mark.slow  # torch loads sympy for its first dispatched operation: 1.2 s
+@pytest.mark.parametrize("settings", [{"hidden": 60_000}, {"noise": 10**10}, {"noise": 100_000}], ids=str)
+def test_a_class_that_needs_values_is_built_within_what_its_tensors_allow(settings: dict[str, int], tmp_path: Path) -> None:
+    net = tmp_path / "net.py"
+    net.write_text(VALUES)
+    own = {"class": "Values", "sha256": hashlib.sha256(VALUES.encode()).hexdigest(), "reads": "windows", "lookback": 20}
+    card = make_model(tmp_path / "m.safetensors")
+    tensors = {"head.weight": torch.ones(1, 3), "head.bias": torch.zeros(1)}
+
+    def built(**given: int) -> Any:
+        architecture = {**own, "features": 3, "outputs": 1, "settings": given}
+        return network_from(replace(card, family="own", architecture=architecture), tensors, net, file=str(net))
+
+    assert torch.equal(built().net.head.weight, torch.ones(1, 3))
+    with pytest.raises(DataError, match="building its network takes more than 1,073,742,080 bytes"):
+        built(**settings)
 
 
 def test_weights_of_another_type_or_under_another_name_are_one_error(tmp_path: Path, candles: Path) -> None:

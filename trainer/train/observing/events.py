@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
+from trainer.printable import printable
 
 MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
@@ -59,7 +60,7 @@ class Story:
                 return
             self._told[event["model"]] = self._clock()
         if line := line_of(event):
-            print(line, file=self._stream, flush=True)
+            print(printable(line), file=self._stream, flush=True)
 
     def finish(self) -> None:
         """End: nothing is drawn that would have to go."""

@@ -31,6 +31,7 @@ from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.measurements import Entry, keep_here, shape_of
 from trainer.gpu_profiles.memory import REFERENCE_BATCH
 from trainer.job import Job, with_settings
+from trainer.printable import printable
 from trainer.settings import CHUNKS
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member
@@ -249,7 +250,10 @@ def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch
     end_with_the_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the supervisor handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    say = partial(print, file=sys.stderr, flush=True)
+
+    def say(line: str) -> None:
+        print(printable(line), file=sys.stderr, flush=True)
+
     try:
         choice, timings = tune_here(job, device=device, seconds=seconds, batch_limit=batch_limit, say=say)
     except TrainerError as error:

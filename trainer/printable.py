@@ -1,0 +1,23 @@
+"""The one place where texts that somebody else wrote are made harmless to a terminal: those of nodes, files and AWS."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal obeys instead of showing: control characters, bidirectional marks and lone surrogates.
+
+    Line ends and tabs stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if letter in "\n\t" or not _obeyed(letter) else _escaped(letter) for letter in text)
+
+
+def _obeyed(letter: str) -> bool:
+    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape", errors="backslashreplace").decode() if letter > "\x7f" else f"\\x{ord(letter):02x}"

@@ -1,0 +1,55 @@
+"""A limit on the memory of tensors that a user's class makes, checked before each is made: its settings come from a card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+FREE_BYTES = 1 << 30  # for what a module makes besides its weights, such as a mask
+MOST_TIMES = 16  # the bytes of a file's tensors: each is made, filled, and perhaps copied
+
+
+def most_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return how many bytes the network of these tensors may make in all."""
+    return FREE_BYTES + MOST_TIMES * sum(tensor.nbytes for tensor in tensors.values())
+
+
+class TensorLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Raise MemoryError before an operation whose results, with all made before, take more than `most` bytes.
+
+    Each operation is tried on the meta device, where tensors take no memory. One that has no form there, because it needs
+    values, counts nothing.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most, self.made = most, 0
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.made > self.most
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        self.made += _bytes_of(func, args, named)
+        if self.is_exceeded:
+            raise MemoryError(f"its tensors take more than {self.most:,} bytes")
+        return func(*args, **named)
+
+
+def _bytes_of(func: Any, args: Any, named: Mapping[str, Any]) -> int:
+    """Return the bytes of an operation's results; 0 where it changes a tensor in place."""
+    if func._schema.is_mutable:
+        return 0
+    device = {"device": torch.device("meta")} if any(one.name == "device" for one in func._schema.arguments) else {}
+    given = {key: None if key == "generator" else value for key, value in named.items()}  # one of another device is refused
+    try:
+        args, given = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
+        made = func(*args, **{**given, **device})
+    except Exception:  # whatever a kernel lacks there
+        return 0
+    return sum(one.nbytes for one in tree_leaves(made) if isinstance(one, torch.Tensor))
