@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
@@ -130,16 +129,16 @@ def test_on_a_terminal_ctrl_c_asks_and_a_run_that_is_left_goes_on_without_a_stop
     assert only_json(desk.run("stop", run["run_id"], "--rehearse", "--json").stdout)["state"] == "stopped"
 
 
-def test_no_credentials_and_no_stack_says_what_is_missing_and_offers_a_rehearsal(desk):
-    refused = desk.run("launch", "--instance", "g5.12xlarge", "--data", str(Path(__file__).parent))
+def test_no_credentials_and_no_stack_says_what_is_missing_and_offers_a_rehearsal(desk, candles):
+    refused = desk.run("launch", "--instance", "g5.12xlarge", "--data", str(candles))
     assert refused.returncode == 103
     (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error:")]
     assert "credentials" in line and "--rehearse" in line
     assert "Traceback" not in refused.stderr
 
 
-def test_a_desk_without_a_stack_reads_as_one_json_error(desk):
-    refused = desk.run("launch", "--instance", "g5.12xlarge", "--data", str(Path(__file__).parent), "--json")
+def test_a_desk_without_a_stack_reads_as_one_json_error(desk, candles):
+    refused = desk.run("launch", "--instance", "g5.12xlarge", "--data", str(candles), "--json")
     assert refused.returncode == 103
     assert set(only_json(refused.stdout)["error"]) == {"code", "what", "why", "do"}
 

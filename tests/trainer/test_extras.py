@@ -30,6 +30,7 @@ def test_the_table_names_every_library_of_the_extras():
 def test_a_verb_whose_library_is_missing_says_what_to_install(words, tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "a.safetensors").write_bytes(b"short")
+    (tmp_path / "A_1d.csv").touch()
     without = "import sys; sys.modules['torch'] = None; from trainer.cli.main import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", without, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (103, "")
