@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
 from trainer.data.timeframes import step_of
-from trainer.errors import UsageError, nearest
+from trainer.errors import DataError, UsageError, nearest
 from trainer.settings import bad_value, check_values, setting
 from trainer.symbols import RULE, brief, flaw, tidy
 
@@ -66,8 +66,7 @@ class DataSettings:
         check_values("data", self)
         for key in ("symbols", "exclude"):
             object.__setattr__(self, key, tuple(map(tidy, getattr(self, key))))
-        if self.timeframe:
-            step_of(self.timeframe)  # a word that is none ends a command before it starts anything
+        self._check_timeframe()
         if not _SET.fullmatch(self.set):
             raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
         self._check_refresh()
@@ -112,6 +111,13 @@ class DataSettings:
     def warmup(self) -> int:
         """Return how many bars the features look back: no window holds so many rows at the head of a series."""
         return warmup_of_features(self.computed)
+
+    def _check_timeframe(self) -> None:
+        """Raise UsageError for a word that is no timeframe, before a command starts anything."""
+        try:
+            step_of(self.timeframe or "1m")
+        except DataError as error:
+            raise UsageError(error.what, why=error.why, do=error.do) from error
 
     def _check_refresh(self) -> None:
         if self.refresh and not (self.refresh.endswith(".py") and self.refresh.isprintable()):

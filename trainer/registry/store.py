@@ -150,10 +150,15 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
 
 
 def write_whole(path: Path, body: bytes) -> None:
-    """Write a file by rename, so that nobody ever reads half of it; missing folders are made."""
+    """Write a file by rename, so that nobody ever reads half of it; missing folders are made.
+
+    A link that lies in the way is replaced and not followed: the folder may have come with a repository.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    part.write_bytes(body)
+    part.unlink(missing_ok=True)
+    with part.open("xb") as file:
+        file.write(body)
     part.replace(path)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.data.settings import DataSettings
-from trainer.errors import DataError, UsageError
+from trainer.errors import UsageError
 from trainer.job import job_of
 
 
@@ -36,7 +36,7 @@ def test_inputs_that_make_no_sense_are_refused(settings, said) -> None:
 
 
 def test_a_timeframe_that_is_none_is_refused_before_anything_starts() -> None:
-    with pytest.raises(DataError, match="'1x' is not a timeframe"):
+    with pytest.raises(UsageError, match="'1x' is not a timeframe"):
         job_of(timeframe="1x")
 
 
