@@ -31,14 +31,15 @@ def finish(
     run_id: str,
     *,
     metrics: Mapping[str, Any] | None = None,
-    body: bytes | None = None,
+    tail: bytes = b"",
 ) -> NodeKeys:
-    """Do as a run's node that trained one model; return its keys."""
-    body = body or weights()
+    """Do as a run's node that trained its one model; return its keys. `tail` makes the file another one."""
     record, _ = read_record(open_objects(access, bucket), run_id)
     (keys,) = record.nodes
+    name = record.pieces[0].model if record.pieces else "lstm_BTC-USD_1m"
+    body = weights(name) + tail
     node = own_access(cloud, access, keys.instance_id).client("s3")
-    model, sha256 = f"{keys.models}lstm_BTC-USD_1m.safetensors", hashlib.sha256(body).hexdigest()
+    model, sha256 = f"{keys.models}{name}.safetensors", hashlib.sha256(body).hexdigest()
     put = node.put_object(Bucket=bucket, Key=model, Body=body, Metadata={"sha256": sha256})
     entry = {"symbol": "BTC-USD", "family": "lstm", "key": model, "version_id": put["VersionId"], "sha256": sha256}
     result = {

@@ -1,9 +1,10 @@
-"""Which tests run, and in which order: what `make quick` leaves out, an order of chance, and whole runs dealt out. A plugin."""
+"""Which tests run, in which order and where: what `make quick` leaves out, an order of chance, files kept together."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,24 @@ def slow_fixtures(item: pytest.Item) -> set[str]:
 
 def _relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each test to the next free process, but all of a file to one where they share what is made once for the file.
+
+    xdist has groups for this (`--dist loadgroup`), which do nothing with pytest 9.2 (xdist 3.8.0, looked up 2026-11-22).
+    """
+    from xdist.scheduler import LoadScopeScheduling  # late: only the process that hands out tests needs it
+
+    together = {_relative(path) for path in Path(__file__).parent.rglob("test_*.py") if 'scope="module"' in path.read_text()}
+
+    class FilesTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return path if path in together else nodeid
+
+    return FilesTogether(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks

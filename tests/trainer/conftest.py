@@ -155,10 +155,10 @@ CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4
 METRICS = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
 
 
-def weights() -> bytes:
+def weights(model: str = "lstm_BTC-USD_1m") -> bytes:
     """Return a whole model file of no tensors: a safetensors header with a card."""
     lists: dict[str, Any] = {"features": [], "architecture": {}, "training": {}, "data": {}}
-    names = {"model": "lstm_BTC-USD_1m", "family": "lstm", "piece": "BTC-USD", "kind": "symbol", "timeframe": "1m"}
+    names = {"model": model, "family": "lstm", "piece": "BTC-USD", "kind": "symbol", "timeframe": "1m"}
     series = CardSeries(symbol="BTC-USD", calendar="24x7", horizon=5, scaler={"mean": [], "std": []}, splits={})
     texts = {"features_version": "v1", "code_sha256": "", "created_at": "", "mayfly": "0"}
     card = Card(**names, **texts, **lists, series=[series], lookback=60, metrics=METRICS, seed=0)

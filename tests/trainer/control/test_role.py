@@ -90,10 +90,10 @@ class Stage:
         """Return what became of a scheduled time so far."""
         return read_entry(self.objects, entry_key(name, at))[0]
 
-    def finish(self, name: str, entry: ScheduledRun, body: bytes = b"") -> None:
+    def finish(self, name: str, entry: ScheduledRun, tail: bytes = b"") -> None:
         """Let a run's machine work to its end, and control settle it."""
         self.runs[name] = entry.run_id
-        finish(self.cloud, self.admin, self.outputs.bucket, entry.run_id, metrics=GAINS, body=body or weights())
+        finish(self.cloud, self.admin, self.outputs.bucket, entry.run_id, metrics=GAINS, tail=tail)
         self.cloud.clock.advance(5)  # the machine shuts down
         self.called()
 
@@ -173,7 +173,7 @@ def _live(stage: Stage) -> None:
     stage.finish("done", stage.begin("weekly", first + hour))
     stage.called()  # the one that waited begins
     stage.finish("promoted", stage.entry("waiting", first + hour))
-    stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), weights() + b" ")
+    stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), b" ")
 
     prepared = stage.begin("sunday", first)
     finish_prepare(cloud, stage.admin, stage.outputs.bucket, prepared.prepare_run_id, file="a-week.parquet", body=b"bars")
@@ -277,7 +277,7 @@ def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Copied by control under its role, in a bucket with S3's conditions and versions; rolled back by an administrator."""
-    name, client = "lstm_BTC-USD_1m", stage.admin.client("s3")
+    name, client = "lstm-direction_BTC-USD_1m", stage.admin.client("s3")
     kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
     assert sorted(kept) == sorted(
         [
@@ -298,18 +298,18 @@ def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
         return read
 
     newest, oldest = mayfly("production", name)["production"]
-    assert body() == weights() + b" "
+    assert body() == weights(name) + b" "
     assert mayfly("rollback", name)["put"]["version_id"] == oldest["version_id"]
-    assert body() == weights()
+    assert body() == weights(name)
     assert mayfly("rollback", name, "--version", newest["version_id"])["replaced"]["bytes"] == oldest["bytes"]
-    assert body() == weights() + b" "
+    assert body() == weights(name) + b" "
 
     # Who did not see the present model replaces nothing: S3 refuses the copy.
     source = {"source": newest["key"], "version_id": oldest["version_id"], "key": newest["key"]}
     for condition in ({"create": True}, {"if_match": '"of-another"'}):
         with pytest.raises(Conflict):
             stage.objects.copy(**source, **condition)
-    assert body() == weights() + b" "
+    assert body() == weights(name) + b" "
 
 
 def test_a_stolen_control_launches_nothing_but_what_the_stack_launches(stage: Stage) -> None:
