@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 
 from trainer import environment
 from trainer.rehearsal.client import ACCOUNT, default_root, lease_server, stop_server
+from trainer.rehearsal.leases import shell_of_our_output
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         ended = stop_server(root)
         print(json.dumps({"stopped": ended}) if args.json else "stopped" if ended else "nothing was running", file=sys.stdout)
         return 0
-    server = lease_server(root, holder=os.getppid())  # the shell's: it ends with the shell
+    server = lease_server(root, holder=shell_of_our_output())  # it ends with the shell
     server.apply_program(ACCOUNT)
     access = server.access(ACCOUNT)
     variables = {

@@ -5,6 +5,7 @@ A lease ends with its holder, however that ends: a process is identified by its 
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from dataclasses import dataclass, field
@@ -59,6 +60,24 @@ class Leases:
             patience = IDLE_SECONDS if self._ever_leased else FIRST_LEASE_SECONDS
             self._ended = now - self._idle_since >= patience
             return self._ended
+
+
+def shell_of_our_output() -> int:
+    """Return the process id of the shell that gets what we print: the nearest ancestor whose output is not our own pipe.
+
+    A shell may run `$(...)` in a child of its own, which ends with the command.
+    """
+    ours, pid = _output_of("self"), os.getppid()
+    while pid > 1 and ours.startswith("pipe:") and _output_of(str(pid)) == ours:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def _output_of(process: str) -> str:
+    try:
+        return str(Path(f"/proc/{process}/fd/1").readlink())
+    except OSError:  # another user's
+        return ""
 
 
 def start_ticks(pid: int) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from trainer.rehearsal.leases import Leases
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -51,3 +54,14 @@ def test_a_server_that_said_it_ends_leases_no_more(leases: Leases) -> None:
 
 def test_nobody_holds_a_lease_for_a_process_that_is_not_there(leases: Leases) -> None:
     assert leases.take(2**22 + 1) is None
+
+
+@pytest.mark.parametrize("form", ['eval "id=$(%s)"', 'eval "id=$(%s 2>/dev/null)"', "id=$(true; %s; true)", "id=`%s 2>&1`"])
+def test_a_shells_lease_is_the_shells_whatever_runs_its_substitution(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "holder.py"
+    file.write_text("from trainer.rehearsal.leases import shell_of_our_output\nprint(shell_of_our_output())\n")
+    script = form % f"{sys.executable} {file}" + "; echo $id $$"
+    own = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=own)
+    holder, shell = done.stdout.split()
+    assert holder == shell
