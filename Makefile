@@ -5,7 +5,7 @@ help:
 	@echo "make demo    rehearse a run on the embedded AWS (no account, no GPU); DATA=DIR takes your candles"
 	@echo "make weekly  watch two Sundays of a scheduled retrain, on a clock that is moved (two minutes)"
 	@echo "make test    format, lint, types, import rules and every test"
-	@echo "make quick   a first look in 80 seconds: lint, and the tests that start no run and no training"
+	@echo "make quick   a first look in a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"
 	@echo "make setup   only the set-up, in .venv"
 
