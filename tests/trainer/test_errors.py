@@ -19,10 +19,10 @@ def test_the_table_at_the_top_of_the_file_names_every_error_with_its_code():
     assert {item.__name__: str(item.exit_code) for item in all_errors()} == drawn
 
 
-def test_the_readme_lists_every_exit_code():
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+def test_the_page_lists_every_exit_code():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "receipt.md").read_text().partition("## Exit codes")[2]
     for item in all_errors():
-        assert f"| {item.exit_code} |" in readme, item.__name__
+        assert f"| {item.exit_code} |" in page, item.__name__
 
 
 def test_an_error_is_one_line_of_what_why_and_what_to_do():
