@@ -23,7 +23,7 @@ SUBNETS_PER_VPC = 16  # the VPC's range is cut in sixteenths, one a zone
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Which values of a setting make sense."""
+    """A check of a setting's value, with the words of its error."""
 
     holds: Callable[[Any], bool]
     words: str  # what follows "it must be"

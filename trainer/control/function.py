@@ -88,9 +88,9 @@ def answer(
     told.advance(home, unfinished(home, told.problems))
     told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
     told.bad_ends(home)
-    prepared = [entry for entry in unfinished(home, told.problems) if entry.state == "preparing"]
-    told.advance(home, unfinished(home, told.problems))
-    if prepared:
+    entries = unfinished(home, told.problems)
+    told.advance(home, entries)
+    if any(entry.state == "preparing" for entry in entries):
         told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
     return told.as_dict()
 

@@ -85,11 +85,7 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
         if not summary or not summary["holds"]:
             why = "no data check wrote it" if left >= 0 else f"entries take more than {MOST_INDEX_BYTES / 2**20:.0f} MiB"
             raise DataError(f"the index entry of {item['file']} can't be used", why=why, do=_DO)
-        own = {
-            "file": item["file"],
-            "bytes": item["bytes"],
-            "sha256": item["sha256"],
-        }  # which file it is of: not the node's word
+        own = {key: item[key] for key in ("file", "bytes", "sha256")}  # which file it is of: not the node's word
         summaries[item["file"]] = {key: summary[key] for key in DESCRIBED if key in summary} | own
     return summaries
 

@@ -240,8 +240,8 @@ def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> Sched
         entry = replace(entry, refreshed=f"as it was, not refreshed: {why}; mayfly logs {entry.prepare_run_id}")
     schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
     verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
-    if schedule is None or stored is None:
-        return entry.ended("refused", verdict.error, home.cloud.now())
+    if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
+        return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
     others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
     try:
         return _registered(home, entry, schedule, stored[0], others)

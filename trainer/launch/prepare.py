@@ -35,7 +35,7 @@ EXPECTED_SECONDS = 300.0  # assumed: boot and packages 150 s, then a script that
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPrepare:
-    """What the account offers a prepare run, and what it may cost at most."""
+    """A plan of a prepare run: images and prices of the account, the rungs to try, and dollars."""
 
     offers: Offers
     ladder: tuple[Rung, ...]

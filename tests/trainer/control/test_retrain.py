@@ -249,6 +249,13 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     looks = advance(home, looks)
     assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(looks.error)
 
+    # Paused while it prepared: no training begins.
+    paused = begin(home, "night", SUNDAY + WEEK)
+    assert paused.state == "preparing" and mayfly("pause", "night")[0] == 0
+    ended(home, paused, error=None)
+    paused = advance(home, paused)
+    assert (paused.state, paused.run_id, paused.spent_usd) == ("skipped", "", 0.01) and "is paused" in str(paused.error)
+
     # A month that has no money left for the prepare run.
     there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
     change_entry(objects, replace(there, state="done", spent_usd=0.98), etag, home.cloud.now())
