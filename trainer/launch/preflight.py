@@ -125,7 +125,7 @@ def find_image(
     names = [disk.get("DeviceName", "") for disk in disks]
     if names and root not in names:
         why = f"the template sizes {', '.join(names)}"
-        raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Set the image line's root device in Pulumi.")
+        raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Run pulumi up, which reads it anew.")
     needed, given = _root_gib(images[0], root), _root_gib({"BlockDeviceMappings": disks}, root)
     if 0 < given < needed:
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
