@@ -33,6 +33,10 @@ def _matches(pattern: str, words: str) -> Rule:
     return Rule(holds=lambda text: re.fullmatch(pattern, text) is not None, words=words)
 
 
+def _one_of(*choices: object) -> Rule:
+    return Rule(holds=choices.__contains__, words="one of " + ", ".join(map(str, choices)))
+
+
 def _between(low: int, high: int) -> Rule:
     return Rule(holds=lambda number: low <= number <= high, words=f"between {low} and {high}")
 
@@ -59,7 +63,9 @@ RULES: Mapping[str, Rule] = {
     "noncurrent_days": _between(1, 3650),
     "experiment_days": _between(1, 3650),
     "account_budget": _between(0, 10_000_000),
-    "log_days": Rule(holds=LOG_RETENTION_DAYS.__contains__, words="one of " + ", ".join(map(str, LOG_RETENTION_DAYS))),
+    "log_days": _one_of(*LOG_RETENTION_DAYS),
+    "storage": _one_of("s3", "efs-cache", "local"),
+    "efs_throughput": _one_of("elastic", "bursting"),
     "control_types": Rule(
         holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
         words="instance types with commas between, such as g6.xlarge,g5.*",
@@ -91,6 +97,8 @@ class Settings:
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none
+    storage: str
+    efs_throughput: str
 
     def __post_init__(self) -> None:
         check(self)
@@ -137,6 +145,8 @@ def read_settings() -> Settings:
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
             prepare_type=config.require("prepare_type"),
+            storage=config.require("storage"),
+            efs_throughput=config.require("efs_throughput"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error

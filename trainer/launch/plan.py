@@ -20,6 +20,7 @@ from trainer.cost.planner import (
     profile_on,
     three_times_slow,
 )
+from trainer.cost.storage import StorageCost, storage_cost
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
@@ -73,6 +74,7 @@ class LaunchPlan:
     rehearsal: bool
     region: str
     prices_are: str  # the source of the prices, as text
+    storage: StorageCost
 
     @property
     def first(self) -> PlanCandidate:
@@ -113,6 +115,7 @@ class LaunchPlan:
             "budget_usd": self.budget_usd,
             "times_are": f"rough: {self.times_are}",
             "prices_are": self.prices_are,
+            "storage": self.storage.to_dict(),
         }
 
 
@@ -126,6 +129,7 @@ def make_plan(
     rehearsal: bool,
     cap: timedelta,
     rates: Mapping[str, Rate] | None = None,
+    storage: StorageCost | None = None,
 ) -> LaunchPlan:
     """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
 
@@ -173,6 +177,7 @@ def make_plan(
         rehearsal=rehearsal,
         region=region,
         prices_are=offers.priced.basis,
+        storage=storage or storage_cost("s3", throughput="", input_bytes=0),
     )
 
 

@@ -2,8 +2,8 @@
 
 Every process of this machine can reach its port, and every web page in a browser there. So a request is accepted only with this
 server's Host, without an Origin, and with a signature by a key of this server. The server's own paths check a secret
-differently: /imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts
-both).
+differently: /imds/<instance>/<secret>/... is that instance's metadata, /efs/<instance>/<secret>/... says what it may mount, and
+/_rehearsal/... is the server's control (`server` mounts all three).
 
 The access key names account and caller; `authorization` checks the caller's policies. Rules are dict in,
 dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics` and `alarms`.

@@ -250,8 +250,9 @@ def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
     rule = dict(rule)
     described = {"description": rule.pop("description")} if "description" in rule else {}
     ranges = [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])]
-    protocol = rule.pop("protocol")
-    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, "ipRanges": ranges}, "SecurityGroup rule")
+    groups = [{"groupId": group, **described} for group in rule.pop("securityGroups", [])]
+    reached = {"ipProtocol": rule.pop("protocol"), "ipRanges": ranges, "userIdGroupPairs": groups}
+    return cloud.shaped("ec2", "IpPermission", {**rule, **reached}, "SecurityGroup rule")
 
 
 # --- roles
