@@ -13,7 +13,8 @@ from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.efs import EfsCache, EfsCacheArgs
 from infra.identity import Identity, IdentityArgs
-from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
+from infra.image_lines import read_image_lines
+from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
 from infra.notify import DeadLetters, DeadLettersArgs, Notifications, NotificationsArgs
@@ -28,7 +29,7 @@ PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself o
 
 settings = read_settings()
 account = look_up_account(settings)
-lines = (image_line(settings.image_line),)
+lines = read_image_lines(x86_64=settings.image_line, arm64=settings.image_line_arm64)
 
 # Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
 bucket_name = f"{settings.prefix}-{account.id}-{account.region}"

@@ -51,6 +51,7 @@ def _is_private_range(cidr: str) -> bool:
 
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
 _NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
+_LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
@@ -58,6 +59,8 @@ RULES: Mapping[str, Rule] = {
     "owner": _matches(r"[\w.:/=+@-]{1,128}", "a tag value: 1 to 128 letters, digits or ._:/=+@-"),
     "max_lifetime_minutes": _between(10, 7 * 24 * 60),
     "sweep_minutes": _between(1, 15),
+    "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
+    "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
@@ -86,6 +89,7 @@ class Settings:
     max_lifetime_minutes: int
     sweep_minutes: int
     image_line: str
+    image_line_arm64: str  # "": none
     volume_gib: int
     max_availability_zones: int
     vpc_cidr: str
@@ -134,6 +138,7 @@ def read_settings() -> Settings:
             max_lifetime_minutes=config.require_int("max_lifetime_minutes"),
             sweep_minutes=config.require_int("sweep_minutes"),
             image_line=config.require("image_line"),
+            image_line_arm64=config.get("image_line_arm64") or "",
             volume_gib=config.require_int("volume_gib"),
             max_availability_zones=config.require_int("max_availability_zones"),
             vpc_cidr=config.require("vpc_cidr"),

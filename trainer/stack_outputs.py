@@ -50,6 +50,11 @@ def metrics_namespace(project: str, stack: str) -> str:
     return f"Mayfly/{project}/{stack}"
 
 
+def architecture_of(image_line: str) -> str:
+    """Return the CPU architecture of an image line, which its name in the stack's outputs ends with where it is not x86_64."""
+    return "arm64" if image_line.endswith("-arm64") else "x86_64"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StackOutputs:
     """Everything a launch needs to know about the account's standing resources."""

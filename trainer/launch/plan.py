@@ -24,13 +24,15 @@ from trainer.cost.storage import StorageCost, storage_cost
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
-from trainer.launch.images import is_supported
+from trainer.launch.images import verdict_on
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
 from trainer.pieces.piece import Piece
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
+
+UNPROVEN = "its image is not known to support it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +215,10 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    elif not rehearsal and not is_supported(machine):
-        note = "its image is not known to support it"
+    elif not rehearsal and not (verdict := verdict_on(machine, offers.image_line)).works:
+        refused = verdict.why
+    elif not rehearsal and verdict.unproven:
+        note = UNPROVEN
     idle = machine.num_workers - len(work.pieces)
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"

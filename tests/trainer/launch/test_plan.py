@@ -36,7 +36,7 @@ def plan(
 ) -> LaunchPlan:
     names = job.machine.instance or DEFAULT_TYPES
     offers = Offers(
-        image_line="line",
+        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
         image_id="ami-1",
         launch_template_id="lt-1",
         zones=zones if zones is not None else dict.fromkeys(names, ZONES),
