@@ -9,6 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import SSM, AttachPolicy, AttachPolicyArgs, agent_messages
 from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.identity import Identity, IdentityArgs
@@ -61,6 +62,7 @@ roles = IdentityArgs(
     dead_letters=dead_letters_name,
     schedule_group=schedule_group,
     retrain_group=retrain_group,
+    training_also=(agent_messages(),) if settings.attach == SSM else (),
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
@@ -102,6 +104,7 @@ network = Network(
         region=account.region,
         vpc_cidr=settings.vpc_cidr,
         availability_zones=account.availability_zones,
+        ssh_from=settings.attach_from,
         tags=settings.tags,
     ),
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
@@ -242,6 +245,7 @@ outputs: dict[str, Any] = {
     "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
     "experiment_days": settings.experiment_days,
+    "attach": settings.attach,
 }
 aws.ssm.Parameter(
     "outputs",
@@ -255,3 +259,7 @@ aws.ssm.Parameter(
 for name, value in outputs.items():
     pulumi.export(name, value)
 pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch
+
+if settings.attach == SSM:
+    place = {"account": account.id, "region": account.region, "project": settings.project, "stack": settings.stack}
+    pulumi.export("attach_policy_arn", AttachPolicy("attach", AttachPolicyArgs(**place, tags=settings.tags)).arn)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import ssh_ingress
 from infra.settings import SUBNETS_PER_VPC
 
 
@@ -21,6 +22,7 @@ class NetworkArgs:
     region: str
     vpc_cidr: str
     availability_zones: tuple[str, ...]
+    ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
 
 
@@ -86,7 +88,7 @@ class Network(pulumi.ComponentResource):
             name=f"{args.prefix}-instances",
             description="Training instances: nothing in, HTTPS out.",
             vpc_id=vpc.id,
-            ingress=[],
+            ingress=ssh_ingress(args.ssh_from),
             egress=[
                 aws.ec2.SecurityGroupEgressArgs(
                     description="S3, EC2 and package indexes",

@@ -249,9 +249,13 @@ def _security_group(cloud: Resources, name: str, properties: Properties) -> Made
 def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
     rule = dict(rule)
     described = {"description": rule.pop("description")} if "description" in rule else {}
-    ranges = [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])]
+    ranges = {
+        "ipRanges": [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])],
+        "ipv6Ranges": [{"cidrIpv6": cidr, **described} for cidr in rule.pop("ipv6CidrBlocks", [])],
+    }
     protocol = rule.pop("protocol")
-    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, "ipRanges": ranges}, "SecurityGroup rule")
+    permission = {**rule, "ipProtocol": protocol, **{name: one for name, one in ranges.items() if one}}
+    return cloud.shaped("ec2", "IpPermission", permission, "SecurityGroup rule")
 
 
 # --- roles
