@@ -9,6 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import SSM, AttachPolicy, AttachPolicyArgs, agent_messages
 from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.efs import EfsCache, EfsCacheArgs
@@ -63,6 +64,7 @@ roles = IdentityArgs(
     dead_letters=dead_letters_name,
     schedule_group=schedule_group,
     retrain_group=retrain_group,
+    training_also=(agent_messages(),) if settings.attach == SSM else (),
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
@@ -104,6 +106,7 @@ network = Network(
         region=account.region,
         vpc_cidr=settings.vpc_cidr,
         availability_zones=account.availability_zones,
+        ssh_from=settings.attach_from,
         tags=settings.tags,
         file_system=settings.storage == "efs-cache",
     ),
@@ -268,6 +271,7 @@ outputs: dict[str, Any] = {
     "storage": settings.storage,
     "file_system": cache.file_system_id if cache else "",
     "efs_throughput": settings.efs_throughput if cache else "",
+    "attach": settings.attach,
 }
 aws.ssm.Parameter(
     "outputs",
@@ -281,3 +285,7 @@ aws.ssm.Parameter(
 for name, value in outputs.items():
     pulumi.export(name, value)
 pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch
+
+if settings.attach == SSM:
+    place = {"account": account.id, "region": account.region, "project": settings.project, "stack": settings.stack}
+    pulumi.export("attach_policy_arn", AttachPolicy("attach", AttachPolicyArgs(**place, tags=settings.tags)).arn)
