@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from trainer.access import Access
 from trainer.cost.planner import workload
+from trainer.cost.storage import storage_cost
 from trainer.errors import DataError
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, with_settings
@@ -62,6 +63,7 @@ def plan_launch(
         rehearsal=rehearsal,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates=rates,
+        storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=candles.input_bytes),
     )
 
 
