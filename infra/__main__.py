@@ -166,7 +166,7 @@ permissions = LauncherPolicyArgs(
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
     launch_templates=list(templates.template_ids.values()),
-    subnets=list(network.subnet_ids.values()),
+    vpc=network.vpc_id,
     security_group=network.security_group_id,
     tags=settings.tags,
 )

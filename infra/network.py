@@ -29,6 +29,7 @@ class NetworkArgs:
 class Network(pulumi.ComponentResource):
     """A VPC of its own: subnets by zone, and the one security group."""
 
+    vpc_id: pulumi.Output[str]
     subnet_ids: dict[str, pulumi.Output[str]]  # by availability zone
     security_group_id: pulumi.Output[str]
     file_system_group_id: pulumi.Output[str] | None  # of its mount targets
@@ -46,6 +47,7 @@ class Network(pulumi.ComponentResource):
             tags={**args.tags, "Name": args.prefix},
             opts=child,
         )
+        self.vpc_id = vpc.id
         gateway = aws.ec2.InternetGateway("internet", vpc_id=vpc.id, tags={**args.tags, "Name": args.prefix}, opts=child)
         routes = aws.ec2.RouteTable(
             "public",

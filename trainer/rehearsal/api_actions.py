@@ -132,10 +132,16 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
     if template:
         names.append(f"launch-template/{_template_id(request)}")
     interfaces = request.get("NetworkInterfaces") or [request]
-    names += [f"subnet/{one['SubnetId']}" for one in interfaces if one.get("SubnetId")]
+    asked += [_subnet(cloud, call, action, one["SubnetId"]) for one in interfaces if one.get("SubnetId")]
     groups = [group for one in interfaces for group in one.get("Groups") or one.get("SecurityGroupIds") or []]
     names += [f"security-group/{group}" for group in groups]
     return asked + [Authorization(action=action, resource=_arn(cloud, call, name)) for name in names]
+
+
+def _subnet(cloud: EmbeddedAccount, call: Call, action: str, subnet_id: str) -> Authorization:
+    (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=call.region)["Subnets"]
+    vpc: dict[str, Values] = {"ec2:vpc": _arn(cloud, call, f"vpc/{subnet['VpcId']}")}
+    return Authorization(action=action, resource=_arn(cloud, call, f"subnet/{subnet_id}"), context=vpc)
 
 
 def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
