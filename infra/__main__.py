@@ -198,6 +198,7 @@ permissions = LauncherPolicyArgs(
     vpc=network.vpc_id,
     security_group=network.security_group_id,
     tags=settings.tags,
+    backups=settings.storage == "local",
 )
 launcher = LauncherPolicy("launcher", permissions)
 
