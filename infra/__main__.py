@@ -9,19 +9,22 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.access_logs import AccessLogs, AccessLogsArgs
 from infra.attach import SSM, AttachPolicy, AttachPolicyArgs, agent_messages
 from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.efs import EfsCache, EfsCacheArgs
+from infra.encryption import KeyUse, KeyUseArgs, StackKey, StackKeyArgs, own_key
 from infra.identity import Identity, IdentityArgs
 from infra.image_lines import read_image_lines
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
 from infra.notify import DeadLetters, DeadLettersArgs, Notifications, NotificationsArgs
+from infra.replication import Replica, ReplicaArgs, other_region
 from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
-from infra.storage import ModelStore, ModelStoreArgs
+from infra.storage import ModelStore, ModelStoreArgs, beside_bucket
 from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.stack_outputs import FORMAT, StackOutputs, dead_letters_queue, messages_topic, parameter_name
 
@@ -42,6 +45,14 @@ schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
 topic_name = messages_topic(settings.project, settings.stack)
 
+log_bucket_name, replica_name = (beside_bucket(settings.prefix, kind, account) for kind in ("logs", "replica"))
+
+key: pulumi.Input[str] | None
+if settings.kms_key == "create":
+    key = StackKey("key", StackKeyArgs(account=account.id, alias=settings.prefix, tags=settings.tags)).arn
+else:
+    key = own_key(settings.kms_key, account.region)
+
 store = ModelStore(
     "store",
     ModelStoreArgs(
@@ -49,8 +60,22 @@ store = ModelStore(
         noncurrent_days=settings.noncurrent_days,
         experiment_days=settings.experiment_days,
         tags=settings.tags,
+        key=key,
     ),
 )
+
+if settings.access_logs:
+    AccessLogs(
+        "access-logs",
+        AccessLogsArgs(
+            account=account.id,
+            bucket=store.bucket,
+            bucket_name=bucket_name,
+            log_bucket_name=log_bucket_name,
+            log_days=settings.log_days,
+            tags=settings.tags,
+        ),
+    )
 
 roles = IdentityArgs(
     account=account.id,
@@ -68,6 +93,37 @@ roles = IdentityArgs(
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
+
+if key is not None:  # control's policy and people's have it, too (launcher.py)
+    KeyUse(
+        "key-use",
+        KeyUseArgs(
+            region=account.region,
+            key=key,
+            writers={"instance": identity.instance_role_name, "prepare": identity.prepare_role_name},
+            readers={"sweeper": identity.sweeper_role_name},
+        ),
+    )
+
+if settings.replicate_to:
+    Replica(
+        "replica",
+        ReplicaArgs(
+            account=account.id,
+            region=account.region,
+            to_region=other_region(settings.replicate_to, account.region),
+            prefix=settings.prefix,
+            bucket_name=bucket_name,
+            replica_name=replica_name,
+            role_name=roles.replication_role,
+            noncurrent_days=settings.noncurrent_days,
+            experiment_days=settings.experiment_days,
+            tags=settings.tags,
+            key=key,
+        ),
+        store,
+    )
+
 dead_letters = DeadLetters("dead-letters", DeadLettersArgs(queue_name=dead_letters_name, tags=settings.tags))
 
 sweeper = Sweeper(
@@ -124,6 +180,7 @@ if network.file_system_group_id is not None:
             security_group_id=network.file_system_group_id,
             instance_role=identity.instance_role_name,
             tags=settings.tags,
+            key=key,
         ),
     )
 
@@ -174,6 +231,7 @@ permissions = LauncherPolicyArgs(
     security_group=network.security_group_id,
     tags=settings.tags,
     backups=settings.storage == "local",
+    key=key or "",
 )
 launcher = LauncherPolicy("launcher", permissions)
 

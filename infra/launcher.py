@@ -13,7 +13,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.policies import Document, document, end_own_instances
+from infra.policies import Document, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
@@ -58,6 +58,7 @@ class LauncherPolicyArgs:
     security_group: pulumi.Input[str]
     tags: dict[str, str]
     backups: bool = False  # whether people back their folders up
+    key: pulumi.Input[str] = ""  # ARN of the bucket's KMS key; "": S3's own
 
 
 class LauncherPolicy(pulumi.ComponentResource):
@@ -81,7 +82,9 @@ class LauncherPolicy(pulumi.ComponentResource):
 
 def launch_policy_text(args: LauncherPolicyArgs, limits: LaunchLimits, *also: Document) -> pulumi.Output[str]:
     """Return the policy as text, once the ids that it names are known; `also` are further statements."""
-    used = pulumi.Output.all(launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group)
+    used = pulumi.Output.all(
+        launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group, key=args.key
+    )
 
     def text(ids: dict[str, Any]) -> str:
         policy = launcher(args, limits, **ids)
@@ -97,12 +100,14 @@ def launcher(
     launch_templates: list[str],
     vpc: str,
     security_group: str,
+    key: str = "",
 ) -> Document:
     """Return the policy of who launches from the stack's resources."""
     where = f"{args.region}:{args.account}"
     return document(
         *_looks(args, limits, where),
         *_objects(args.bucket, limits),
+        *([use_key(region=args.region, key=key, writes=True)] if key else ()),
         *_launches(
             args,
             limits,

@@ -53,6 +53,7 @@ def _is_private_range(cidr: str) -> bool:
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
 _NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
 _LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
+_KEY = r"|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
@@ -70,6 +71,8 @@ RULES: Mapping[str, Rule] = {
     "log_days": _one_of(*LOG_RETENTION_DAYS),
     "storage": _one_of("s3", "efs-cache", "local"),
     "efs_throughput": _one_of("elastic", "bursting"),
+    "kms_key": _matches(_KEY, "empty, create, or the ARN of a key such as arn:aws:kms:us-east-1:123456789012:key/1234abcd-..."),
+    "replicate_to": _matches(r"|[a-z]{2}(-[a-z]+)+-\d", "a region such as eu-west-1, or empty for none"),
     "control_types": Rule(
         holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
         words="instance types with commas between, such as g6.xlarge,g5.*",
@@ -108,6 +111,9 @@ class Settings:
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none
     storage: str
+    kms_key: str  # "": S3's own; "create", or an ARN
+    access_logs: bool
+    replicate_to: str  # "": nowhere
     efs_throughput: str
     attach: str  # off, ssm or ssh
     attach_from: str  # the one address that may connect by SSH; "": none
@@ -161,6 +167,9 @@ def read_settings() -> Settings:
             control_types=tuple(config.require("control_types").split(",")),
             prepare_type=config.require("prepare_type"),
             storage=config.require("storage"),
+            kms_key=config.get("kms_key") or "",
+            access_logs=config.require_bool("access_logs"),
+            replicate_to=config.get("replicate_to") or "",
             efs_throughput=config.require("efs_throughput"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
