@@ -16,6 +16,7 @@ from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, Sweeper
 from infra.efs import EfsCache, EfsCacheArgs
 from infra.encryption import KeyUse, KeyUseArgs, StackKey, StackKeyArgs, own_key
 from infra.identity import Identity, IdentityArgs
+from infra.image import ImagePipelines, ImagePipelinesArgs
 from infra.image_lines import read_image_lines
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
@@ -26,7 +27,7 @@ from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs, beside_bucket
 from trainer.retrains.schedule import PUBLISHED_FORMAT
-from trainer.stack_outputs import FORMAT, StackOutputs, dead_letters_queue, messages_topic, parameter_name
+from trainer.stack_outputs import FORMAT, StackOutputs, baked_parameter, dead_letters_queue, messages_topic, parameter_name
 
 CONTROL_MINUTES = 5  # between two calls of control
 PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
@@ -165,6 +166,7 @@ network = Network(
         ssh_from=settings.attach_from,
         tags=settings.tags,
         file_system=settings.storage == "efs-cache",
+        public_addresses=settings.image_pipeline,
     ),
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
 )
@@ -214,6 +216,28 @@ after_net = pulumi.ResourceOptions(depends_on=[sweeper, schedule])
 templates = LaunchTemplates("training", training, opts=after_net)
 prepare_templates = LaunchTemplates("prepare", prepare, opts=after_net)
 
+if settings.image_pipeline:
+    ImagePipelines(
+        "images",
+        ImagePipelinesArgs(
+            account=account.id,
+            region=account.region,
+            project=settings.project,
+            stack=settings.stack,
+            prefix=settings.prefix,
+            bucket=store.bucket,
+            bucket_name=bucket_name,
+            image_lines=lines,
+            build_type=settings.image_build_type,
+            volume_gib=settings.volume_gib,
+            log_days=settings.log_days,
+            vpc_id=network.vpc_id,
+            subnet_id=next(iter(network.subnet_ids.values())),
+            tags=settings.tags,
+        ),
+    )
+baked = [baked_parameter(settings.project, settings.stack, line.name) for line in lines] if settings.image_pipeline else []
+
 permissions = LauncherPolicyArgs(
     account=account.id,
     region=account.region,
@@ -226,6 +250,7 @@ permissions = LauncherPolicyArgs(
     instance_roles=(roles.instance_role,),
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
+    baked_parameters=tuple(baked),
     launch_templates=list(templates.template_ids.values()),
     vpc=network.vpc_id,
     security_group=network.security_group_id,
@@ -327,6 +352,7 @@ outputs: dict[str, Any] = {
     "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
     "experiment_days": settings.experiment_days,
+    "image_pipeline": settings.image_pipeline,
     "storage": settings.storage,
     "file_system": cache.file_system_id if cache else "",
     "efs_throughput": settings.efs_throughput if cache else "",

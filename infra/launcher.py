@@ -52,11 +52,12 @@ class LauncherPolicyArgs:
     control_name: str
     instance_roles: tuple[str, ...]
     scheduler_role: str
-    image_parameters: tuple[str, ...]
+    image_parameters: tuple[str, ...]  # AWS's
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
     vpc: pulumi.Input[str]
     security_group: pulumi.Input[str]
     tags: dict[str, str]
+    baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
     backups: bool = False  # whether people back their folders up
     key: pulumi.Input[str] = ""  # ARN of the bucket's KMS key; "": S3's own
 
@@ -176,6 +177,7 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
                 f"arn:aws:ssm:{where}:parameter/mayfly/{args.project}/{args.stack}",
                 # AWS's own parameters belong to no account.
                 *(f"arn:aws:ssm:{args.region}::parameter{name}" for name in args.image_parameters),
+                *(f"arn:aws:ssm:{where}:parameter{name}" for name in args.baked_parameters),
             ],
         },
     ]

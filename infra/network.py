@@ -25,6 +25,7 @@ class NetworkArgs:
     availability_zones: tuple[str, ...]
     ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
+    public_addresses: bool = False  # to whatever lands in a subnet: Image Builder's instances can't ask for one
     file_system: bool = False  # whether instances mount one
 
 
@@ -77,8 +78,8 @@ class Network(pulumi.ComponentResource):
                 vpc_id=vpc.id,
                 cidr_block=subnet_range(args.vpc_cidr, zone),
                 availability_zone=zone,
-                # The launch template asks for the public address, so nothing else that lands here gets one.
-                map_public_ip_on_launch=False,
+                # The launch template asks for the public address, so nothing else that lands here needs one.
+                map_public_ip_on_launch=args.public_addresses,
                 tags={**args.tags, "Name": f"{args.prefix}-{zone}"},
                 opts=child,
             )

@@ -63,6 +63,7 @@ RULES: Mapping[str, Rule] = {
     "sweep_minutes": _between(1, 15),
     "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
     "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
+    "image_build_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an x86_64 instance type with a GPU, such as g4dn.xlarge"),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
@@ -99,6 +100,8 @@ class Settings:
     sweep_minutes: int
     image_line: str
     image_line_arm64: str  # "": none
+    image_pipeline: bool
+    image_build_type: str
     volume_gib: int
     max_availability_zones: int
     vpc_cidr: str
@@ -153,6 +156,8 @@ def read_settings() -> Settings:
             sweep_minutes=config.require_int("sweep_minutes"),
             image_line=config.require("image_line"),
             image_line_arm64=config.get("image_line_arm64") or "",
+            image_pipeline=config.require_bool("image_pipeline"),
+            image_build_type=config.require("image_build_type"),
             volume_gib=config.require_int("volume_gib"),
             max_availability_zones=config.require_int("max_availability_zones"),
             vpc_cidr=config.require("vpc_cidr"),

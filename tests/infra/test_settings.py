@@ -124,7 +124,8 @@ def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
 
 def test_the_page_shows_the_settings_in_their_order() -> None:
     def cells(key: str, declaration: dict[str, Any]) -> list[str]:
-        default = f"`{value}`" if (value := declaration["default"]) not in ("", []) else "none"
+        value = declaration["default"]
+        default = "none" if value in ("", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
         return [f"`{key}`", declaration["type"], default, RULES[key].words if key in RULES else "", declaration["description"]]
 
     expected = [cells(key, declaration) for key, declaration in DECLARED.items()]
