@@ -19,6 +19,7 @@ from infra.notify import DeadLetters, DeadLettersArgs, Notifications, Notificati
 from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs
+from infra.subnets import look_up_vpc
 from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.stack_outputs import FORMAT, StackOutputs, dead_letters_queue, messages_topic, parameter_name
 
@@ -26,7 +27,8 @@ CONTROL_MINUTES = 5  # between two calls of control
 PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
 
 settings = read_settings()
-account = look_up_account(settings)
+account = look_up_account()
+existing_vpc = look_up_vpc(settings, zones=account.availability_zones) if settings.vpc_id else None
 lines = (image_line(settings.image_line),)
 
 # Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
@@ -101,7 +103,10 @@ network = Network(
         prefix=settings.prefix,
         region=account.region,
         vpc_cidr=settings.vpc_cidr,
-        availability_zones=account.availability_zones,
+        availability_zones=account.availability_zones[: settings.max_availability_zones],
+        existing=existing_vpc,
+        ipv6=settings.ipv6,
+        endpoints=settings.endpoints,
         tags=settings.tags,
     ),
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
@@ -117,6 +122,8 @@ training = LaunchTemplatesArgs(
     ),
     instance_profile_arn=identity.instance_profile_arn,
     security_group_id=network.security_group_id,
+    public_address=existing_vpc is None or existing_vpc.public,
+    ipv6=settings.ipv6,
     volume_gib=settings.volume_gib,
     tags=settings.tags,
 )
@@ -145,6 +152,7 @@ permissions = LauncherPolicyArgs(
     image_parameters=tuple(line.parameter for line in lines),
     launch_templates=list(templates.template_ids.values()),
     vpc=network.vpc_id,
+    subnet_arns=existing_vpc.subnet_arns if existing_vpc else (),
     security_group=network.security_group_id,
     tags=settings.tags,
 )
@@ -229,6 +237,7 @@ outputs: dict[str, Any] = {
     "images": {line.name: line.parameter for line in lines},
     "subnets": network.subnet_ids,
     "security_group": network.security_group_id,
+    "public_address": training.public_address,
     "schedule_group": schedule.group,
     "instance_role_id": identity.instance_role_id,
     "prepare_templates": prepare_templates.template_ids,

@@ -76,6 +76,7 @@ class StackOutputs:
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
+    public_address: bool = True  # of an instance: false where its subnets lead out through somebody's NAT
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
 
     @property

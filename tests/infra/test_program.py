@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pulumi_aws as aws
 
-from tests.infra.pages import as_rows, rows_of
+from tests.infra.pages import hold
 from trainer.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
 
 if TYPE_CHECKING:
-    from tests.infra.pages import as_rows, rows_of
-from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 # Types whose resources AWS can't tag.
 UNTAGGABLE = {
@@ -86,9 +85,8 @@ def test_no_instance_and_no_fleet_is_part_of_the_stack(program: Recorded) -> Non
     assert not {"aws:ec2/instance:Instance", "aws:ec2/fleet:Fleet", "aws:ec2/spotInstanceRequest:SpotInstanceRequest"} & types
 
 
-def test_the_page_counts_the_resources(program: Recorded) -> None:
+def test_the_page_counts_the_resources(program: Recorded, renew: bool) -> None:
     """By the names that `infra/` calls them by, such as s3.Bucket."""
     types = [item.typ.replace(":", "/").split("/") for item in program.resources]
     count = Counter(f"{kind[1]}.{kind[-1]}" for kind in types if kind[0] == "aws")
-    expected = [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())]
-    assert [row[:2] for row in rows_of("What stays")] == expected, "docs/infrastructure.md should have:\n" + as_rows(expected)
+    hold("What stays", [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())], renew=renew)
