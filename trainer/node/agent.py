@@ -27,6 +27,7 @@ from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
 from trainer.node.refresh import prepare_data
+from trainer.node.sampling import Sampling
 from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs, read_patiently
 from trainer.node.telling import Telling
@@ -59,7 +60,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    with Telling(node, log_file):
+    with Sampling(node), Telling(node, log_file):
         return run(node)
 
 

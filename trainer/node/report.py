@@ -17,6 +17,7 @@ from trainer.reading import MOST_NUMBER, MOST_TEXT
 from trainer.runs.lease import LEASE
 from trainer.runs.record import iso
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN
+from trainer.runs.samples import NodeSample
 
 FORMAT = 1
 Phase = Literal["boot", "stage", "train", "upload", "end"]
@@ -35,6 +36,7 @@ class Status:
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
     files: list[dict[str, Any]] = field(default_factory=list)  # of a prepare run: candle files added, or looked at
     devices: Devices | None = None
+    sample: NodeSample | None = None  # of its hardware, a few seconds old
     message: str = ""
 
     def enter(self, phase: Phase, at: datetime) -> None:
@@ -61,6 +63,7 @@ def progress(status: Status) -> bytes:
         "rate": told.rate,
         "unit": told.unit,
         "message": cut(message),
+        "sample": _plain(status.sample.to_dict()) if status.sample else None,
     }
     for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
         body = json.dumps(_plain({**value, "progress": _most_telling(told.pieces, most)})).encode()

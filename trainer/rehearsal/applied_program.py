@@ -28,7 +28,7 @@ FORMAT = 1
 PROGRAM_DIGITS = 32  # of a key: the program; what follows are settings of a rehearsal's own
 # Sources that determine the calls of an application, besides the program and the package that packs its functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
-_PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py")
+_PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py", "ami/*")
 _PACKAGE_FILES = ("**/*.py", "**/*.sh", "**/*.toml", "**/*.csv", "**/*.json")
 # subnet-0a1b..., an account's number, the unique id of a role or an instance profile;
 # not the end of a UUID, which may happen to have digits only.

@@ -14,6 +14,7 @@ from trainer.artifacts.metrics import check_metrics
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
+from trainer.runs.samples import NodeSample, read_sample
 from trainer.symbols import file_flaw
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
@@ -48,6 +49,7 @@ class Heartbeat:
     rate: float | None = None  # of all workers together, in `unit` a second
     unit: str = "windows"  # or chunks
     message: str = ""
+    sample: NodeSample | None = None  # of its hardware; None before the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         rate=fields.number("rate", least=0),
         unit=fields.choice("unit", UNITS, "windows"),
         message=fields.text("message", "", most=MOST_TEXT),
+        sample=read_sample(fields.table("sample")),
     )
 
 

@@ -15,7 +15,8 @@ from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.start import new_record, register
 from trainer.runs.index import INDEX_KEY
-from trainer.runs.record import from_iso, record_from_json
+from trainer.runs.record import from_iso
+from trainer.runs.record_json import record_from_json
 from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
 from trainer.stack_outputs import StackOutputs
 
