@@ -62,7 +62,7 @@ roles = IdentityArgs(
     control_name=control_name,
     dead_letters=dead_letters_name,
     schedule_group=schedule_group,
-    retrain_group=retrain_group,
+    retrain_group=retrain_group if settings.retrains else "",
     tags=settings.tags,
 )
 identity = Identity("identity", roles)

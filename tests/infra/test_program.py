@@ -7,30 +7,11 @@ from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-import pulumi_aws as aws
-
 from tests.infra.pages import hold
 from trainer.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
-
-# Types whose resources AWS can't tag.
-UNTAGGABLE = {
-    "aws:ec2/routeTableAssociation:RouteTableAssociation",
-    "aws:cloudwatch/eventTarget:EventTarget",
-    "aws:iam/rolePolicy:RolePolicy",
-    "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
-    "aws:lambda/permission:Permission",
-    "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
-    "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
-    "aws:s3/bucketPolicy:BucketPolicy",
-    "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
-    "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
-    "aws:s3/bucketVersioning:BucketVersioning",
-    "aws:scheduler/schedule:Schedule",
-    "aws:sns/topicSubscription:TopicSubscription",
-}
 
 
 def test_the_parameter_holds_exactly_the_stack_outputs(program: Recorded) -> None:
@@ -56,20 +37,6 @@ def test_the_parameter_has_room_for_six_zones_and_four_image_lines(program: Reco
 
 def test_every_stack_output_is_exported_and_besides_the_launcher_policy(program: Recorded) -> None:
     assert set(program.outputs) == {*(field.name for field in fields(StackOutputs)), "launcher_policy_arn"}
-
-
-def test_everything_that_can_be_tagged_is_tagged(program: Recorded) -> None:
-    for resource in program.resources:
-        if resource.typ not in UNTAGGABLE:
-            tags = resource.inputs.get("tags", {})
-            assert {"project": "mayfly", "stack": "dev", "owner": "mayfly"}.items() <= tags.items(), resource.typ
-
-
-def test_what_is_not_tagged_could_not_be(program: Recorded) -> None:
-    for resource_type in UNTAGGABLE & {resource.typ for resource in program.resources}:
-        module, _, name = resource_type.removeprefix("aws:").replace("lambda", "lambda_").partition("/")
-        resource_class = getattr(getattr(aws, module), name.partition(":")[2])
-        assert not hasattr(resource_class, "tags"), resource_type
 
 
 def test_nothing_can_be_launched_any_more_when_the_safety_net_goes(program: Recorded) -> None:
