@@ -62,6 +62,8 @@ FREE = frozenset(
         *("aws:ec2/internetGateway:InternetGateway", "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/routeTable:RouteTable"),
         *("aws:ec2/routeTableAssociation:RouteTableAssociation", "aws:ec2/securityGroup:SecurityGroup"),
         *("aws:ec2/subnet:Subnet", "aws:ec2/vpc:Vpc", "aws:iam/instanceProfile:InstanceProfile", "aws:iam/policy:Policy"),
+        *("aws:efs/accessPoint:AccessPoint", "aws:efs/fileSystem:FileSystem", "aws:efs/fileSystemPolicy:FileSystemPolicy"),
+        *("aws:efs/mountTarget:MountTarget", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"),
         *("aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy", "aws:lambda/function:Function"),
         *("aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig", "aws:lambda/permission:Permission"),
         *("aws:s3/bucket:Bucket", "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration"),

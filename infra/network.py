@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import ssh_ingress
+from infra.efs import admit_to_file_system, file_system_group, out_to_file_system
 from infra.endpoints import InterfaceEndpoints, InterfaceEndpointsArgs
 from infra.settings import SUBNETS_PER_VPC
 from infra.subnets import DEFAULT_IPV6_ROUTE, DEFAULT_ROUTE, ExistingVpc
@@ -26,7 +28,9 @@ class NetworkArgs:
     existing: ExistingVpc | None  # None: a VPC of its own
     ipv6: bool
     endpoints: tuple[str, ...]  # services
+    ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
+    file_system: bool = False  # whether instances mount one
 
 
 class Network(pulumi.ComponentResource):
@@ -35,6 +39,7 @@ class Network(pulumi.ComponentResource):
     vpc_id: pulumi.Output[str]
     subnet_ids: dict[str, pulumi.Output[str]]  # by availability zone
     security_group_id: pulumi.Output[str]
+    file_system_group_id: pulumi.Output[str] | None  # of its mount targets
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:network:Network", name, None, opts)
@@ -45,13 +50,14 @@ class Network(pulumi.ComponentResource):
         else:
             self.vpc_id = pulumi.Output.from_input(args.existing.id)
             self.subnet_ids = {zone: pulumi.Output.from_input(one.id) for zone, one in args.existing.subnets.items()}
+        files = file_system_group(args.prefix, self.vpc_id, args.tags, child) if args.file_system else None
         # DNS, NTP and instance metadata inside a VPC pass no security group, so HTTPS is all that is needed.
         group = aws.ec2.SecurityGroup(
             "instances",
             name=f"{args.prefix}-instances",
             description="Training instances: nothing in, HTTPS out.",
             vpc_id=self.vpc_id,
-            ingress=[],
+            ingress=ssh_ingress(args.ssh_from),
             egress=[
                 aws.ec2.SecurityGroupEgressArgs(
                     description="S3, EC2 and package indexes",
@@ -60,12 +66,16 @@ class Network(pulumi.ComponentResource):
                     to_port=443,
                     cidr_blocks=[DEFAULT_ROUTE],
                     ipv6_cidr_blocks=[DEFAULT_IPV6_ROUTE] if args.ipv6 else None,
-                )
+                ),
+                *([out_to_file_system(files)] if files else []),
             ],
             tags={**args.tags, "Name": f"{args.prefix}-instances"},
             opts=child,
         )
+        if files:
+            admit_to_file_system(files, group, args.tags, child)
         self.security_group_id = group.id
+        self.file_system_group_id = files.id if files else None
         if args.endpoints:
             InterfaceEndpoints(
                 "endpoints",

@@ -14,6 +14,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import MODES, check_attach, is_one_address
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
@@ -48,6 +49,10 @@ def _all_match(pattern: str, words: str) -> Rule:
     return Rule(holds=lambda texts: all(re.fullmatch(pattern, one) for one in texts), words=words)
 
 
+def _one_of(*choices: object) -> Rule:
+    return Rule(holds=choices.__contains__, words="one of " + ", ".join(map(str, choices)))
+
+
 def _between(low: int, high: int) -> Rule:
     return Rule(holds=lambda number: low <= number <= high, words=f"between {low} and {high}")
 
@@ -62,22 +67,37 @@ def _is_private_range(cidr: str) -> bool:
 
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
 _NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
+_LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
+# Ends of names that a stack `dev` gives to its own resources, so that a stack `dev-prepare` would make them a second time.
+_TAKEN = ("-prepare", "-retrains")
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
-    "stack": _NAME,
+    "stack": Rule(
+        holds=lambda name: _NAME.holds(name) and not name.endswith(_TAKEN),
+        words=f"{_NAME.words}, ending with none of {', '.join(_TAKEN)}",
+    ),
     "owner": _matches(r"[\w.:/=+@-]{1,128}", "a tag value: 1 to 128 letters, digits or ._:/=+@-"),
     "max_lifetime_minutes": _between(10, 7 * 24 * 60),
     "sweep_minutes": _between(1, 15),
+    "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
+    "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
     "experiment_days": _between(1, 3650),
     "account_budget": _between(0, 10_000_000),
-    "log_days": Rule(holds=LOG_RETENTION_DAYS.__contains__, words="one of " + ", ".join(map(str, LOG_RETENTION_DAYS))),
+    "log_days": _one_of(*LOG_RETENTION_DAYS),
+    "storage": _one_of("s3", "efs-cache", "local"),
+    "efs_throughput": _one_of("elastic", "bursting"),
     "control_types": _all_match(_TYPE, "instance types with commas between, such as g6.xlarge,g5.*"),
     "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
+    "attach": Rule(holds=MODES.__contains__, words="one of " + ", ".join(MODES)),
+    "attach_from": Rule(
+        holds=lambda text: not text or is_one_address(text),
+        words="one IPv4 or IPv6 address, such as 203.0.113.7 (or 203.0.113.7/32), for attach = ssh, else empty",
+    ),
     "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),
     "vpc_id": _matches(r"|vpc-[0-9a-f]+", "the id of a VPC, such as vpc-0a1b2c3d, or empty for one of its own"),
     "subnet_ids": _all_match(r"subnet-[0-9a-f]+", "ids of subnets with commas between, such as subnet-0a1b,subnet-2c3d"),
@@ -121,6 +141,7 @@ class Settings:
     max_lifetime_minutes: int
     sweep_minutes: int
     image_line: str
+    image_line_arm64: str  # "": none
     volume_gib: int
     max_availability_zones: int
     vpc_cidr: str
@@ -137,6 +158,10 @@ class Settings:
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none
+    storage: str
+    efs_throughput: str
+    attach: str  # off, ssm or ssh
+    attach_from: str  # the one address that may connect by SSH; "": none
 
     def __post_init__(self) -> None:
         check(self)
@@ -172,6 +197,7 @@ def read_settings() -> Settings:
             max_lifetime_minutes=config.require_int("max_lifetime_minutes"),
             sweep_minutes=config.require_int("sweep_minutes"),
             image_line=config.require("image_line"),
+            image_line_arm64=config.get("image_line_arm64") or "",
             volume_gib=config.require_int("volume_gib"),
             max_availability_zones=config.require_int("max_availability_zones"),
             vpc_cidr=config.require("vpc_cidr"),
@@ -185,9 +211,13 @@ def read_settings() -> Settings:
             log_days=config.require_int("log_days"),
             account_budget=config.require_int("account_budget"),
             notify_email=config.get("notify_email") or "",
+            attach=config.require("attach"),
+            attach_from=config.get("attach_from") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=_listed(config.require("control_types")),
             prepare_type=config.require("prepare_type"),
+            storage=config.require("storage"),
+            efs_throughput=config.require("efs_throughput"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
@@ -223,6 +253,7 @@ def check(settings: Settings) -> None:
         if not combination.holds(settings):
             value = _shown(getattr(settings, combination.key))
             raise ValueError(f"Setting '{combination.key}' is {value}; {combination.words}")
+    check_attach(settings.attach, settings.attach_from)
 
 
 def _shown(value: Any) -> str:

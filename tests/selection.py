@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return path if path in together else nodeid
 
     return FilesTogether(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the libraries that tests load, torch and moto among them: it took a fifth of their time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks

@@ -123,6 +123,8 @@ VARIABLES = (
     Variable(name="TERM", set_by=YOU, meaning="`dumb`: as with NO_COLOR"),
     Variable(name="MAYFLY_BUCKET", set_by="bootstrap.sh", meaning="the stack's bucket, for the agent"),
     Variable(name="MAYFLY_WORK", set_by="bootstrap.sh", meaning="folder that the agent works in"),
+    Variable(name="MAYFLY_CACHE", set_by="bootstrap.sh", meaning="folder where the cache is mounted", default="no cache"),
+    Variable(name="MAYFLY_CACHE_FAILED", set_by="bootstrap.sh", meaning="why the cache could not be mounted"),
     Variable(name="MAYFLY_BOOTED_AT", set_by="bootstrap.sh", meaning="when user data began, in seconds of the epoch"),
     Variable(
         name="MAYFLY_ROOT", set_by="the embedded AWS", meaning="sandbox of a node in a rehearsal", default="an EC2 instance"
@@ -246,6 +248,8 @@ class AgentEnvironment:
     endpoint_url: str | None
     metadata_endpoint: str
     rehearsal: bool
+    cache: Path | None = None  # where the cache is mounted
+    cache_failed: str = ""  # why it is not, where the stack has one
 
 
 def agent_environment() -> AgentEnvironment:
@@ -258,6 +262,8 @@ def agent_environment() -> AgentEnvironment:
         endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
         metadata_endpoint=os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254"),
         rehearsal="MAYFLY_ROOT" in os.environ,
+        cache=Path(cache) if (cache := os.environ.get("MAYFLY_CACHE")) else None,
+        cache_failed=os.environ.get("MAYFLY_CACHE_FAILED", ""),
     )
 
 

@@ -70,14 +70,21 @@ class Recorder(Mocks):
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         if args.custom:
             self.recorded.resources.append(args)
-        physical = next((args.inputs[key] for key in NAMED_BY if key in args.inputs), f"{args.name}-id")
+        identifier = f"{args.name}-id" if pulumi.get_stack() == "dev" else f"{args.name}-id-of-{pulumi.get_stack()}"
+        physical = next((args.inputs[key] for key in NAMED_BY if key in args.inputs), identifier)
         given = {"arn": f"arn:aws:mock:::{physical}", "name": physical, "uniqueId": "AROA1", "ipv6CidrBlock": "2600:1f00::/56"}
-        return f"{args.name}-id", {**args.inputs, **given, **{k: v for k, v in args.inputs.items() if k == "ipv6CidrBlock"}}
+        return identifier, {**args.inputs, **given, **{k: v for k, v in args.inputs.items() if k == "ipv6CidrBlock"}}
 
     def call(self, args: MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         token, asked = args.token.partition("/")[2].partition(":")[0], args.args
         if token == "getAvailabilityZones":
             self.recorded.zones_asked.append(asked)
+        if token == "getParameter":  # of an image line, whose id tells its architecture
+            return {"insecureValue": f"ami-{asked['name'].split('/')[5]}", "id": asked["name"]}, []
+        if token == "getAmi":
+            (image,) = asked["filters"][0]["values"]
+            system = image.removeprefix("ami-")
+            return {"architecture": system, "rootDeviceName": f"/dev/{system}-root", "id": image}, []
         wanted = {one["name"]: list(one["values"]) for one in asked.get("filters") or []}
         named = wanted.get("subnet-id", list(EXISTING_SUBNETS))
         subnet = f"arn:aws:ec2:{REGION}:{ACCOUNT}:subnet/{asked.get('id')}"
@@ -124,6 +131,7 @@ def run_program(config: Mapping[str, str] | None = None, *, stack: str = "dev") 
         sys.path.insert(0, str(ROOT))  # as Pulumi finds `infra` in a checkout that is installed
 
     def run() -> Any:
+        get_root_resource().outputs.clear()  # of the run before
         runpy.run_path(str(ROOT / "infra" / "__main__.py"), run_name="__main__")
         return pulumi.Output.all(**get_root_resource().outputs).apply(recorded.outputs.update)
 

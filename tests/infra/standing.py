@@ -16,6 +16,8 @@ from tests.infra.program import NAMED_BY, Recorded
 UNTAGGABLE = {
     "aws:ec2/routeTableAssociation:RouteTableAssociation",
     "aws:cloudwatch/eventTarget:EventTarget",
+    "aws:efs/fileSystemPolicy:FileSystemPolicy",
+    "aws:efs/mountTarget:MountTarget",
     "aws:iam/rolePolicy:RolePolicy",
     "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
     "aws:lambda/permission:Permission",
@@ -30,15 +32,18 @@ UNTAGGABLE = {
 }
 PARENTLESS = {"aws:ssm/parameter:Parameter"}  # of the program itself
 _ENCRYPTED = "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration"
+_RULE = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 _PRIVATE = "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock"
 
 
 def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
     """Nobody gets in, metadata wants tokens, everything at rest is encrypted, and no policy lets everybody do something."""
     for kind in {one.typ for one in stack.resources if "ecurityGroup" in one.typ.rpartition(":")[2]}:
-        assert kind == "aws:ec2/securityGroup:SecurityGroup", f"{kind}: rules stand in their group, where this looks"
+        assert kind in ("aws:ec2/securityGroup:SecurityGroup", _RULE), f"{kind}: this looks for rules elsewhere"
+    for rule in stack.all(_RULE):
+        assert rule["referencedSecurityGroupId"] == "instances-id" and not {"cidrIpv4", "cidrIpv6"} & rule.keys()
     for group in stack.all("aws:ec2/securityGroup:SecurityGroup"):
-        for rule in group["ingress"]:
+        for rule in group.get("ingress", []):
             addresses = [*(rule.get("cidrBlocks") or []), *(rule.get("ipv6CidrBlocks") or [])]
             assert not addresses or config.get("attach") == "ssh", f"{group['name']} lets {addresses} in"
             assert all(ipaddress.ip_network(one).num_addresses == 1 for one in addresses)

@@ -10,6 +10,7 @@ region='@@REGION@@'
 project='@@PROJECT@@'
 cap_minutes='@@CAP_MINUTES@@'
 lock='@@LOCK@@'
+file_system='@@FILE_SYSTEM@@' # of the cache and its access point, empty without one
 
 root=${MAYFLY_ROOT:-}
 timer=mayfly-deadline
@@ -257,8 +258,20 @@ install_environment() {
   stage "install the environment" bash "$home/code/ami/install.sh" --python "$image_python" --prefix "$venv" "${locked[@]}"
 }
 
-scratch_folder() { # the image mounts local NVMe here, where the type has it
-  if [[ -z $root ]] && mountpoint -q /opt/dlami/nvme; then echo /opt/dlami/nvme/mayfly; else echo "$home/work"; fi
+# For data and checkpoints: local NVMe where the type has it, mounted by the image or by volumes.sh.
+scratch_folder() {
+  if [[ -z $root ]] && mountpoint -q /opt/dlami/nvme; then echo /opt/dlami/nvme/mayfly
+  elif [[ -z $root ]] && mountpoint -q "$home/disks"; then echo "$home/disks/work"
+  else echo "$home/work"; fi
+}
+
+attach_volumes() {
+  local volumes=$home/code/trainer/node/volumes.sh
+  [[ -n $root ]] || mountpoint -q /opt/dlami/nvme || stage "mount local disks" bash "$volumes" disks "$home/disks"
+  [[ -n $file_system ]] || return 0
+  stage "mount the cache" bash "$volumes" cache "$file_system" "$home/cache"
+  if [[ -f $home/cache.failed ]]; then MAYFLY_CACHE_FAILED=$(< "$home/cache.failed"); else MAYFLY_CACHE=$home/cache; fi
+  export MAYFLY_CACHE MAYFLY_CACHE_FAILED
 }
 
 # An operating system that shuts down ends only cloud-init's own process (KillMode=process in its unit) and takes the
@@ -301,6 +314,7 @@ main() {
   tell
   fetch_code
   install_environment
+  attach_volumes
   MAYFLY_WORK=$(scratch_folder)
   mkdir -p "$MAYFLY_WORK"
   cd "$MAYFLY_WORK"

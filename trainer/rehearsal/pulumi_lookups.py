@@ -1,4 +1,4 @@
-"""Look-ups of the Pulumi program, answered by the embedded AWS: account, region, zones, and networks that are there already."""
+"""Look-ups of the Pulumi program, answered by the embedded AWS: account, zones, images, networks that are there already."""
 
 from __future__ import annotations
 
@@ -92,6 +92,21 @@ def _route_table(cloud: Resources, given: Given) -> dict[str, Any]:
     return {"id": table["RouteTableId"], "routes": routes}
 
 
+def _parameter(cloud: Resources, given: Given) -> dict[str, Any]:
+    parameter = cloud.client("ssm").get_parameter(Name=given["name"])["Parameter"]
+    return {"insecureValue": parameter["Value"], "type": parameter["Type"], "id": given["name"]}
+
+
+def _image(cloud: Resources, given: Given) -> dict[str, Any]:
+    (image,) = cloud.client("ec2").describe_images(Filters=_filters(given))["Images"]
+    return {
+        "rootDeviceName": image["RootDeviceName"],
+        "architecture": image["Architecture"],
+        "imageId": image["ImageId"],
+        "id": image["ImageId"],
+    }
+
+
 def _filters(given: Given) -> list[dict[str, Any]]:
     return [{"Name": one["name"], "Values": list(one["values"])} for one in given.get("filters") or []]
 
@@ -100,6 +115,8 @@ LOOK_UPS: dict[str, LookUp] = {
     "aws:index/getCallerIdentity:getCallerIdentity": _identity,
     "aws:index/getRegion:getRegion": _region,
     "aws:index/getAvailabilityZones:getAvailabilityZones": _zones,
+    "aws:ssm/getParameter:getParameter": _parameter,
+    "aws:ec2/getAmi:getAmi": _image,
     "aws:ec2/getVpcs:getVpcs": _vpcs,
     "aws:ec2/getVpc:getVpc": _vpc,
     "aws:ec2/getSubnets:getSubnets": _subnets,
