@@ -160,7 +160,7 @@ class Front:
             if error.errno not in FULL:
                 raise
             # 507: boto3 repeats after a 500, and would then report what half of the first try left.
-            full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}: free some, or set MAYFLY_HOME.", 507)
+            full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}", 507)
             return _respond(wire.encode(call, full), start_response)
         return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
 
