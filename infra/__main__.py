@@ -181,6 +181,7 @@ permissions = LauncherPolicyArgs(
     subnet_arns=existing_vpc.subnet_arns if existing_vpc else (),
     security_group=network.security_group_id,
     tags=settings.tags,
+    backups=settings.storage == "local",
 )
 launcher = LauncherPolicy("launcher", permissions)
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
+from trainer.stack import read_stack
 
 
 def launch(*words: object) -> int:
@@ -88,6 +90,19 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     ]
     assert launch(*words, "--budget", "12.24") == 0
     assert "Ends 1h after its launch at the latest ($12.24 at most, on demand)" in capsys.readouterr().out
+
+
+def test_in_the_storage_mode_local_the_candles_are_those_of_the_local_folder(rehearsed, candles, capsys, monkeypatch, tmp_path):
+    outputs = replace(read_stack(rehearsed, stack="dev"), storage="local")
+    monkeypatch.setattr("trainer.cli.launch.read_stack", lambda access, stack: outputs)
+    monkeypatch.setenv("MAYFLY_LOCAL", str(tmp_path / "mine"))
+    (tmp_path / "mine" / "candles").mkdir(parents=True)
+    (tmp_path / "mine" / "candles" / "main").symlink_to(candles)
+    assert launch("--rehearse", "--instance", "g6.xlarge", "--dry-run", "--json") == 0
+    told = capsys.readouterr()
+    plan = json.loads(told.out)
+    assert plan["data"]["bars"] == {"BTC-USD": 3000, "ETH-USD": 3000} and plan["storage"]["mode"] == "local"
+    assert f"candles of {tmp_path / 'mine/candles/main'}" in told.err
 
 
 def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys, monkeypatch, tmp_path):
