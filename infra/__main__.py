@@ -26,6 +26,7 @@ from infra.replication import Replica, ReplicaArgs, other_region
 from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs, beside_bucket
+from infra.subnets import look_up_vpc
 from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.stack_outputs import FORMAT, StackOutputs, baked_parameter, dead_letters_queue, messages_topic, parameter_name
 
@@ -33,7 +34,8 @@ CONTROL_MINUTES = 5  # between two calls of control
 PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
 
 settings = read_settings()
-account = look_up_account(settings)
+account = look_up_account()
+existing_vpc = look_up_vpc(settings, zones=account.availability_zones) if settings.vpc_id else None
 lines = read_image_lines(x86_64=settings.image_line, arm64=settings.image_line_arm64)
 
 # Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
@@ -89,7 +91,7 @@ roles = IdentityArgs(
     control_name=control_name,
     dead_letters=dead_letters_name,
     schedule_group=schedule_group,
-    retrain_group=retrain_group,
+    retrain_group=retrain_group if settings.retrains else "",
     training_also=(agent_messages(),) if settings.attach == SSM else (),
     tags=settings.tags,
 )
@@ -162,7 +164,10 @@ network = Network(
         prefix=settings.prefix,
         region=account.region,
         vpc_cidr=settings.vpc_cidr,
-        availability_zones=account.availability_zones,
+        availability_zones=account.availability_zones[: settings.max_availability_zones],
+        existing=existing_vpc,
+        ipv6=settings.ipv6,
+        endpoints=settings.endpoints,
         ssh_from=settings.attach_from,
         tags=settings.tags,
         file_system=settings.storage == "efs-cache",
@@ -202,6 +207,8 @@ training = LaunchTemplatesArgs(
     user_data=cache.source.apply(training_user_data) if cache else training_user_data(""),
     instance_profile_arn=identity.instance_profile_arn,
     security_group_id=network.security_group_id,
+    public_address=existing_vpc is None or existing_vpc.public,
+    ipv6=settings.ipv6,
     volume_gib=settings.volume_gib,
     tags=settings.tags,
 )
@@ -253,6 +260,7 @@ permissions = LauncherPolicyArgs(
     baked_parameters=tuple(baked),
     launch_templates=list(templates.template_ids.values()),
     vpc=network.vpc_id,
+    subnet_arns=existing_vpc.subnet_arns if existing_vpc else (),
     security_group=network.security_group_id,
     tags=settings.tags,
     backups=settings.storage == "local",
@@ -339,6 +347,7 @@ outputs: dict[str, Any] = {
     "images": {line.name: line.parameter for line in lines},
     "subnets": network.subnet_ids,
     "security_group": network.security_group_id,
+    "public_address": training.public_address,
     "schedule_group": schedule.group,
     "instance_role_id": identity.instance_role_id,
     "prepare_templates": prepare_templates.template_ids,
