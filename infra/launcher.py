@@ -13,8 +13,9 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.policies import Document, document, end_own_instances
+from infra.policies import Document, document, end_own_instances, use_key
 
+BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
 SPOT_ROLE, _SPOT_PATH = "AWSServiceRoleForEC2Spot", "aws-service-role/spot.amazonaws.com/"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
@@ -34,6 +35,11 @@ class LaunchLimits:
 PEOPLE = LaunchLimits(writes=WRITES)
 
 
+def people(args: LauncherPolicyArgs) -> LaunchLimits:
+    """Return the limits of people who launch from a stack."""
+    return replace(PEOPLE, writes=(*WRITES, *(BACKUPS if args.backups else ())), calls=(args.control_name,))
+
+
 @dataclass(frozen=True, kw_only=True)
 class LauncherPolicyArgs:
     account: str
@@ -46,11 +52,14 @@ class LauncherPolicyArgs:
     control_name: str
     instance_roles: tuple[str, ...]
     scheduler_role: str
-    image_parameters: tuple[str, ...]
+    image_parameters: tuple[str, ...]  # AWS's
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
     vpc: pulumi.Input[str]
     security_group: pulumi.Input[str]
     tags: dict[str, str]
+    baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
+    backups: bool = False  # whether people back their folders up
+    key: pulumi.Input[str] = ""  # ARN of the bucket's KMS key; "": S3's own
 
 
 class LauncherPolicy(pulumi.ComponentResource):
@@ -64,7 +73,7 @@ class LauncherPolicy(pulumi.ComponentResource):
             name,
             name=f"{args.project}-{args.stack}-{args.region}-launcher",
             description="Launch, watch, stop and fetch runs of this stack.",
-            policy=launch_policy_text(args, replace(PEOPLE, calls=(args.control_name,))),
+            policy=launch_policy_text(args, people(args)),
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -74,7 +83,9 @@ class LauncherPolicy(pulumi.ComponentResource):
 
 def launch_policy_text(args: LauncherPolicyArgs, limits: LaunchLimits, *also: Document) -> pulumi.Output[str]:
     """Return the policy as text, once the ids that it names are known; `also` are further statements."""
-    used = pulumi.Output.all(launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group)
+    used = pulumi.Output.all(
+        launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group, key=args.key
+    )
 
     def text(ids: dict[str, Any]) -> str:
         policy = launcher(args, limits, **ids)
@@ -90,12 +101,14 @@ def launcher(
     launch_templates: list[str],
     vpc: str,
     security_group: str,
+    key: str = "",
 ) -> Document:
     """Return the policy of who launches from the stack's resources."""
     where = f"{args.region}:{args.account}"
     return document(
         *_looks(args, limits, where),
         *_objects(args.bucket, limits),
+        *([use_key(region=args.region, key=key, writes=True)] if key else ()),
         *_launches(
             args,
             limits,
@@ -164,6 +177,7 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
                 f"arn:aws:ssm:{where}:parameter/mayfly/{args.project}/{args.stack}",
                 # AWS's own parameters belong to no account.
                 *(f"arn:aws:ssm:{args.region}::parameter{name}" for name in args.image_parameters),
+                *(f"arn:aws:ssm:{where}:parameter{name}" for name in args.baked_parameters),
             ],
         },
     ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import ssh_ingress
 from infra.efs import admit_to_file_system, file_system_group, out_to_file_system
 from infra.settings import SUBNETS_PER_VPC
 
@@ -22,7 +23,9 @@ class NetworkArgs:
     region: str
     vpc_cidr: str
     availability_zones: tuple[str, ...]
+    ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
+    public_addresses: bool = False  # to whatever lands in a subnet: Image Builder's instances can't ask for one
     file_system: bool = False  # whether instances mount one
 
 
@@ -75,8 +78,8 @@ class Network(pulumi.ComponentResource):
                 vpc_id=vpc.id,
                 cidr_block=subnet_range(args.vpc_cidr, zone),
                 availability_zone=zone,
-                # The launch template asks for the public address, so nothing else that lands here gets one.
-                map_public_ip_on_launch=False,
+                # The launch template asks for the public address, so nothing else that lands here needs one.
+                map_public_ip_on_launch=args.public_addresses,
                 tags={**args.tags, "Name": f"{args.prefix}-{zone}"},
                 opts=child,
             )
@@ -90,7 +93,7 @@ class Network(pulumi.ComponentResource):
             name=f"{args.prefix}-instances",
             description="Training instances: nothing in, HTTPS out.",
             vpc_id=vpc.id,
-            ingress=[],
+            ingress=ssh_ingress(args.ssh_from),
             egress=[
                 aws.ec2.SecurityGroupEgressArgs(
                     description="S3, EC2 and package indexes",

@@ -24,7 +24,7 @@ DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/gpu_profiles/chips.py": ("trainer/gpu_profiles.toml",),
     "trainer/cost/instances.py": ("trainer/cost/instances.csv", "trainer/cost/boot.csv"),
     "trainer/cost/compatibility.py": ("trainer/cost/compatibility.toml",),
-    # bootstrap.sh installs one of the locks with the script, and mounts volumes, before it starts the agent
+    # bootstrap.sh runs both scripts, one with a lock, before it starts the agent
     "trainer/node/agent.py": (
         *("trainer/node/requirements.lock", "trainer/node/prepare.lock"),
         *("trainer/node/volumes.sh", "ami/install.sh"),

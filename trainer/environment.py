@@ -54,6 +54,12 @@ VARIABLES = (
         meaning="folder of rehearsals' applied Pulumi programs and unpacked functions, by hash; yours alone to write",
         default="`mayfly/programs` in XDG_CACHE_HOME",
     ),
+    Variable(
+        name="MAYFLY_LOCAL",
+        set_by=YOU,
+        meaning="your folder of candles and models, where the stack's `storage` is `local`",
+        default="`~/mayfly`",
+    ),
     Variable(name="XDG_CACHE_HOME", set_by=YOU, meaning="folder of caches", default="`~/.cache`"),
     Variable(
         name="MAYFLY_FORK_SERVER",
@@ -209,6 +215,12 @@ def rehearsal_environment() -> RehearsalEnvironment:
         programs=Path(programs) if programs else caches / "mayfly" / "programs",
         fork_server=Path(fork_server) if fork_server else None,
     )
+
+
+def local_folder() -> Path:
+    """Return the user's folder of candles and models in the storage mode `local`, there or not."""
+    named = os.environ.get("MAYFLY_LOCAL")
+    return Path(named) if named else Path.home() / "mayfly"
 
 
 def profiles_file() -> Path:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from pulumi.runtime.config import set_all_config
 
-from infra.settings import RULES, Settings, read_settings
+from infra.settings import RULES, Account, Settings, read_settings
+from infra.storage import beside_bucket
 from tests.infra.pages import as_rows, rows_of
 from trainer.rehearsal.pulumi_apply import settings
 
@@ -38,7 +39,13 @@ def test_every_setting_is_declared_with_type_default_and_description() -> None:
 
 
 def test_types_are_the_declared_ones() -> None:
-    kinds = {"int": "integer", "str": "string", "tuple[str, ...]": "string", "tuple[RetrainSchedule, ...]": "array"}
+    kinds = {
+        "bool": "boolean",
+        "int": "integer",
+        "str": "string",
+        "tuple[str, ...]": "string",
+        "tuple[RetrainSchedule, ...]": "array",
+    }
     assert {field.name: kinds[str(field.type)] for field in fields(Settings) if field.name in DECLARED} == {
         key: declaration["type"] for key, declaration in DECLARED.items()
     }
@@ -92,6 +99,10 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("log_days", 31),
         ("account_budget", -1),
         ("control_types", "g5"),
+        ("storage", "efs"),
+        ("efs_throughput", "provisioned"),
+        ("kms_key", "my-key"),
+        ("replicate_to", "Europe"),
         ("vpc_cidr", "10.86.0.0/28"),
         ("vpc_cidr", "10.86.0.1/16"),
         ("vpc_cidr", "8.8.0.0/16"),
@@ -105,13 +116,16 @@ def test_a_senseless_setting_is_named(configure: Any, key: str, value: object) -
 
 
 def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
-    longest = f"{'p' * 16}-{'s' * 16}-123456789012-ap-southeast-1"
-    assert len(longest) <= 63
+    longest = f"{'p' * 16}-{'s' * 16}"
+    assert len(f"{longest}-123456789012-ap-southeast-1") <= 63
+    account = Account(id="123456789012", region="ap-southeast-1", availability_zones=())
+    assert len(beside_bucket(longest, "replica", account)) <= 63
 
 
 def test_the_page_shows_the_settings_in_their_order() -> None:
     def cells(key: str, declaration: dict[str, Any]) -> list[str]:
-        default = f"`{value}`" if (value := declaration["default"]) not in ("", []) else "none"
+        value = declaration["default"]
+        default = "none" if value in ("", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
         return [f"`{key}`", declaration["type"], default, RULES[key].words if key in RULES else "", declaration["description"]]
 
     expected = [cells(key, declaration) for key, declaration in DECLARED.items()]

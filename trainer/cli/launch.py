@@ -22,6 +22,7 @@ from trainer.access import Access, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
+from trainer.cli.local import local_candles
 from trainer.cli.output import ask, counted, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.terminal import Console, show
@@ -99,7 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.rehearse:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
-        ready = _preflight(arguments, settings, machines, check, access, console)
+        outputs = read_stack(access, stack=arguments.stack)
+        if here := local_candles(outputs, job):
+            console.line(f"candles of {here}, the local folder")
+            settings = with_keys(settings, {"data.path": str(here)})
+            job = with_settings(job, path=str(here))
+            check = DataCheck(job)
+            ends.callback(check.close)
+        ready = _preflight(arguments, settings, machines, check, access, outputs, console)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
         from trainer.cli.plan_view import plan_view
         from trainer.cli.table import Inline
@@ -147,11 +155,11 @@ def _preflight(
     machines: Sequence[InstanceType],
     check: DataCheck | None,
     access: Access,
+    outputs: StackOutputs,
     console: Console,
 ) -> Ready:
     """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     job = job_from(settings)
-    outputs = read_stack(access, stack=arguments.stack)
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)

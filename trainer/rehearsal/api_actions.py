@@ -38,21 +38,35 @@ def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
 def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Ask for reading an object: HeadObject has no action of its own, and reading a version has another one."""
     action = "s3:GetObjectVersion" if call.params.get("VersionId") else "s3:GetObject"
-    return [Authorization(action=action, resource=_object(call))]
+    return [Authorization(action=action, resource=_object(call)), *_key_use(cloud, call, "kms:Decrypt")]
+
+
+def _key_use(cloud: EmbeddedAccount, call: Call, *actions: str) -> Asked:
+    """Ask for the use of the KMS key that the bucket encrypts by, which S3 does on the caller's behalf.
+
+    Objects of before the bucket had its key are taken for encrypted by it, too, and bucket keys, which spare calls, for none.
+    """
+    key = cloud.bucket_keys.get(call.params["Bucket"], "")
+    via: dict[str, Values] = {"kms:viaservice": f"s3.{call.region}.amazonaws.com"}
+    return [Authorization(action=action, resource=key, context=dict(via)) for action in actions if key]
 
 
 def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Ask for writing an object; a policy can go by whether the write may replace one."""
     condition = call.params.get("IfNoneMatch")
     context: dict[str, Values] = {} if condition is None else {"s3:if-none-match": condition}
-    return [Authorization(action="s3:PutObject", resource=_object(call), context=context)]
+    return [
+        Authorization(action="s3:PutObject", resource=_object(call), context=context),
+        *_key_use(cloud, call, "kms:GenerateDataKey"),
+    ]
 
 
 def object_copy(cloud: EmbeddedAccount, call: Call) -> Asked:
     """A copy reads its source, by version where it names one, and writes its key."""
     source, _, version = unquote(call.params["CopySource"]).partition("?versionId=")
     action = "s3:GetObjectVersion" if version else "s3:GetObject"
-    return [Authorization(action=action, resource=f"arn:aws:s3:::{source.lstrip('/')}"), *object_write(cloud, call)]
+    read = Authorization(action=action, resource=f"arn:aws:s3:::{source.lstrip('/')}")
+    return [read, *_key_use(cloud, call, "kms:Decrypt"), *object_write(cloud, call)]
 
 
 def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
@@ -279,6 +293,29 @@ def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
+def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for the instance, by its tags, and for the session's document; without one for the account's default."""
+    name = call.params.get("DocumentName") or "SSM-SessionManagerRunShell"
+    with cloud.lock:
+        known = cloud.world.instances.get(call.params["Target"])
+        tags = {f"ssm:resourcetag/{key.lower()}": value for key, value in known.tags.items()} if known else {}
+    context: dict[str, Values] = {**tags, "ssm:sessiondocumentaccesscheck": "true"}
+    target = Authorization(
+        action="ssm:StartSession", resource=_arn(cloud, call, f"instance/{call.params['Target']}"), context=context
+    )
+    owner = "" if name.startswith("AWS-") else cloud.account
+    document = f"arn:aws:ssm:{call.region}:{owner}:document/{name}"
+    return [target, Authorization(action="ssm:StartSession", resource=document)]
+
+
+def own_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for a session by its tag: the id of who began it, with which its own id begins (`sessions`)."""
+    session = call.params["SessionId"]
+    context: dict[str, Values] = {"ssm:resourcetag/aws:ssmmessages:session-id": session.rpartition("-")[0]}
+    resource = f"arn:aws:ssm:{call.region}:{cloud.account}:session/{session}"
+    return [Authorization(action=f"ssm:{call.operation}", resource=resource, context=context)]
+
+
 def _arn(cloud: EmbeddedAccount, call: Call, name: str) -> str:
     return f"arn:aws:ec2:{call.region}:{cloud.account}:{name}"
 
@@ -303,6 +340,8 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("sns", topic, "Publish ListSubscriptionsByTopic"),
         ("service-quotas", quota, "GetServiceQuota"),
         ("iam", role, "GetRole"),
+        ("ssm", start_session, "StartSession"),
+        ("ssm", own_session, "ResumeSession TerminateSession"),
         ("ssm", parameters, "GetParameter GetParameters GetParametersByPath"),
     ):
         for operation in operations.split():

@@ -6,7 +6,8 @@ differently: /imds/<instance>/<secret>/... is that instance's metadata, /efs/<in
 /_rehearsal/... is the server's control (`server` mounts all three).
 
 The access key names account and caller; `authorization` checks the caller's policies. Rules are dict in,
-dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics` and `alarms`.
+dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics`, `alarms` and
+`sessions`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,20 @@ from collections.abc import Callable, Iterable
 from email.utils import format_datetime
 from http.client import responses
 
-from trainer.rehearsal import alarms, compute, identities, lambdas, quotas, scheduling, signatures, storage, topics, wire
+from trainer.rehearsal import (
+    alarms,
+    compute,
+    identities,
+    image_builder,
+    lambdas,
+    quotas,
+    scheduling,
+    sessions,
+    signatures,
+    storage,
+    topics,
+    wire,
+)
 from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.authorization import authorize
 from trainer.rehearsal.home import FULL
@@ -25,7 +39,7 @@ from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
-_OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, alarms)
+_OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, alarms, sessions, image_builder)
 RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
