@@ -10,12 +10,14 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.access_logs import AccessLogs, AccessLogsArgs
+from infra.attach import SSM, AttachPolicy, AttachPolicyArgs, agent_messages
 from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.efs import EfsCache, EfsCacheArgs
 from infra.encryption import KeyUse, KeyUseArgs, StackKey, StackKeyArgs, own_key
 from infra.identity import Identity, IdentityArgs
-from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
+from infra.image_lines import read_image_lines
+from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
 from infra.notify import DeadLetters, DeadLettersArgs, Notifications, NotificationsArgs
@@ -31,7 +33,7 @@ PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself o
 
 settings = read_settings()
 account = look_up_account(settings)
-lines = (image_line(settings.image_line),)
+lines = read_image_lines(x86_64=settings.image_line, arm64=settings.image_line_arm64)
 
 # Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
 bucket_name = f"{settings.prefix}-{account.id}-{account.region}"
@@ -87,6 +89,7 @@ roles = IdentityArgs(
     dead_letters=dead_letters_name,
     schedule_group=schedule_group,
     retrain_group=retrain_group,
+    training_also=(agent_messages(),) if settings.attach == SSM else (),
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
@@ -159,6 +162,7 @@ network = Network(
         region=account.region,
         vpc_cidr=settings.vpc_cidr,
         availability_zones=account.availability_zones,
+        ssh_from=settings.attach_from,
         tags=settings.tags,
         file_system=settings.storage == "efs-cache",
     ),
@@ -326,6 +330,7 @@ outputs: dict[str, Any] = {
     "storage": settings.storage,
     "file_system": cache.file_system_id if cache else "",
     "efs_throughput": settings.efs_throughput if cache else "",
+    "attach": settings.attach,
 }
 aws.ssm.Parameter(
     "outputs",
@@ -339,3 +344,7 @@ aws.ssm.Parameter(
 for name, value in outputs.items():
     pulumi.export(name, value)
 pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch
+
+if settings.attach == SSM:
+    place = {"account": account.id, "region": account.region, "project": settings.project, "stack": settings.stack}
+    pulumi.export("attach_policy_arn", AttachPolicy("attach", AttachPolicyArgs(**place, tags=settings.tags)).arn)

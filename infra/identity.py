@@ -65,6 +65,7 @@ class IdentityArgs:
     schedule_group: str
     retrain_group: str
     tags: dict[str, str]
+    training_also: tuple[policies.Document, ...] = ()  # further statements of the training instances' role
 
     # Names carry the region, since IAM is global and a stack is not.
     @property
@@ -130,7 +131,7 @@ class Identity(pulumi.ComponentResource):
                 role_name=args.instance_role,
                 description="Training instances: read inputs, add results.",
                 trust=policies.trust("ec2.amazonaws.com"),
-                policy=policies.instance(bucket=args.bucket),
+                policy=policies.instance(bucket=args.bucket, also=args.training_also),
                 tags=args.tags,
             ),
             opts=child,

@@ -15,19 +15,10 @@ from pathlib import Path
 import pulumi
 import pulumi_aws as aws
 
+from infra.image_lines import ImageLine
+
 # EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, and then no launch works.
 USER_DATA_LIMIT_BYTES = 16 * 1024
-_DLAMI_PARAMETER = "/aws/service/deeplearning/ami/x86_64/{line}/latest/ami-id"
-_ROOT_DEVICES = {"ubuntu": "/dev/sda1", "amazon-linux": "/dev/xvda"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageLine:
-    """A line of machine images that AWS keeps rebuilding."""
-
-    name: str
-    parameter: str  # SSM parameter that holds the newest image's id
-    root_device: str  # a wrong name would add a second volume and leave the root at its default size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +86,6 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
         tags=args.tags,
         opts=opts,
     )
-
-
-def image_line(name: str) -> ImageLine:
-    """Describe a line of Deep Learning AMIs by its name. Raises pulumi.RunError for an operating system not known here."""
-    for system, root_device in _ROOT_DEVICES.items():
-        if system in name:
-            return ImageLine(name=name, parameter=_DLAMI_PARAMETER.format(line=name), root_device=root_device)
-    raise pulumi.RunError(f"Setting 'image_line' is '{name}'; it must name its system: {' or '.join(_ROOT_DEVICES)}.")
 
 
 def bootstrap_template() -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import ssh_ingress
 from infra.efs import admit_to_file_system, file_system_group, out_to_file_system
 from infra.settings import SUBNETS_PER_VPC
 
@@ -22,6 +23,7 @@ class NetworkArgs:
     region: str
     vpc_cidr: str
     availability_zones: tuple[str, ...]
+    ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
     file_system: bool = False  # whether instances mount one
 
@@ -90,7 +92,7 @@ class Network(pulumi.ComponentResource):
             name=f"{args.prefix}-instances",
             description="Training instances: nothing in, HTTPS out.",
             vpc_id=vpc.id,
-            ingress=[],
+            ingress=ssh_ingress(args.ssh_from),
             egress=[
                 aws.ec2.SecurityGroupEgressArgs(
                     description="S3, EC2 and package indexes",

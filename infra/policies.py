@@ -44,13 +44,13 @@ def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ..
     return trust("scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": groups}})
 
 
-def instance(*, bucket: str) -> Document:
+def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
     S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no.
 
     Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
-    run, but `${aws:userid}` is the instance's: no instance can write where another does.
+    run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are further statements.
     """
     return document(
         {
@@ -71,6 +71,7 @@ def instance(*, bucket: str) -> Document:
             "Action": "s3:PutObject",
             "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
         },
+        *also,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import MODES, check_attach, is_one_address
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
@@ -52,6 +53,7 @@ def _is_private_range(cidr: str) -> bool:
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
 _NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
 _KEY = r"|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+"
+_LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
@@ -59,6 +61,8 @@ RULES: Mapping[str, Rule] = {
     "owner": _matches(r"[\w.:/=+@-]{1,128}", "a tag value: 1 to 128 letters, digits or ._:/=+@-"),
     "max_lifetime_minutes": _between(10, 7 * 24 * 60),
     "sweep_minutes": _between(1, 15),
+    "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
+    "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
@@ -75,6 +79,11 @@ RULES: Mapping[str, Rule] = {
     ),
     "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
+    "attach": Rule(holds=MODES.__contains__, words="one of " + ", ".join(MODES)),
+    "attach_from": Rule(
+        holds=lambda text: not text or is_one_address(text),
+        words="one IPv4 or IPv6 address, such as 203.0.113.7 (or 203.0.113.7/32), for attach = ssh, else empty",
+    ),
     "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),
 }
 
@@ -89,6 +98,7 @@ class Settings:
     max_lifetime_minutes: int
     sweep_minutes: int
     image_line: str
+    image_line_arm64: str  # "": none
     volume_gib: int
     max_availability_zones: int
     vpc_cidr: str
@@ -105,6 +115,8 @@ class Settings:
     access_logs: bool
     replicate_to: str  # "": nowhere
     efs_throughput: str
+    attach: str  # off, ssm or ssh
+    attach_from: str  # the one address that may connect by SSH; "": none
 
     def __post_init__(self) -> None:
         check(self)
@@ -140,6 +152,7 @@ def read_settings() -> Settings:
             max_lifetime_minutes=config.require_int("max_lifetime_minutes"),
             sweep_minutes=config.require_int("sweep_minutes"),
             image_line=config.require("image_line"),
+            image_line_arm64=config.get("image_line_arm64") or "",
             volume_gib=config.require_int("volume_gib"),
             max_availability_zones=config.require_int("max_availability_zones"),
             vpc_cidr=config.require("vpc_cidr"),
@@ -148,6 +161,8 @@ def read_settings() -> Settings:
             log_days=config.require_int("log_days"),
             account_budget=config.require_int("account_budget"),
             notify_email=config.get("notify_email") or "",
+            attach=config.require("attach"),
+            attach_from=config.get("attach_from") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
             prepare_type=config.require("prepare_type"),
@@ -182,3 +197,4 @@ def check(settings: Settings) -> None:
         value = getattr(settings, key)
         if not rule.holds(value):
             raise ValueError(f"Setting '{key}' is {value!r}; it must be {rule.words}.")
+    check_attach(settings.attach, settings.attach_from)

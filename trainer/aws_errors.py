@@ -245,6 +245,10 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         AWS_FAILED,
         ("InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
     ),
+    (
+        replace(AWS_FAILED, remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one."),
+        ("DiskFull",),  # the embedded AWS's own
+    ),
     (UNCLEAR, (NO_CLEAR_ANSWER,)),
     (
         replace(ACCOUNT, remedy="AWS is still verifying the account for this region: wait for its e-mail, then launch again."),

@@ -58,7 +58,7 @@ def at_each_width(view: RenderableType) -> str:
 def plan(name: str) -> LaunchPlan:
     job, zones = JOBS[name], ("us-east-1a", "us-east-1b")
     offers = Offers(
-        image_line="line",
+        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
         image_id="ami-1",
         launch_template_id="lt-1",
         zones={machine: zones for machine in job.machine.instance if machine != "p5.4xlarge"},

@@ -36,11 +36,11 @@ from trainer.data.paths import check_path
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
-from trainer.launch.images import is_supported
+from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
 from trainer.launch.machines import machines_of, refuse_retired
-from trainer.launch.plan import LaunchPlan
+from trainer.launch.plan import UNPROVEN, LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import Offers, look
 from trainer.launch.start import new_record, register
@@ -160,6 +160,8 @@ def _preflight(
 ) -> Ready:
     """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     job = job_from(settings)
+    if not access.rehearsal:
+        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
     with ThreadPoolExecutor(max_workers=4) as pool:
         offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
@@ -241,7 +243,7 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
     """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
     if access.rehearsal or arguments.yes:
         return
-    unknown = [one.machine.name for one in plan.candidates if not one.refused and not is_supported(one.machine)]
+    unknown = [one.machine.name for one in plan.candidates if not one.refused and UNPROVEN in one.note]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
     if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")

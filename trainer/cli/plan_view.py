@@ -119,4 +119,6 @@ def _storage(cost: StorageCost) -> str:
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {CAUSES[stop.cause]}."
+    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured
+    why = CAUSES[stop.cause] + (" alone: no run has measured this model on this chip" if alone else "")
+    return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {why}."

@@ -293,6 +293,29 @@ def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
+def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for the instance, by its tags, and for the session's document; without one for the account's default."""
+    name = call.params.get("DocumentName") or "SSM-SessionManagerRunShell"
+    with cloud.lock:
+        known = cloud.world.instances.get(call.params["Target"])
+        tags = {f"ssm:resourcetag/{key.lower()}": value for key, value in known.tags.items()} if known else {}
+    context: dict[str, Values] = {**tags, "ssm:sessiondocumentaccesscheck": "true"}
+    target = Authorization(
+        action="ssm:StartSession", resource=_arn(cloud, call, f"instance/{call.params['Target']}"), context=context
+    )
+    owner = "" if name.startswith("AWS-") else cloud.account
+    document = f"arn:aws:ssm:{call.region}:{owner}:document/{name}"
+    return [target, Authorization(action="ssm:StartSession", resource=document)]
+
+
+def own_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for a session by its tag: the id of who began it, with which its own id begins (`sessions`)."""
+    session = call.params["SessionId"]
+    context: dict[str, Values] = {"ssm:resourcetag/aws:ssmmessages:session-id": session.rpartition("-")[0]}
+    resource = f"arn:aws:ssm:{call.region}:{cloud.account}:session/{session}"
+    return [Authorization(action=f"ssm:{call.operation}", resource=resource, context=context)]
+
+
 def _arn(cloud: EmbeddedAccount, call: Call, name: str) -> str:
     return f"arn:aws:ec2:{call.region}:{cloud.account}:{name}"
 
@@ -317,6 +340,8 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("sns", topic, "Publish ListSubscriptionsByTopic"),
         ("service-quotas", quota, "GetServiceQuota"),
         ("iam", role, "GetRole"),
+        ("ssm", start_session, "StartSession"),
+        ("ssm", own_session, "ResumeSession TerminateSession"),
         ("ssm", parameters, "GetParameter GetParameters GetParametersByPath"),
     ):
         for operation in operations.split():

@@ -251,10 +251,14 @@ def _security_group(cloud: Resources, name: str, properties: Properties) -> Made
 def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
     rule = dict(rule)
     described = {"description": rule.pop("description")} if "description" in rule else {}
-    ranges = [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])]
-    groups = [{"groupId": group, **described} for group in rule.pop("securityGroups", [])]
-    reached = {"ipProtocol": rule.pop("protocol"), "ipRanges": ranges, "userIdGroupPairs": groups}
-    return cloud.shaped("ec2", "IpPermission", {**rule, **reached}, "SecurityGroup rule")
+    peers = {
+        "ipRanges": [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])],
+        "ipv6Ranges": [{"cidrIpv6": cidr, **described} for cidr in rule.pop("ipv6CidrBlocks", [])],
+        "userIdGroupPairs": [{"groupId": group, **described} for group in rule.pop("securityGroups", [])],
+    }
+    protocol = rule.pop("protocol")
+    given = {name: value for name, value in peers.items() if value}
+    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, **given}, "SecurityGroup rule")
 
 
 # --- roles

@@ -60,6 +60,7 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
         budget_usd=record.budget_usd,  # nothing is spent before the first instance, and there is one attempt
         on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
         default_seconds=rung.default_seconds,
+        estimate_seconds=rung.estimate_seconds,
     )
     return deadline_from(now, limit)
 

@@ -70,7 +70,8 @@ class Rung:
     image_id: str
     vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)
     quota_code: str = ""  # Service Quotas code that this type and market count against
-    default_seconds: float = 0.0  # max(30 min, 3 x P90) on this type; 0: the job names a duration
+    default_seconds: float = 0.0  # min(12 h, max(30 min, 3 x P90)) on this type; 0: the job names a duration
+    estimate_seconds: float = 0.0  # max(30 min, 3 x P90) where the job names one and the rate is measured; else 0
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
     boot_seconds: int = round(BOOT_ALLOWANCE.total_seconds())  # boot allowance of the type
 

@@ -5,9 +5,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import boto3
 import pytest
 
+from tests.sessions import forget_sessions
 from trainer.cli.main import main
 from trainer.stack import read_stack
 
@@ -185,8 +185,9 @@ def test_without_credentials_it_says_what_is_missing_and_offers_a_rehearsal(monk
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    forget_sessions()  # an earlier test's would have its credentials
     assert launch("--instance", "p3.8xlarge") == 103
+    forget_sessions()
     line = capsys.readouterr().err
     assert line.startswith("error: no AWS credentials and no AWS region found, so there is no stack to ask")
     assert "--rehearse" in line

@@ -73,6 +73,7 @@ def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
 
 def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
     assert "deadline  2026-11-20T13:00:00Z, set by the budget" in text_of(RECEIPT)
+    assert "set by three times the slow estimate" in text_of({**RECEIPT, "deadline_cause": "estimate"})
     format_1 = {key: value for key, value in RECEIPT.items() if key != "deadline_cause"}
     assert "deadline" not in text_of(format_1)
 

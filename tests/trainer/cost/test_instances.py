@@ -14,7 +14,7 @@ from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
 
 def test_the_catalogue_holds_every_type_of_the_table_with_a_dated_price():
     known = catalogue()
-    assert len(known) == 62
+    assert len(known) == 68
     assert all(machine.price_date for machine in known.values() if machine.price_usd_per_hour is not None)
     assert known["g6.12xlarge"].price_usd_per_hour == 4.6016
 

@@ -23,7 +23,7 @@ from trainer.stack_outputs import StackOutputs
 NOW = from_iso("2026-11-20T12:00:00Z")
 JOB = job_of(name="crypto", instance=("g6.xlarge",), symbols=("BTC-USD",), timeframe="1m", budget=2.0, max_duration="2h")
 OFFERS = Offers(
-    image_line="line",
+    image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
     image_id="ami-1",
     launch_template_id="lt-1",
     zones={"g6.xlarge": ("us-east-1a",)},

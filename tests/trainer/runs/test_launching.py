@@ -352,6 +352,8 @@ def test_the_attempts_deadline_is_the_runs_or_what_the_budget_buys(make_record):
     assert (budget.at, budget.cause) == (NOON + timedelta(minutes=12), "budget")
     faster = attempt_deadline(record, replace(rung, default_seconds=1800.0), at(5))
     assert (faster.at, faster.cause) == (at(1805), "default_duration")
+    measured = attempt_deadline(replace(record, deadline_cause="max_duration"), replace(rung, estimate_seconds=1800.0), at(5))
+    assert (measured.at, measured.cause) == (at(1805), "estimate")
 
 
 def test_no_time_left_ends_the_run_before_anything_is_launched(starting):

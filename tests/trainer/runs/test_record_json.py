@@ -56,7 +56,7 @@ def test_a_record_of_format_1_is_read_with_unknown_causes_and_keeps_its_format(m
     values["format"] = 1
     del values["deadline_cause"]
     for rung in values["ladder"]:
-        del rung["vcpus"], rung["quota_code"], rung["default_seconds"]
+        del rung["vcpus"], rung["quota_code"], rung["default_seconds"], rung["estimate_seconds"]
     old = values["attempts"][0]
     old["ended_at"] = None
     for name in ("deadline_cause", "called_at", "calls"):
