@@ -108,6 +108,7 @@ class Identity(pulumi.ComponentResource):
 
     instance_profile_arn: pulumi.Output[str]
     instance_role_id: pulumi.Output[str]
+    instance_role_name: pulumi.Output[str]
     prepare_profile_arn: pulumi.Output[str]
     prepare_role_id: pulumi.Output[str]
     sweeper_role_arn: pulumi.Output[str]
@@ -192,6 +193,7 @@ class Identity(pulumi.ComponentResource):
         )
         self.instance_profile_arn = profile.arn
         self.instance_role_id = instance.unique_id
+        self.instance_role_name = instance.role_name
         self.prepare_profile_arn = prepare_profile.arn
         self.prepare_role_id = prepare.unique_id
         self.sweeper_role_arn = sweeper.arn

@@ -15,6 +15,7 @@ import pulumi_aws as aws
 
 from infra.policies import Document, document, end_own_instances
 
+BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
 SPOT_ROLE, _SPOT_PATH = "AWSServiceRoleForEC2Spot", "aws-service-role/spot.amazonaws.com/"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
@@ -34,6 +35,11 @@ class LaunchLimits:
 PEOPLE = LaunchLimits(writes=WRITES)
 
 
+def people(args: LauncherPolicyArgs) -> LaunchLimits:
+    """Return the limits of people who launch from a stack."""
+    return replace(PEOPLE, writes=(*WRITES, *(BACKUPS if args.backups else ())), calls=(args.control_name,))
+
+
 @dataclass(frozen=True, kw_only=True)
 class LauncherPolicyArgs:
     account: str
@@ -51,6 +57,7 @@ class LauncherPolicyArgs:
     vpc: pulumi.Input[str]
     security_group: pulumi.Input[str]
     tags: dict[str, str]
+    backups: bool = False  # whether people back their folders up
 
 
 class LauncherPolicy(pulumi.ComponentResource):
@@ -64,7 +71,7 @@ class LauncherPolicy(pulumi.ComponentResource):
             name,
             name=f"{args.project}-{args.stack}-{args.region}-launcher",
             description="Launch, watch, stop and fetch runs of this stack.",
-            policy=launch_policy_text(args, replace(PEOPLE, calls=(args.control_name,))),
+            policy=launch_policy_text(args, people(args)),
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self),
         )

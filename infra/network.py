@@ -13,6 +13,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.attach import ssh_ingress
+from infra.efs import admit_to_file_system, file_system_group, out_to_file_system
 from infra.settings import SUBNETS_PER_VPC
 
 
@@ -24,6 +25,7 @@ class NetworkArgs:
     availability_zones: tuple[str, ...]
     ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
+    file_system: bool = False  # whether instances mount one
 
 
 class Network(pulumi.ComponentResource):
@@ -32,6 +34,7 @@ class Network(pulumi.ComponentResource):
     vpc_id: pulumi.Output[str]
     subnet_ids: dict[str, pulumi.Output[str]]  # by availability zone
     security_group_id: pulumi.Output[str]
+    file_system_group_id: pulumi.Output[str] | None  # of its mount targets
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:network:Network", name, None, opts)
@@ -82,6 +85,7 @@ class Network(pulumi.ComponentResource):
             aws.ec2.RouteTableAssociation(f"public-{zone}", subnet_id=subnet.id, route_table_id=routes.id, opts=child)
             self.subnet_ids[zone] = subnet.id
 
+        files = file_system_group(args.prefix, vpc.id, args.tags, child) if args.file_system else None
         # DNS, NTP and instance metadata inside a VPC pass no security group, so HTTPS is all that is needed.
         group = aws.ec2.SecurityGroup(
             "instances",
@@ -96,12 +100,16 @@ class Network(pulumi.ComponentResource):
                     from_port=443,
                     to_port=443,
                     cidr_blocks=["0.0.0.0/0"],
-                )
+                ),
+                *([out_to_file_system(files)] if files else []),
             ],
             tags={**args.tags, "Name": f"{args.prefix}-instances"},
             opts=child,
         )
+        if files:
+            admit_to_file_system(files, group, args.tags, child)
         self.security_group_id = group.id
+        self.file_system_group_id = files.id if files else None
         self.register_outputs({"subnet_ids": self.subnet_ids, "security_group_id": self.security_group_id})
 
 

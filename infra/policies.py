@@ -108,6 +108,33 @@ def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document
     )
 
 
+def use_cache(*, file_system: str, access_point: str) -> Document:
+    """Return what a training instance may do on the cache, by ARN: mount it and write there, through its access point alone."""
+    return document(
+        {
+            "Sid": "UseCache",
+            "Effect": "Allow",
+            "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
+            "Resource": file_system,
+            "Condition": {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}},
+        }
+    )
+
+
+def file_system(*, file_system: str, access_point: str) -> Document:
+    """Refuse NFS clients without TLS, and those past the access point.
+
+    A file system with a policy admits nobody whom neither it nor the caller's role allows: without one, it admits everybody.
+    """
+    uses = [f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess")]
+    refused: Document = {"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": uses, "Resource": file_system}
+    other = {"StringNotEquals": {"elasticfilesystem:AccessPointArn": access_point}}
+    return document(
+        {"Sid": "TlsOnly", **refused, "Condition": {"Bool": {"aws:SecureTransport": "false"}}},
+        {"Sid": "AccessPointOnly", **refused, "Condition": other},
+    )
+
+
 def sweeper(
     *,
     account: str,

@@ -34,6 +34,10 @@ def _matches(pattern: str, words: str) -> Rule:
     return Rule(holds=lambda text: re.fullmatch(pattern, text) is not None, words=words)
 
 
+def _one_of(*choices: object) -> Rule:
+    return Rule(holds=choices.__contains__, words="one of " + ", ".join(map(str, choices)))
+
+
 def _between(low: int, high: int) -> Rule:
     return Rule(holds=lambda number: low <= number <= high, words=f"between {low} and {high}")
 
@@ -48,6 +52,7 @@ def _is_private_range(cidr: str) -> bool:
 
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
 _NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
+_LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
@@ -55,12 +60,16 @@ RULES: Mapping[str, Rule] = {
     "owner": _matches(r"[\w.:/=+@-]{1,128}", "a tag value: 1 to 128 letters, digits or ._:/=+@-"),
     "max_lifetime_minutes": _between(10, 7 * 24 * 60),
     "sweep_minutes": _between(1, 15),
+    "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
+    "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
     "experiment_days": _between(1, 3650),
     "account_budget": _between(0, 10_000_000),
-    "log_days": Rule(holds=LOG_RETENTION_DAYS.__contains__, words="one of " + ", ".join(map(str, LOG_RETENTION_DAYS))),
+    "log_days": _one_of(*LOG_RETENTION_DAYS),
+    "storage": _one_of("s3", "efs-cache", "local"),
+    "efs_throughput": _one_of("elastic", "bursting"),
     "control_types": Rule(
         holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
         words="instance types with commas between, such as g6.xlarge,g5.*",
@@ -86,6 +95,7 @@ class Settings:
     max_lifetime_minutes: int
     sweep_minutes: int
     image_line: str
+    image_line_arm64: str  # "": none
     volume_gib: int
     max_availability_zones: int
     vpc_cidr: str
@@ -97,6 +107,8 @@ class Settings:
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none
+    storage: str
+    efs_throughput: str
     attach: str  # off, ssm or ssh
     attach_from: str  # the one address that may connect by SSH; "": none
 
@@ -134,6 +146,7 @@ def read_settings() -> Settings:
             max_lifetime_minutes=config.require_int("max_lifetime_minutes"),
             sweep_minutes=config.require_int("sweep_minutes"),
             image_line=config.require("image_line"),
+            image_line_arm64=config.get("image_line_arm64") or "",
             volume_gib=config.require_int("volume_gib"),
             max_availability_zones=config.require_int("max_availability_zones"),
             vpc_cidr=config.require("vpc_cidr"),
@@ -147,6 +160,8 @@ def read_settings() -> Settings:
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
             prepare_type=config.require("prepare_type"),
+            storage=config.require("storage"),
+            efs_throughput=config.require("efs_throughput"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error

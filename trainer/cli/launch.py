@@ -23,6 +23,7 @@ from trainer.attach.keys import forget_ended, forget_key, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
+from trainer.cli.local import local_candles
 from trainer.cli.output import ask, counted, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.terminal import Console, show
@@ -37,11 +38,11 @@ from trainer.errors import ConfigError, Stopped, TrainerError, UsageError
 from trainer.extras import needs
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
-from trainer.launch.images import is_supported
+from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
 from trainer.launch.machines import machines_of, refuse_retired
-from trainer.launch.plan import LaunchPlan
+from trainer.launch.plan import UNPROVEN, LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import Offers, look
 from trainer.launch.start import attach_entry, new_record, register
@@ -101,7 +102,14 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.rehearse:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
-        ready = _preflight(arguments, settings, machines, check, access, console)
+        outputs = read_stack(access, stack=arguments.stack)
+        if here := local_candles(outputs, job):
+            console.line(f"candles of {here}, the local folder")
+            settings = with_keys(settings, {"data.path": str(here)})
+            job = with_settings(job, path=str(here))
+            check = DataCheck(job)
+            ends.callback(check.close)
+        ready = _preflight(arguments, settings, machines, check, access, outputs, console)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
         from trainer.cli.plan_view import plan_view
         from trainer.cli.table import Inline
@@ -150,11 +158,13 @@ def _preflight(
     machines: Sequence[InstanceType],
     check: DataCheck | None,
     access: Access,
+    outputs: StackOutputs,
     console: Console,
 ) -> Ready:
     """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     job = job_from(settings)
-    outputs = read_stack(access, stack=arguments.stack)
+    if not access.rehearsal:
+        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
     with ThreadPoolExecutor(max_workers=4) as pool:
         offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
@@ -236,7 +246,7 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
     """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
     if access.rehearsal or arguments.yes:
         return
-    unknown = [one.machine.name for one in plan.candidates if not one.refused and not is_supported(one.machine)]
+    unknown = [one.machine.name for one in plan.candidates if not one.refused and UNPROVEN in one.note]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
     if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")

@@ -67,9 +67,15 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     pull = verbs.add_parser("pull", help="download a run's models, receipt and log")
     pull.add_argument("run", metavar="RUN", help="run id")
-    pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>)")
+    pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>, or the local folder)")
     pull.add_argument("--live", action="store_true", help="go on until the run ends: models, log and curves as they come")
     _where_flags(pull)
+
+    backup = verbs.add_parser("backup", help="back the local folder up to the bucket, or restore it (storage mode local)")
+    backup.add_argument("folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL, ~/mayfly)")
+    backup.add_argument("--restore", action="store_true", help="bring back what the folder lacks, checked by version and hash")
+    backup.add_argument("--overwrite", action="store_true", help="with --restore: replace files that differ, too")
+    _where_flags(backup)
 
     doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
     _where_flags(doctor)

@@ -15,6 +15,7 @@ from typing import Any
 from trainer.artifacts.folder import check_folder
 from trainer.cli.connect import connected
 from trainer.cli.curves import OBSERVED, CurveFiles, EventsReader
+from trainer.cli.local import folder_of_run
 from trainer.cli.logs import LogReader
 from trainer.cli.output import say, say_json, warn
 from trainer.control.cloud import AwsCloud, Cloud
@@ -28,10 +29,13 @@ LOG = "log.txt"
 
 def run(arguments: argparse.Namespace) -> int:
     """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and TensorBoard files."""
-    folder = Path(arguments.out or arguments.run)
-    check_folder(folder)
+    if arguments.out:
+        check_folder(Path(arguments.out))
     with connected(rehearse=arguments.rehearse, program=False) as access:
-        cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        outputs = read_stack(access, stack=arguments.stack)
+        folder = Path(arguments.out) if arguments.out else folder_of_run(outputs, arguments.run)
+        check_folder(folder)
+        cloud = AwsCloud(access, outputs)
         pulled = Pulled(cloud, arguments.run, folder)
         while True:
             new = pulled.bring()

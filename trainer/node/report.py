@@ -35,6 +35,7 @@ class Status:
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
     files: list[dict[str, Any]] = field(default_factory=list)  # of a prepare run: candle files added, or looked at
+    inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
     devices: Devices | None = None
     sample: NodeSample | None = None  # of its hardware, a few seconds old
     message: str = ""
@@ -121,6 +122,7 @@ def result(
         "retries": status.progress.retries,
         "phases": {name: iso(at) for name, at in status.phases.items()},
         "data": dict(status.progress.data),
+        "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
         "devices": asdict(status.devices) if status.devices else {},
         "python_packages": python_packages,
         "files": status.files,

@@ -2,8 +2,8 @@
 
 Every process of this machine can reach its port, and every web page in a browser there. So a request is accepted only with this
 server's Host, without an Origin, and with a signature by a key of this server. The server's own paths check a secret
-differently: /imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts
-both).
+differently: /imds/<instance>/<secret>/... is that instance's metadata, /efs/<instance>/<secret>/... says what it may mount, and
+/_rehearsal/... is the server's control (`server` mounts all three).
 
 The access key names account and caller; `authorization` checks the caller's policies. Rules are dict in,
 dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics`, `alarms` and
@@ -160,7 +160,7 @@ class Front:
             if error.errno not in FULL:
                 raise
             # 507: boto3 repeats after a 500, and would then report what half of the first try left.
-            full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}: free some, or set MAYFLY_HOME.", 507)
+            full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}", 507)
             return _respond(wire.encode(call, full), start_response)
         return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
 

@@ -249,13 +249,14 @@ def _security_group(cloud: Resources, name: str, properties: Properties) -> Made
 def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
     rule = dict(rule)
     described = {"description": rule.pop("description")} if "description" in rule else {}
-    ranges = {
+    peers = {
         "ipRanges": [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])],
         "ipv6Ranges": [{"cidrIpv6": cidr, **described} for cidr in rule.pop("ipv6CidrBlocks", [])],
+        "userIdGroupPairs": [{"groupId": group, **described} for group in rule.pop("securityGroups", [])],
     }
     protocol = rule.pop("protocol")
-    permission = {**rule, "ipProtocol": protocol, **{name: one for name, one in ranges.items() if one}}
-    return cloud.shaped("ec2", "IpPermission", permission, "SecurityGroup rule")
+    given = {name: value for name, value in peers.items() if value}
+    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, **given}, "SecurityGroup rule")
 
 
 # --- roles

@@ -31,6 +31,7 @@ MOST_COUNT = 10**12  # of steps, bars and the like
 SHA256 = "[0-9a-f]{64}"
 NODE_STATES = ("done", "failed", "stopped", "expired")
 MODEL_STATES = ("waiting", "training", "done", "failed")
+INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 UNITS = ("windows", "chunks")
 
 
@@ -64,6 +65,7 @@ class NodeResult:
     retries: int = 0
     phases: Mapping[str, datetime] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # files and bytes from S3 and from the cache
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
@@ -109,6 +111,7 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
         retries=fields.whole("retries", 0, most=MOST_COUNT),
         phases=fields.instants("phases", most=MOST_PHASES),
         data=read_data(fields.table("data")),
+        inputs=read_inputs(fields.table("inputs")),
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
         tuned=fields.table("tuned").values,
@@ -189,6 +192,14 @@ def read_data(fields: Fields) -> dict[str, Any]:
         "holes": fields.whole("holes", 0, most=MOST_COUNT),
         "synthetic": fields.truth("synthetic"),
     }
+
+
+def read_inputs(fields: Fields) -> dict[str, Any]:
+    """Return where a node's inputs came from; {} where it did not say."""
+    if not fields.values:
+        return {}
+    counts = {key: fields.whole(key, 0, most=10 * MOST_COUNT) for key in INPUT_COUNTS}
+    return {**counts, "cache_failed": fields.text("cache_failed", "", most=MOST_TEXT)}
 
 
 def read_devices(fields: Fields) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.pieces import identity_of
 from trainer.runs.receipt import PHASES, Receipt
-from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity, read_prepared
+from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity, read_inputs, read_prepared
 from trainer.runs.store import Objects, receipt_key
 
 MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB
@@ -62,6 +62,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
+        "inputs": read_inputs(fields.table("inputs")),
         "note": fields.text("note", "", most=MOST_TEXT),
         "log_tail": fields.text("log_tail", "", most=MOST_TEXT),
     }
