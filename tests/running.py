@@ -10,7 +10,8 @@ from typing import Any
 from tests.trainer.conftest import OPEN_RUN
 from trainer.access import Access
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Attempt, Launch, RunRecord, iso, to_json, utc_now
+from trainer.runs.record import Attempt, Launch, RunRecord, iso, utc_now
+from trainer.runs.record_json import to_json
 from trainer.runs.samples import NodeSample
 from trainer.runs.store import Objects, read_record
 
