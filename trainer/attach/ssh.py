@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import paramiko
 from trainer.attach.host_keys import HostKey
 from trainer.errors import ConnectionFailed, PermissionDenied
 
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our errors say it, once
 USER, PORT = "mayfly", 22
 CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 30.0
 KEEPALIVE_SECONDS = 30  # a firewall on the way forgets silent connections

@@ -42,12 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
         forwards.append(Forward(local=CURVES_PORT, remote=CURVES_PORT))
     if forwards and arguments.command:
         raise UsageError("a command and forwarded ports don't go together", do="Use two terminals.")
-    announce = partial(_announce, browser=arguments.tensorboard and sys.stdout.isatty())
-    request = AttachRequest(line=shell_line(arguments.command), forwards=tuple(forwards), announce=announce)
+    line, browser = shell_line(arguments.command), arguments.tensorboard and sys.stdout.isatty()
     with connected(rehearse=arguments.rehearse, program=False) as access:
         machine = find_machine(access, read_stack(access, stack=arguments.stack), arguments.run)
         instance_id = machine.keys.instance_id
-        if machine.outputs.attach == "ssm":
+        by_ssh = machine.outputs.attach == "ssh"
+        announce = partial(_announce, browser=browser and by_ssh)  # Session Manager's ports open some seconds later
+        request = AttachRequest(line=line, forwards=tuple(forwards), announce=announce)
+        if not by_ssh:
             return attach_by_session_manager(instance_id, request, region=machine.outputs.region)
         needs("paramiko")
         from trainer.attach.by_ssh import attach_by_ssh  # late: paramiko takes a third of a second
@@ -65,13 +67,16 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
         forget_ended(cloud.objects, ended=[run_id])
         do = f"mayfly logs {run_id} and mayfly pull {run_id} have what it left."
         raise UsageError(f"{run_id} has ended: there is no machine to attach to", do=do)
-    if outputs.attach == "off":
-        raise ConfigError(f"nobody can attach to machines of {outputs.project}-{outputs.stack}", why="attach is off", do=HOW)
     if access.rehearsal:
         why = "its machine is a process of yours on this one, with no system of its own"
         raise UsageError(
             f"there is nothing to attach to in a rehearsal: {run_id}", why=why, do="mayfly logs, gpu and pull show it."
         )
+    if outputs.attach == "off":
+        raise ConfigError(f"nobody can attach to machines of {outputs.project}-{outputs.stack}", why="attach is off", do=HOW)
+    if settled.look.record.work == "prepare":
+        why = "its machine may read the stack's secrets, and lets nobody in"
+        raise UsageError(f"{run_id} is a prepare run", why=why, do=f"mayfly logs {run_id} shows what it does.")
     running = [seen.instance_id for seen in settled.look.observed.instances if seen.state == "running"]
     nodes = [keys for keys in settled.look.record.nodes if keys.instance_id in running]
     if not nodes:
