@@ -15,7 +15,7 @@ from infra.image import ARM64_TYPE, ImagePipelines, ImagePipelinesArgs, image_pa
 from infra.image_lines import ImageLine
 from infra.image_policy import image_builder
 from tests.iam import condition_keys, kind_of, listed
-from tests.infra.conftest import Recorded, Recorder, RecordingMonitor
+from tests.infra.program import Recorded, Recorder, RecordingMonitor
 from trainer.stack_outputs import baked_parameter
 
 BUILDER = "aws:imagebuilder/"

@@ -33,6 +33,7 @@ class Offers:
     image_id: str
     launch_template_id: str
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
+    elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones without a subnet of the stack
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
     baked: bool = False  # whether the image is one of the stack's own pipeline
     priced: PricedTypes  # the types that were asked for, with their list prices in the region
@@ -58,7 +59,7 @@ def look(
     ec2 = access.client("ec2")
     asked: dict[str, Callable[[], Any]] = {
         "the image": partial(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template),
-        "the zones": partial(_zones, ec2, names=names, subnets=outputs.subnets),
+        "the zones": partial(_zones, ec2, names=names),
         "the prices": partial(list_prices, access, machines, region=outputs.region, today=utc_now().date()),
     }
     if spot and not access.rehearsal:  # a rehearsal has no spot market; its dollars are list prices
@@ -68,7 +69,10 @@ def look(
         image_line=line,
         image_id=str(answers["the image"]["ImageId"]),
         launch_template_id=template,
-        zones=answers["the zones"],
+        zones={name: tuple(one for one in zones if one in outputs.subnets) for name, zones in answers["the zones"].items()},
+        elsewhere={
+            name: tuple(one for one in zones if one not in outputs.subnets) for name, zones in answers["the zones"].items()
+        },
         spot_usd_per_hour=answers.get("the spot prices", {}),
         baked=is_baked(answers["the image"], outputs),
         priced=answers["the prices"],
@@ -174,14 +178,15 @@ def _root_gib(mapped: Any, root: str) -> int:
     return int(max(sizes, default=0))
 
 
-def _zones(ec2: Any, *, names: Sequence[str], subnets: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def _zones(ec2: Any, *, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the zones of the region that sell each type."""
     pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
         LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": list(names)}]
     )
     by_name: dict[str, set[str]] = {name: set() for name in names}
     for page in pages:
         for offering in page["InstanceTypeOfferings"]:
-            if offering["Location"] in subnets and offering["InstanceType"] in by_name:
+            if offering["InstanceType"] in by_name:
                 by_name[offering["InstanceType"]].add(offering["Location"])
     return {name: tuple(sorted(zones)) for name, zones in by_name.items()}
 

@@ -114,6 +114,8 @@ class EmbeddedAccount:
     has_spot_role: bool = True  # as in an account that has launched on spot before
     image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
     bucket_policies: dict[str, str] = field(default_factory=dict)
+    bucket_logging: dict[str, dict[str, Any]] = field(default_factory=dict)
+    bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
     in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries
