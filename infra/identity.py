@@ -94,6 +94,11 @@ class IdentityArgs:
         return f"{self._prefix}-notifier"
 
     @property
+    def replication_role(self) -> str:
+        """Return the name of the role by which S3 fills a replica."""
+        return f"{self._prefix}-replication"
+
+    @property
     def scheduler_role(self) -> str:
         """Return the schedules' role's name."""
         return f"{self._prefix}-scheduler"
@@ -109,6 +114,8 @@ class Identity(pulumi.ComponentResource):
     instance_profile_arn: pulumi.Output[str]
     instance_role_id: pulumi.Output[str]
     instance_role_name: pulumi.Output[str]
+    prepare_role_name: pulumi.Output[str]
+    sweeper_role_name: pulumi.Output[str]
     prepare_profile_arn: pulumi.Output[str]
     prepare_role_id: pulumi.Output[str]
     sweeper_role_arn: pulumi.Output[str]
@@ -196,6 +203,8 @@ class Identity(pulumi.ComponentResource):
         self.instance_profile_arn = profile.arn
         self.instance_role_id = instance.unique_id
         self.instance_role_name = instance.role_name
+        self.prepare_role_name = prepare.role_name
+        self.sweeper_role_name = sweeper.role_name
         self.prepare_profile_arn = prepare_profile.arn
         self.prepare_role_id = prepare.unique_id
         self.sweeper_role_arn = sweeper.arn

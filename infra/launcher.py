@@ -13,7 +13,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.policies import Document, document, end_own_instances
+from infra.policies import Document, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
@@ -52,13 +52,15 @@ class LauncherPolicyArgs:
     control_name: str
     instance_roles: tuple[str, ...]
     scheduler_role: str
-    image_parameters: tuple[str, ...]
+    image_parameters: tuple[str, ...]  # AWS's
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
     vpc: pulumi.Input[str]
     subnet_arns: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     security_group: pulumi.Input[str]
     tags: dict[str, str]
+    baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
     backups: bool = False  # whether people back their folders up
+    key: pulumi.Input[str] = ""  # ARN of the bucket's KMS key; "": S3's own
 
 
 class LauncherPolicy(pulumi.ComponentResource):
@@ -82,7 +84,9 @@ class LauncherPolicy(pulumi.ComponentResource):
 
 def launch_policy_text(args: LauncherPolicyArgs, limits: LaunchLimits, *also: Document) -> pulumi.Output[str]:
     """Return the policy as text, once the ids that it names are known; `also` are further statements."""
-    used = pulumi.Output.all(launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group)
+    used = pulumi.Output.all(
+        launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group, key=args.key
+    )
 
     def text(ids: dict[str, Any]) -> str:
         policy = launcher(args, limits, **ids)
@@ -98,12 +102,14 @@ def launcher(
     launch_templates: list[str],
     vpc: str,
     security_group: str,
+    key: str = "",
 ) -> Document:
     """Return the policy of who launches from the stack's resources."""
     where = f"{args.region}:{args.account}"
     return document(
         *_looks(args, limits, where),
         *_objects(args.bucket, limits),
+        *([use_key(region=args.region, key=key, writes=True)] if key else ()),
         *_launches(
             args,
             limits,
@@ -172,6 +178,7 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
                 f"arn:aws:ssm:{where}:parameter/mayfly/{args.project}/{args.stack}",
                 # AWS's own parameters belong to no account.
                 *(f"arn:aws:ssm:{args.region}::parameter{name}" for name in args.image_parameters),
+                *(f"arn:aws:ssm:{where}:parameter{name}" for name in args.baked_parameters),
             ],
         },
     ]

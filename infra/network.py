@@ -30,6 +30,7 @@ class NetworkArgs:
     endpoints: tuple[str, ...]  # services
     ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
+    public_addresses: bool = False  # to whatever lands in a subnet: Image Builder's instances can't ask for one
     file_system: bool = False  # whether instances mount one
 
 
@@ -133,8 +134,8 @@ def _own_vpc(args: NetworkArgs, child: pulumi.ResourceOptions) -> tuple[pulumi.O
             cidr_block=subnet_range(args.vpc_cidr, zone),
             ipv6_cidr_block=_ipv6_range_of(vpc, zone) if args.ipv6 else None,
             availability_zone=zone,
-            # The launch template asks for the public address, so nothing else that lands here gets one.
-            map_public_ip_on_launch=False,
+            # The launch template asks for the public address, so nothing else that lands here needs one.
+            map_public_ip_on_launch=args.public_addresses,
             tags={**args.tags, "Name": f"{args.prefix}-{zone}"},
             opts=child,
         )

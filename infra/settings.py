@@ -68,9 +68,10 @@ def _is_private_range(cidr: str) -> bool:
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
 _NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
 _LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
+_KEY = r"|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 # Ends of names that a stack `dev` gives to its own resources, so that a stack `dev-prepare` would make them a second time.
-_TAKEN = ("-prepare", "-retrains")
+_TAKEN = ("-prepare", "-replica", "-retrains")
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
     "stack": Rule(
@@ -82,6 +83,7 @@ RULES: Mapping[str, Rule] = {
     "sweep_minutes": _between(1, 15),
     "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
     "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
+    "image_build_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an x86_64 instance type with a GPU, such as g4dn.xlarge"),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
@@ -90,6 +92,8 @@ RULES: Mapping[str, Rule] = {
     "log_days": _one_of(*LOG_RETENTION_DAYS),
     "storage": _one_of("s3", "efs-cache", "local"),
     "efs_throughput": _one_of("elastic", "bursting"),
+    "kms_key": _matches(_KEY, "empty, create, or the ARN of a key such as arn:aws:kms:us-east-1:123456789012:key/1234abcd-..."),
+    "replicate_to": _matches(r"|[a-z]{2}(-[a-z]+)+-\d", "a region such as eu-west-1, or empty for none"),
     "control_types": _all_match(_TYPE, "instance types with commas between, such as g6.xlarge,g5.*"),
     "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
@@ -142,6 +146,8 @@ class Settings:
     sweep_minutes: int
     image_line: str
     image_line_arm64: str  # "": none
+    image_pipeline: bool
+    image_build_type: str
     volume_gib: int
     max_availability_zones: int
     vpc_cidr: str
@@ -159,6 +165,9 @@ class Settings:
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none
     storage: str
+    kms_key: str  # "": S3's own; "create", or an ARN
+    access_logs: bool
+    replicate_to: str  # "": nowhere
     efs_throughput: str
     attach: str  # off, ssm or ssh
     attach_from: str  # the one address that may connect by SSH; "": none
@@ -198,6 +207,8 @@ def read_settings() -> Settings:
             sweep_minutes=config.require_int("sweep_minutes"),
             image_line=config.require("image_line"),
             image_line_arm64=config.get("image_line_arm64") or "",
+            image_pipeline=config.require_bool("image_pipeline"),
+            image_build_type=config.require("image_build_type"),
             volume_gib=config.require_int("volume_gib"),
             max_availability_zones=config.require_int("max_availability_zones"),
             vpc_cidr=config.require("vpc_cidr"),
@@ -217,6 +228,9 @@ def read_settings() -> Settings:
             control_types=_listed(config.require("control_types")),
             prepare_type=config.require("prepare_type"),
             storage=config.require("storage"),
+            kms_key=config.get("kms_key") or "",
+            access_logs=config.require_bool("access_logs"),
+            replicate_to=config.get("replicate_to") or "",
             efs_throughput=config.require("efs_throughput"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:

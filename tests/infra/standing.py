@@ -19,6 +19,9 @@ UNTAGGABLE = {
     "aws:efs/fileSystemPolicy:FileSystemPolicy",
     "aws:efs/mountTarget:MountTarget",
     "aws:iam/rolePolicy:RolePolicy",
+    "aws:kms/alias:Alias",
+    "aws:s3/bucketLogging:BucketLogging",
+    "aws:s3/bucketReplicationConfig:BucketReplicationConfig",
     "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
     "aws:lambda/permission:Permission",
     "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
@@ -53,6 +56,11 @@ def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
         assert template["instanceInitiatedShutdownBehavior"] == "terminate"
         volumes = [one["ebs"] for one in template["blockDeviceMappings"]]
         assert all((one["encrypted"], one["deleteOnTermination"]) == ("true", "true") for one in volumes)
+    for machine in stack.all("aws:imagebuilder/infrastructureConfiguration:InfrastructureConfiguration"):
+        assert machine["instanceMetadataOptions"]["httpTokens"] == "required"
+    for recipe in stack.all("aws:imagebuilder/imageRecipe:ImageRecipe"):
+        assert all(one["ebs"]["encrypted"] == "true" for one in recipe["blockDeviceMappings"])
+    assert all(one["enableKeyRotation"] for one in stack.all("aws:kms/key:Key"))
     buckets = sorted(f"{one.name}-id" for one in stack.resources if one.typ == "aws:s3/bucket:Bucket")
     assert (
         sorted(one["bucket"] for one in stack.all(_ENCRYPTED))

@@ -13,7 +13,8 @@ import yaml
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import set_mocks
 
-from infra.settings import RULES, Settings, read_settings
+from infra.settings import RULES, Account, Settings, read_settings
+from infra.storage import beside_bucket
 from tests.infra.pages import hold
 from tests.infra.program import Recorded, Recorder
 from trainer.rehearsal.pulumi_apply import settings
@@ -41,8 +42,13 @@ def test_every_setting_is_declared_with_type_default_and_description() -> None:
 
 
 def test_types_are_the_declared_ones() -> None:
-    kinds = {"int": "integer", "bool": "boolean", "str": "string", "tuple[str, ...]": "string"}
-    kinds["tuple[RetrainSchedule, ...]"] = "array"
+    kinds = {
+        "bool": "boolean",
+        "int": "integer",
+        "str": "string",
+        "tuple[str, ...]": "string",
+        "tuple[RetrainSchedule, ...]": "array",
+    }
     assert {field.name: kinds[str(field.type)] for field in fields(Settings) if field.name in DECLARED} == {
         key: declaration["type"] for key, declaration in DECLARED.items()
     }
@@ -96,6 +102,10 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("log_days", 31),
         ("account_budget", -1),
         ("control_types", "g5"),
+        ("storage", "efs"),
+        ("efs_throughput", "provisioned"),
+        ("kms_key", "my-key"),
+        ("replicate_to", "Europe"),
         ("vpc_cidr", "10.86.0.0/28"),
         ("vpc_cidr", "10.86.0.1/16"),
         ("vpc_cidr", "8.8.0.0/16"),
@@ -115,8 +125,10 @@ def test_a_senseless_setting_is_named(configure: Any, key: str, value: object) -
 
 
 def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
-    longest = f"{'p' * 16}-{'s' * 16}-123456789012-ap-southeast-1"
-    assert len(longest) <= 63
+    longest = f"{'p' * 16}-{'s' * 16}"
+    assert len(f"{longest}-123456789012-ap-southeast-1") <= 63
+    account = Account(id="123456789012", region="ap-southeast-1", availability_zones=())
+    assert len(beside_bucket(longest, "replica", account)) <= 63
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trainer.access import Access, aws_error, error_code
-from trainer.aws_errors import NO_IMAGE
+from trainer.aws_errors import NO_IMAGE, NO_PARAMETER
 from trainer.cost.instances import InstanceType
 from trainer.errors import ConfigError, ConnectionFailed
 from trainer.launch.images import line_for
 from trainer.launch.prices import PricedTypes, list_prices
 from trainer.runs.record import utc_now
-from trainer.stack_outputs import StackOutputs
+from trainer.stack_outputs import StackOutputs, baked_parameter
 
 LIMIT_SECONDS = 10.0
 REHEARSAL_LIMIT_SECONDS = 300.0  # the embedded AWS runs the sweeper on this machine, however busy that is
@@ -49,8 +49,8 @@ def look(
 ) -> Offers:
     """Ask the account, all at once, for image, zones and spot prices. Raises ours for a failed call or an unfit stack.
 
-    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line. `templates`: other
-    launch templates than those of training, by image line.
+    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line, baked if there is one.
+    `templates`: other launch templates than those of training, by image line.
     """
     line = line_for(machines, outputs)
     names = [machine.name for machine in machines]
@@ -114,6 +114,9 @@ def find_image(
     """
     parameter = outputs.images[line]
     image_id, images = pinned, _images(ec2, pinned) if pinned else []
+    if not images and outputs.image_pipeline:
+        image_id = _baked_image_id(access, baked_parameter(outputs.project, outputs.stack, line))
+        images = _images(ec2, image_id) if image_id else []
     if not images:
         image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
         images = ec2.describe_images(ImageIds=[image_id])["Images"]
@@ -135,6 +138,18 @@ def find_image(
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
         raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
     return {**images[0], "ImageId": image_id}
+
+
+def _baked_image_id(access: Access, parameter: str) -> str:
+    """Return the id of a line's newest baked image, '' where none was baked yet."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
+    except ClientError as error:
+        if error_code(error) in NO_PARAMETER:
+            return ""
+        raise
 
 
 def _images(ec2: Any, image_id: str) -> list[Any]:
