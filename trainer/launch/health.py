@@ -45,6 +45,7 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
         "quotas": partial(quotas, access, outputs),
         "spot role": partial(checks.spot_role, access),
         "network": partial(network, access, outputs),
+        **({"cache": partial(cache, access, outputs)} if outputs.file_system else {}),
     }
 
 
@@ -122,6 +123,18 @@ def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None
     if age <= OLD_IMAGE:
         return ""
     return f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
+
+
+def cache(access: Access, outputs: StackOutputs) -> str:
+    """Look whether machines of every zone can mount the stack's file system. Raises ConfigError where one can't."""
+    targets = access.client("efs").describe_mount_targets(FileSystemId=outputs.file_system)["MountTargets"]
+    ready = {one["SubnetId"] for one in targets if one["LifeCycleState"] == "available"}
+    if lacking := sorted(zone for zone, subnet in outputs.subnets.items() if subnet not in ready):
+        what = f"the cache {outputs.file_system} has no mount target that works in {', '.join(lacking)}"
+        raise ConfigError(
+            what, why="machines there fetch every file from S3", do="Run pulumi up --refresh, which puts it back."
+        )
+    return ""
 
 
 def quotas(access: Access, outputs: StackOutputs) -> str:
