@@ -63,7 +63,7 @@ class IdentityArgs:
     control_name: str
     dead_letters: str
     schedule_group: str
-    retrain_group: str
+    retrain_group: str  # "" without retrains: whoever may make a group that the role trusts has the role act for them
     tags: dict[str, str]
     training_also: tuple[policies.Document, ...] = ()  # further statements of the training instances' role
 
@@ -184,7 +184,9 @@ class Identity(pulumi.ComponentResource):
                 role_name=args.scheduler_role,
                 description="Schedules: call the two functions, end instances of this stack.",
                 trust=policies.trust_scheduler(
-                    account=args.account, region=args.region, schedule_groups=(args.schedule_group, args.retrain_group)
+                    account=args.account,
+                    region=args.region,
+                    schedule_groups=tuple(filter(None, (args.schedule_group, args.retrain_group))),
                 ),
                 policy=policies.scheduler(
                     account=args.account,

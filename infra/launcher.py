@@ -52,11 +52,13 @@ class LauncherPolicyArgs:
     control_name: str
     instance_roles: tuple[str, ...]
     scheduler_role: str
-    image_parameters: tuple[str, ...]
+    image_parameters: tuple[str, ...]  # AWS's
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
     vpc: pulumi.Input[str]
+    subnet_arns: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     security_group: pulumi.Input[str]
     tags: dict[str, str]
+    baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
     backups: bool = False  # whether people back their folders up
     key: pulumi.Input[str] = ""  # ARN of the bucket's KMS key; "": S3's own
 
@@ -176,6 +178,7 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
                 f"arn:aws:ssm:{where}:parameter/mayfly/{args.project}/{args.stack}",
                 # AWS's own parameters belong to no account.
                 *(f"arn:aws:ssm:{args.region}::parameter{name}" for name in args.image_parameters),
+                *(f"arn:aws:ssm:{where}:parameter{name}" for name in args.baked_parameters),
             ],
         },
     ]
@@ -235,13 +238,7 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
             "Action": launch,
             "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*"],
         },
-        {  # by their VPC, which is the stack's own: sixteen subnets by name take a fifth of a managed policy
-            "Sid": "LaunchInTheVpc",
-            "Effect": "Allow",
-            "Action": launch,
-            "Resource": f"arn:aws:ec2:{where}:subnet/*",
-            "Condition": {"ArnEquals": {"ec2:Vpc": vpc}},
-        },
+        _launch_in(args.subnet_arns, every=f"arn:aws:ec2:{where}:subnet/*", vpc=vpc),
         {
             "Sid": "LaunchImagesOfAmazon",
             "Effect": "Allow",
@@ -267,6 +264,14 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
         _pass_roles("PassInstanceRole", args.account, args.instance_roles, "ec2.amazonaws.com"),
         _pass_roles("PassSchedulerRole", args.account, (args.scheduler_role,), "scheduler.amazonaws.com"),
     ]
+
+
+def _launch_in(subnet_arns: tuple[str, ...], *, every: str, vpc: str) -> Document:
+    """Allow the stack's subnets: by name in a shared VPC, else all of the stack's own VPC, in a fifth of the characters."""
+    statement = {"Sid": "LaunchInSubnets", "Effect": "Allow", "Action": ["ec2:CreateFleet", "ec2:RunInstances"]}
+    if subnet_arns:
+        return {**statement, "Resource": list(subnet_arns)}
+    return {**statement, "Resource": every, "Condition": {"ArnEquals": {"ec2:Vpc": vpc}}}
 
 
 def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]) -> list[Document]:

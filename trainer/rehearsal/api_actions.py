@@ -20,6 +20,11 @@ from trainer.rehearsal.wire import Call
 Asked = list[Authorization]
 PREFIXES = {"service-quotas": "servicequotas"}  # where IAM's name of a service differs from botocore's
 NO_POLICY = {("sts", "GetCallerIdentity")}
+_BY_ID = {  # operation -> the resource's type and its member in the call
+    "DescribeVpcAttribute": ("vpc", "VpcId"),
+    "DeleteVolume": ("volume", "VolumeId"),
+    "DeleteNetworkInterface": ("network-interface", "NetworkInterfaceId"),
+}
 _CREATED = ("instance", "volume", "network-interface")
 
 
@@ -215,6 +220,16 @@ def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
+def resource_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for the one resource that a call names, by its tags."""
+    kind, member = _BY_ID[call.operation]
+    described = cloud.moto("ec2", "DescribeTags", {"Filters": [{"Name": "resource-id", "Values": [call.params[member]]}]})
+    tags = _resource_tags({tag["Key"]: tag["Value"] for tag in described["Tags"]})
+    return [
+        Authorization(action=f"ec2:{call.operation}", resource=_arn(cloud, call, f"{kind}/{call.params[member]}"), context=tags)
+    ]
+
+
 def _request_tags(specifications: Iterable[dict[str, Any]]) -> dict[str, Values]:
     tags = {tag["Key"]: tag.get("Value", "") for one in specifications for tag in one.get("Tags", [])}
     return {f"aws:requesttag/{key.lower()}": value for key, value in tags.items()}
@@ -332,6 +347,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("ec2", create_fleet, "CreateFleet"),
         ("ec2", run_instances, "RunInstances"),
         ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
+        ("ec2", resource_by_id, " ".join(_BY_ID)),
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
         ("cloudwatch", metric_data, "PutMetricData"),
