@@ -25,7 +25,7 @@ VALUES: Mapping[str, Sequence[Values]] = {
     "people": ({}, {"notify_email": "ops@example.com", "account_budget": "100"}),
     "machines": ({}, {"control_types": "g6.xlarge", "prepare_type": "t3.xlarge", "volume_gib": "200"}),
     "image_line": ({}, {"image_line": "oss-nvidia-driver-gpu-pytorch-2.12-amazon-linux-2023"}),
-    "image_line_arm64": ({}, {"image_line_arm64": "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"}),
+    "image_line_arm64": ({}, {"image_line_arm64": "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"}),
     "storage": ({}, {"storage": "efs-cache"}, {"storage": "local"}),
     "efs_throughput": ({}, {"efs_throughput": "bursting"}),
     "attach": ({}, {"attach": "ssm"}, {"attach": "ssh", "attach_from": "203.0.113.7"}),
