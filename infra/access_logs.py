@@ -41,6 +41,7 @@ class AccessLogs(pulumi.ComponentResource):
                 tags=args.tags,
                 versioned=False,  # and S3's own key: the logging service takes no other
                 prefix="log-",
+                protect=False,
             ),
             parent=self,
         )

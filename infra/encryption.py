@@ -29,7 +29,7 @@ class StackKey(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: StackKeyArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:encryption:StackKey", name, None, opts)
-        kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
+        kept = pulumi.ResourceOptions(parent=self, retain_on_delete=True)  # not protected: the setting may name another key
         key = aws.kms.Key(
             name,
             description=f"Objects of {args.alias}",

@@ -49,6 +49,7 @@ class Replica(pulumi.ComponentResource):
                 tags=args.tags,
                 key=key.arn if key else None,
                 prefix="replica-",
+                protect=False,
                 elsewhere=there,
             ),
             parent=self,

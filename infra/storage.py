@@ -40,6 +40,7 @@ class KeptBucketArgs:
     key: pulumi.Input[str] | None = None
     versioned: bool = True
     prefix: str = ""  # of its resources' names
+    protect: bool = True  # whether Pulumi refuses to let go of it, as it should of a bucket that no setting takes away
     elsewhere: Mapping[str, Any] = field(default_factory=dict)  # its region, where that is not the stack's
 
 
@@ -72,7 +73,7 @@ def keep_bucket(args: KeptBucketArgs, *, parent: pulumi.Resource) -> tuple[aws.s
 
     def kept(after: pulumi.Resource | None = None) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(
-            parent=parent, protect=True, retain_on_delete=True, depends_on=[after] if after is not None else None
+            parent=parent, protect=args.protect, retain_on_delete=True, depends_on=[after] if after is not None else None
         )
 
     def named(name: str) -> str:
