@@ -16,7 +16,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.idle_costs import idle_usd_a_month
-from tests.infra.pairs import VALUES, pairwise
+from tests.infra.pairs import EXISTING_KEY, VALUES, pairwise
 from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
 from trainer.access import Access
 from trainer.errors import TrainerError
@@ -54,6 +54,8 @@ def applied(aws: EmbeddedAws, config: Mapping[str, str]) -> Iterator[str]:
     """Apply one combination to a fresh account, and yield each reference to something that is not there."""
     access = aws.account()
     given = existing_network(access) if "vpc_id" in config else {}
+    if config.get("kms_key") == EXISTING_KEY:
+        given[EXISTING_KEY] = access.client("kms").create_key()["KeyMetadata"]["Arn"]
     text = json.dumps(config)
     for placeholder, identifier in given.items():
         text = text.replace(placeholder, identifier)
