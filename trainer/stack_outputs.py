@@ -82,6 +82,7 @@ class StackOutputs:
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
+    attach_from: str = ""  # the one address that may connect by SSH
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
     storage: str = "s3"  # or efs-cache, local
     file_system: str = ""  # of the cache, where there is one
