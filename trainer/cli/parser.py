@@ -78,6 +78,8 @@ def build_parser(prog: str = "mayfly") -> Parser:
     _where_flags(backup)
 
     doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
+    doctor.add_argument("--fix", action="store_true", help="delete volumes, interfaces and schedules that ended runs left")
+    doctor.add_argument("-y", "--yes", action="store_true", help="don't ask before --fix deletes")
     _where_flags(doctor)
 
     down = verbs.add_parser("down", help="remove the stack except its bucket; refuses while a run is open")
