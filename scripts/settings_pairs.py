@@ -83,6 +83,8 @@ def existing_network(access: Access) -> dict[str, str]:
             AvailabilityZone=f"us-east-1{'ab'[number]}",
             TagSpecifications=[{"ResourceType": "subnet", "Tags": [{"Key": "Tier", "Value": "private"}]}],
         )
+        with_address = {"SubnetId": subnet["Subnet"]["SubnetId"], "MapPublicIpOnLaunch": {"Value": True}}
+        ec2.modify_subnet_attribute(**with_address)  # which image builds need
         ids[placeholder] = subnet["Subnet"]["SubnetId"]
     return ids
 

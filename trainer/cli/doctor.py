@@ -15,16 +15,19 @@ from functools import partial
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.access import Access, aws_error
+from trainer.attach.ssm import check_tools
 from trainer.cli.connect import connected
 from trainer.cli.output import ask, say_json, warn
 from trainer.cli.table import FittedTable, TableColumn
 from trainer.cli.terminal import show
 from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
 from trainer.errors import PermissionDenied, Stopped, TrainerError, UsageError
+from trainer.extras import needs
 from trainer.launch.health import stack_checks
 from trainer.runs.record import utc_now
 from trainer.runs.store import open_objects
 from trainer.stack import read_stack, require_sign_in
+from trainer.stack_outputs import StackOutputs
 
 OK, NOTE, UNKNOWN, FAILED = "ok", "note", "unknown", "failed"
 MARKS = {OK: "✓", NOTE: "!", UNKNOWN: "?", FAILED: "✗"}
@@ -67,12 +70,25 @@ def examine(access: Access, *, stack: str) -> list[Finding]:
     except TrainerError as error:
         return [signed_in, _of_error("stack", error)]
     found = Finding(check="stack", state=OK, what=f"{outputs.project}-{outputs.stack} in {outputs.region}, {outputs.bucket}")
-    checks = stack_checks(access, outputs)
+    checks = {**stack_checks(access, outputs), **attach_checks(outputs)}
     objects = open_objects(access, outputs.bucket)
     for kind in KINDS:
         checks[f"orphaned {kind}s"] = partial(orphans_note, kind, access, outputs, objects, now=utc_now())
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
         return [signed_in, found, *pool.map(finding, checks.keys(), checks.values())]
+
+
+def attach_checks(outputs: StackOutputs) -> dict[str, Callable[[], str]]:
+    """Return the check of what `mayfly attach` needs at this desk, by its name; none where the stack has attach = off."""
+
+    def check() -> str:
+        if outputs.attach == "ssm":
+            check_tools()
+        else:
+            needs("paramiko")
+        return ""
+
+    return {} if outputs.attach == "off" else {"attach": check}
 
 
 def _refuse_unasked(arguments: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainer.access import Access, own_access
+from trainer.attach.keys import forget_ended, forget_key, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
@@ -33,7 +34,8 @@ from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.data.paths import check_path
-from trainer.errors import Stopped, TrainerError, UsageError
+from trainer.errors import ConfigError, Stopped, TrainerError, UsageError
+from trainer.extras import needs
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.images import refuse_unfit
@@ -43,7 +45,7 @@ from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import UNPROVEN, LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import Offers, look
-from trainer.launch.start import new_record, register
+from trainer.launch.start import attach_entry, new_record, register
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
@@ -128,7 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             upload_bundle(ready.bundle, ready.objects)
-            register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects)
+            attach = attach_entry(ready.outputs, _attach_key(ready, record.run_id, access, console))
+            register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects, attach=attach)
             console.line()
             console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC at the latest"]))
             watch = Watch(console, stop)
@@ -249,6 +252,19 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 
+def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> str:
+    """Make the run's SSH key where its stack has attach = ssh, and return the public half; keys of ended runs go."""
+    if ready.outputs.attach != "ssh" or access.rehearsal:
+        return ""
+    try:
+        needs("paramiko")
+    except ConfigError as error:  # a run that nobody can attach to is one all the same
+        console.line(f"note: nobody will be able to attach to this run: {error}")
+        return ""
+    forget_ended(ready.objects)
+    return make_key(run_id)
+
+
 def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
     """Put the desk's files into raw/ and return the candles as the manifest pins them."""
     files, bucket = ready.checked.files, ready.outputs.bucket
@@ -297,6 +313,7 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console:
     from trainer.cli.receipt_view import receipt_view
 
     console.close()
+    forget_key(receipt["run_id"])
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else [])]
