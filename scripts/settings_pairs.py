@@ -27,7 +27,7 @@ from trainer.rehearsal.server import EmbeddedAws
 
 ID = re.compile(r"\b(?:vpc|subnet|sg|lt|rtb|igw|eigw|vpce|fs|fsap|fsmt)-[0-9a-f]{8,17}\b")
 ARN = re.compile(r"arn:aws:([a-z0-9-]+):[a-z0-9-]*:(\d{12}|):([^\s\"',\\]+)")
-# Made by others: roles, documents and images by AWS, the webhook by a person, the parameter of an image by its build; an account.
+# Made by others: roles, documents and images by AWS, the webhook by a person, the parameter of an image by its build.
 NOT_THE_STACKS = re.compile(r"aws-service-role/|^root$|document/|parameter/aws/|parameter/imagebuilder/|/webhook$")
 
 
