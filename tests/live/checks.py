@@ -200,6 +200,27 @@ def attach(live: Live) -> None:
         live.run(*up_again)
 
 
+def storage(live: Live) -> None:
+    """Add the cache, a key and access logs to the stack, run twice, and take the cache back. The image may lack mount.efs."""
+    for name, value in (("storage", "efs-cache"), ("kms_key", "create"), ("access_logs", "true")):
+        live.run("pulumi", "config", "set", name, value, "--stack", live.stack)
+    try:
+        up(live)
+        options = ("--data", str(live.candles()), "--epochs", "1", "--budget", "0.41", "--instance", "g6.xlarge", "-y")
+        for number in (1, 2):
+            receipt = live.mayfly("launch", *options)
+            _show(live, receipt, state="done")
+            live.say(f"run {number}: {json.dumps(receipt['inputs'])}")
+        inputs = receipt["inputs"]
+        require(inputs["cache_files"] or inputs["cache_failed"], f"the cache gave nothing and nothing says why: {inputs}")
+    finally:
+        live.run("pulumi", "config", "set", "storage", "s3", "--stack", live.stack)
+        live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
+    live.say(
+        "the key and the bucket of the logs stay; the key costs $1 a month until it is deleted, with all that it encrypted"
+    )
+
+
 def bill(live: Live) -> None:
     """Compare what the receipts say with what AWS bills; on the day after, since its data lags."""
     receipts = live.mayfly("receipts")["receipts"]
@@ -300,6 +321,14 @@ CHECKS = (
         minutes=25,
         run=attach,
         not_embedded="its machines are processes of the desk",
+    ),
+    Check(
+        name="storage",
+        what="cache, key and access logs; two runs on g6.xlarge",
+        dollars=0.90,
+        minutes=45,
+        run=storage,
+        not_embedded=NO_PULUMI,
     ),
     Check(
         name="bill",

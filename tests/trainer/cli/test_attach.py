@@ -28,9 +28,10 @@ from trainer.access import Access
 from trainer.attach import by_ssh
 from trainer.attach.keys import find_key, make_key
 from trainer.attach.ssh import connection
+from trainer.cli.attach import address_of
 from trainer.cli.doctor import attach_checks, finding
 from trainer.cli.main import main
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, ConnectionFailed
 from trainer.node.curves_page import page_handler
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.store import Objects
@@ -220,7 +221,7 @@ def test_by_ssh_a_command_runs_on_the_pinned_machine_alone(
     running = Running(access, account)
     stack_with("ssh")
     public = make_key(OPEN_RUN)
-    monkeypatch.setattr("trainer.cli.attach.address_of", lambda *_: "127.0.0.1")
+    monkeypatch.setattr("trainer.cli.attach.address_of", lambda *_, **__: "127.0.0.1")
     with paramiko_server(tmp_path / "sshd", public) as server:
         monkeypatch.setattr(by_ssh, "connection", to_port(server.port))
         account.put(key=running.keys.host_keys, body=key_pair(tmp_path / "other").encode())
@@ -234,6 +235,15 @@ def test_by_ssh_a_command_runs_on_the_pinned_machine_alone(
         assert attach(OPEN_RUN, "--", "hostname")[0] == 2
         with pytest.raises(ConfigError, match="this desk has no SSH key"):
             find_key(OPEN_RUN)
+
+
+def test_the_address_is_of_the_kind_that_may_connect(access: Access, account: Objects) -> None:
+    running = Running(access, account)
+    known = running.ec2.describe_instances(InstanceIds=[running.instance_id])["Reservations"][0]["Instances"][0]
+    found = address_of(access, running.instance_id, attach_from="203.0.113.7")
+    assert found == known["PublicIpAddress"]
+    with pytest.raises(ConnectionFailed, match=r"has no public IPv6 address \(attach_from is 2001:db8::7\)"):
+        address_of(access, running.instance_id, attach_from="2001:db8::7")
 
 
 def to_port(port: int) -> Any:
