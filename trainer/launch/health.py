@@ -17,6 +17,7 @@ from trainer.aws_errors import NO_PARAMETER
 from trainer.cost.instances import catalogue
 from trainer.errors import ConfigError, QuotaError
 from trainer.launch import checks
+from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
 from trainer.launch.preflight import find_image, limit_seconds
 from trainer.launch.quotas import read_quotas
