@@ -1,7 +1,8 @@
 """Stand-ins for AWS's CLI and its session-manager-plugin, for PATH: the calls that they make go to the embedded AWS.
 
-The CLI's asks StartSession with the credentials of its environment and starts the plugin, as AWS's 1.46.3 does, which the tests
-pass with in its place (tried by hand, 2026-11-22). The plugin's, for want of a machine, runs the session's command here, or leads one connection from the local port to the remote one.
+The CLI's asks StartSession with the credentials of its environment and starts the plugin, as AWS's own does: with 1.46.3 in its
+place the tests pass, too (tried by hand, 2026-11-22). The plugin's, for want of a machine, runs the session's command here, or
+leads one connection from the local port to the remote one.
 """
 
 from __future__ import annotations
