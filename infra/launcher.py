@@ -17,7 +17,7 @@ from infra.policies import Document, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
-SPOT_ROLE, _SPOT_PATH = "AWSServiceRoleForEC2Spot", "aws-service-role/spot.amazonaws.com/"
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -161,8 +161,8 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
             "Sid": "SeeSpotRole",
             "Effect": "Allow",
             "Action": "iam:GetRole",
-            # IAM knows the path of a role that exists; one that doesn't is asked for without.
-            "Resource": [f"arn:aws:iam::{args.account}:role/{path}{SPOT_ROLE}" for path in (_SPOT_PATH, "")],
+            # IAM knows the path of a role that exists (aws-service-role/...); one that doesn't is asked for without.
+            "Resource": f"arn:aws:iam::{args.account}:role/*{SPOT_ROLE}",
         },
         {
             "Sid": "CallFunctions",

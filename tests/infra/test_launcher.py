@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infra.control import CREATES
 from infra.control import WRITES as CONTROL_WRITES
 from infra.launcher import PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher
+from trainer.stack_outputs import baked_parameter
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -35,6 +36,7 @@ def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] =
         instance_roles=tuple(f"{prefix}-ap-southeast-2-{kind}" for kind in roles),
         scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
         image_parameters=(line,) * lines,
+        baked_parameters=(baked_parameter("p" * 16, "s" * 16, "base-oss-nvidia-driver-gpu-amazon-linux-2023-arm64"),) * lines,
         launch_templates=["lt-0123456789abcdef0"] * lines,
         vpc="vpc-0123456789abcdef0",
         subnet_arns=("arn:aws:ec2:ap-southeast-2:123456789012:subnet/subnet-0123456789abcdef0",) * 6,
@@ -47,11 +49,13 @@ def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] =
         launch_templates=["lt-0123456789abcdef0"] * lines,
         vpc="vpc-0123456789abcdef0",
         security_group="sg-0123456789abcdef0",
+        key="arn:aws:kms:ap-southeast-2:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab",
     )
 
 
-def test_it_fits_a_managed_policy_with_the_longest_names_that_a_stack_may_have() -> None:
-    assert len(json.dumps(widest(lines=1), separators=(",", ":"))) < MOST_CHARACTERS
+def test_it_fits_a_managed_policy_with_the_longest_names_and_every_setting_that_widens_it() -> None:
+    """Two image lines with baked images, a key, and an existing VPC's subnets in six zones, which no region has more of."""
+    assert len(json.dumps(widest(lines=2), separators=(",", ":"))) < MOST_CHARACTERS
 
 
 CONTROL = LaunchLimits(writes=CONTROL_WRITES, creates=CREATES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline"))
