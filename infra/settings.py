@@ -71,7 +71,7 @@ _LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _KEY = r"|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 # Ends of names that a stack `dev` gives to its own resources, so that a stack `dev-prepare` would make them a second time.
-_TAKEN = ("-prepare", "-retrains")
+_TAKEN = ("-prepare", "-replica", "-retrains")
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
     "stack": Rule(

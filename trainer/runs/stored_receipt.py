@@ -11,11 +11,21 @@ from typing import Any
 from trainer.artifacts.names import is_model_file
 from trainer.errors import ConfigError
 from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
+from trainer.runs.boot import STEPS
 from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.pieces import identity_of
 from trainer.runs.receipt import PHASES, Receipt
-from trainer.runs.reports import MOST_MODELS, model_entry, read_data, read_error, read_identity, read_inputs, read_prepared
+from trainer.runs.reports import (
+    MOST_MODELS,
+    model_entry,
+    read_boot,
+    read_data,
+    read_error,
+    read_identity,
+    read_inputs,
+    read_prepared,
+)
 from trainer.runs.store import Objects, receipt_key
 
 MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB
@@ -60,6 +70,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "files": list(read_prepared(fields)),
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
+        "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
         "inputs": read_inputs(fields.table("inputs")),

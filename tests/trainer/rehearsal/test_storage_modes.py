@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.iam import condition_keys, kind_of, listed
-from tests.storage_modes import CONFIG
+from tests.retrains import CONFIG
 from trainer.access import Access
 
 if TYPE_CHECKING:
