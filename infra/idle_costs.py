@@ -55,8 +55,8 @@ PRICES: Mapping[str, IdlePrice] = {
     ),
     "aws:kms/key:Key": IdlePrice(
         usd_a_month=lambda inputs: 1.00,
-        words="$1.00 each, and $1.00 more for each of its first two rotations",
-        source="aws.amazon.com/kms/pricing, 2026-11-20",
+        words="$1.00 each, and $1.00 more for each of the first two rotations",
+        source="aws.amazon.com/kms/pricing, 2026-11-22",
     ),
     "aws:scheduler/schedule:Schedule": IdlePrice(
         usd_a_month=_calls,

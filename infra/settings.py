@@ -267,7 +267,7 @@ def check(settings: Settings) -> None:
         if not combination.holds(settings):
             value = _shown(getattr(settings, combination.key))
             raise ValueError(f"Setting '{combination.key}' is {value}; {combination.words}")
-    check_attach(settings.attach, settings.attach_from)
+    check_attach(settings.attach, settings.attach_from, ipv6=settings.ipv6)
 
 
 def _shown(value: Any) -> str:

@@ -107,9 +107,10 @@ def assert_can_be_taken_down(stack: Recorded) -> list[str]:
 
     What goes is not referred to by what is still there, by id, ARN or dependency; what is kept refers to nothing that goes.
     """
-    kept = {urn for urn, request in stack.urns.items() if request.retainOnDelete or request.protect}
-    # What a setting may take away again is retained without being protected: Pulumi would refuse to let go of it.
-    assert all(stack.urns[urn].retainOnDelete for urn in kept), "protected, and deleted once it is not"
+    kept = {urn for urn, request in stack.urns.items() if request.retainOnDelete}
+    assert {urn for urn, request in stack.urns.items() if request.protect} <= kept, (
+        "protected, and would be deleted unprotected"
+    )
     left = {urn: {*request.dependencies, request.parent} for urn, request in stack.urns.items() if request.custom}
     texts = {urn: json.dumps(_inputs(stack, urn), default=str) for urn in left}
     names = Counter(name for urn in left for name in _names(stack, urn))

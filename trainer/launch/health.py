@@ -17,6 +17,7 @@ from trainer.aws_errors import NO_PARAMETER
 from trainer.cost.instances import catalogue
 from trainer.errors import ConfigError, QuotaError
 from trainer.launch import checks
+from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
 from trainer.launch.preflight import find_image, is_baked, limit_seconds
 from trainer.launch.quotas import read_quotas
@@ -135,18 +136,6 @@ def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None
                 f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
             )
     return "; ".join(notes)
-
-
-def cache(access: Access, outputs: StackOutputs) -> str:
-    """Look whether machines of every zone can mount the stack's file system. Raises ConfigError where one can't."""
-    targets = access.client("efs").describe_mount_targets(FileSystemId=outputs.file_system)["MountTargets"]
-    ready = {one["SubnetId"] for one in targets if one["LifeCycleState"] == "available"}
-    if lacking := sorted(zone for zone, subnet in outputs.subnets.items() if subnet not in ready):
-        what = f"the cache {outputs.file_system} has no mount target that works in {', '.join(lacking)}"
-        raise ConfigError(
-            what, why="machines there fetch every file from S3", do="Run pulumi up --refresh, which puts it back."
-        )
-    return ""
 
 
 def quotas(access: Access, outputs: StackOutputs) -> str:

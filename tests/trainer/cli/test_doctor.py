@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.sessions import forget_sessions
 from trainer.access import Access
 from trainer.cli.doctor import examine
 from trainer.cli.main import main
-from trainer.errors import ConfigError
 from trainer.launch import health
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import utc_now
@@ -115,19 +113,6 @@ def test_an_old_image_and_a_quota_of_nothing_are_notes(applied: Access, aws_serv
         assert "Running On-Demand P instances: https://" in health.quotas(applied, outputs)
     finally:
         del cloud.quotas["L-417A185B"]
-
-
-def test_a_cache_that_a_zone_cannot_mount_is_named(access: Access) -> None:
-    ec2, efs = access.client("ec2"), access.client("efs")
-    subnets = {one["AvailabilityZone"]: one["SubnetId"] for one in ec2.describe_subnets()["Subnets"]}
-    zones = sorted(subnets)[:2]
-    files = efs.create_file_system(CreationToken="cache")["FileSystemId"]
-    outputs: Any = SimpleNamespace(file_system=files, subnets={zone: subnets[zone] for zone in zones})
-    efs.create_mount_target(FileSystemId=files, SubnetId=subnets[zones[0]])
-    with pytest.raises(ConfigError, match=f"no mount target that works in {zones[1]}"):
-        health.cache(access, outputs)
-    efs.create_mount_target(FileSystemId=files, SubnetId=subnets[zones[1]])
-    assert health.cache(access, outputs) == ""
 
 
 def test_the_alarms_that_are_looked_for_are_those_of_the_stack(applied: Access) -> None:
