@@ -150,7 +150,8 @@ def test_the_log_of_a_boot_that_failed_is_shown():
 @pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])
 def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
-    ready = SimpleNamespace(checked=SimpleNamespace(job=job_of(path="/my candles")))  # of a bucket: a copy that is gone by then
+    checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
+    ready = SimpleNamespace(checked=checked, objects=None)  # no run has a key here
     assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [
