@@ -17,7 +17,7 @@ from infra.policies import Document, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
-SPOT_ROLE, _SPOT_PATH = "AWSServiceRoleForEC2Spot", "aws-service-role/spot.amazonaws.com/"
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -161,8 +161,8 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
             "Sid": "SeeSpotRole",
             "Effect": "Allow",
             "Action": "iam:GetRole",
-            # IAM knows the path of a role that exists; one that doesn't is asked for without.
-            "Resource": [f"arn:aws:iam::{args.account}:role/{path}{SPOT_ROLE}" for path in (_SPOT_PATH, "")],
+            # IAM knows the path of a role that exists (aws-service-role/...); one that doesn't is asked for without.
+            "Resource": f"arn:aws:iam::{args.account}:role/*{SPOT_ROLE}",
         },
         {
             "Sid": "CallFunctions",
@@ -233,18 +233,18 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     fleet = f"arn:aws:ec2:{where}:fleet/*"
     return [
         {
-            "Sid": "LaunchFromTheStack",  # and on spot, whose request is not tagged
+            "Sid": "LaunchFromTheStack",  # and on spot, whose request is not tagged; an existing VPC has its subnets by name
             "Effect": "Allow",
             "Action": launch,
-            "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*"],
+            "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*", *args.subnet_arns],
         },
-        _launch_in(args.subnet_arns, every=f"arn:aws:ec2:{where}:subnet/*", vpc=vpc),
+        *_launch_in_own_vpc(args, vpc),
         {
-            "Sid": "LaunchImagesOfAmazon",
+            "Sid": "LaunchImages",
             "Effect": "Allow",
             "Action": launch,
             "Resource": f"arn:aws:ec2:{args.region}::image/*",
-            "Condition": {"StringEquals": {"ec2:Owner": "amazon"}},
+            "Condition": {"StringEquals": {"ec2:Owner": ["amazon", args.account] if args.baked_parameters else "amazon"}},
         },
         *_launch_tagged(limits, made, tagged, [one for one in made_from if ":launch-template/" in one]),
         {
@@ -266,12 +266,13 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     ]
 
 
-def _launch_in(subnet_arns: tuple[str, ...], *, every: str, vpc: str) -> Document:
-    """Allow the stack's subnets: by name in a shared VPC, else all of the stack's own VPC, in a fifth of the characters."""
+def _launch_in_own_vpc(args: LauncherPolicyArgs, vpc: str) -> list[Document]:
+    """Allow all subnets of the stack's own VPC, in a fifth of the characters that their names would take."""
+    if args.subnet_arns:
+        return []
     statement = {"Sid": "LaunchInSubnets", "Effect": "Allow", "Action": ["ec2:CreateFleet", "ec2:RunInstances"]}
-    if subnet_arns:
-        return {**statement, "Resource": list(subnet_arns)}
-    return {**statement, "Resource": every, "Condition": {"ArnEquals": {"ec2:Vpc": vpc}}}
+    own = {"ArnEquals": {"ec2:Vpc": vpc}}
+    return [{**statement, "Resource": f"arn:aws:ec2:{args.region}:{args.account}:subnet/*", "Condition": own}]
 
 
 def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]) -> list[Document]:

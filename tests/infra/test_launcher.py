@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infra.control import CREATES
 from infra.control import WRITES as CONTROL_WRITES
 from infra.launcher import BACKUPS, PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher, people
+from trainer.stack_outputs import baked_parameter
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -48,6 +49,7 @@ def arguments(*, lines: int, roles: tuple[str, ...]) -> LauncherPolicyArgs:
         instance_roles=tuple(f"{prefix}-ap-southeast-2-{kind}" for kind in roles),
         scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
         image_parameters=(line,) * lines,
+        baked_parameters=(baked_parameter("p" * 16, "s" * 16, "base-oss-nvidia-driver-gpu-amazon-linux-2023-arm64"),) * lines,
         launch_templates=["lt-0123456789abcdef0"] * lines,
         vpc="vpc-0123456789abcdef0",
         subnet_arns=("arn:aws:ec2:ap-southeast-2:123456789012:subnet/subnet-0123456789abcdef0",) * 6,
@@ -63,8 +65,19 @@ def test_people_back_their_folders_up_only_where_the_stacks_storage_is_at_the_de
     assert written == {False: WRITES, True: (*WRITES, "backup/*")}
 
 
-def test_it_fits_a_managed_policy_with_the_longest_names_that_a_stack_may_have() -> None:
-    assert len(json.dumps(widest(lines=1), separators=(",", ":"))) < MOST_CHARACTERS
+def test_it_fits_a_managed_policy_with_the_longest_names_and_every_setting_that_widens_it() -> None:
+    """Two image lines with baked images, a key, and an existing VPC's subnets in six zones, which no region has more of."""
+    assert len(json.dumps(widest(lines=2), separators=(",", ":"))) < MOST_CHARACTERS
+
+
+def test_images_of_the_account_may_be_launched_only_where_the_stack_bakes_some() -> None:
+    def owners(baked: tuple[str, ...]) -> Any:
+        args = replace(arguments(lines=1, roles=("instance",)), baked_parameters=baked)
+        policy = launcher(args, launch_templates=["lt-1"], vpc="vpc-1", security_group="sg-1")
+        (images,) = [one for one in policy["Statement"] if "::image/" in str(one["Resource"])]
+        return images["Condition"]["StringEquals"]["ec2:Owner"]
+
+    assert (owners(()), owners(("/imagebuilder/p/s/line",))) == ("amazon", ["amazon", "123456789012"])
 
 
 CONTROL = LaunchLimits(writes=CONTROL_WRITES, creates=CREATES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline"))

@@ -25,7 +25,7 @@ SHARED = (
     ":spot-instances-request/",
     ":servicequotas:",
     ":parameter/aws/",
-    "/AWSServiceRoleForEC2Spot",
+    "AWSServiceRoleForEC2Spot",
     ":document/",
     ":session/",
     ":::ec2imagebuilder",

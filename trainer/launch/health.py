@@ -19,13 +19,18 @@ from trainer.errors import ConfigError, QuotaError
 from trainer.launch import checks
 from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
-from trainer.launch.preflight import find_image, limit_seconds
+from trainer.launch.preflight import find_image, is_baked, limit_seconds
 from trainer.launch.quotas import read_quotas
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
 from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 
 OLD_IMAGE = timedelta(days=180)  # AWS drops images of a line that it no longer builds; drivers and fixes are that old by then
+OLD_BUILD = timedelta(days=45)  # a pipeline builds once a month
+START_BUILD = (
+    "aws imagebuilder start-image-pipeline-execution --image-pipeline-arn ARN, by aws imagebuilder list-image-pipelines"
+)
+SEE_BUILDS = "aws imagebuilder list-image-pipeline-images --image-pipeline-arn ARN says why"
 STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
 # An event that control drops after one describe: it shows that it runs, and settles nothing.
 _DROPPED = {"source": "aws.ec2", "detail": {"instance-id": "i-00000000000000000"}}
@@ -117,13 +122,20 @@ def dead_letters(access: Access, outputs: StackOutputs) -> str:
 
 
 def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
-    """Look at the image that the next launch boots. Raises ConfigError as a launch does; an old one is a note."""
-    line = next(iter(outputs.images))
-    image = find_image(access, access.client("ec2"), outputs=outputs, line=line)
-    age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
-    if age <= OLD_IMAGE:
-        return ""
-    return f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
+    """Look at the images that the next launches boot. Raises ConfigError as a launch does; an old or unbaked one is a note."""
+    ec2, notes = access.client("ec2"), []
+    for line in outputs.images:
+        image = find_image(access, ec2, outputs=outputs, line=line)
+        age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
+        if outputs.image_pipeline and not is_baked(image, outputs):
+            notes.append(f"no image of {line} is baked yet: {START_BUILD}")
+        elif outputs.image_pipeline and age > OLD_BUILD:
+            notes.append(f"the newest baked image of {line} is {age.days} days old, so its builds fail: {SEE_BUILDS}")
+        elif age > OLD_IMAGE:
+            notes.append(
+                f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
+            )
+    return "; ".join(notes)
 
 
 def quotas(access: Access, outputs: StackOutputs) -> str:
