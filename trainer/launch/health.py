@@ -19,13 +19,14 @@ from trainer.errors import ConfigError, QuotaError
 from trainer.launch import checks
 from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
-from trainer.launch.preflight import find_image, limit_seconds
+from trainer.launch.preflight import find_image, is_baked, limit_seconds
 from trainer.launch.quotas import read_quotas
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
 from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 
 OLD_IMAGE = timedelta(days=180)  # AWS drops images of a line that it no longer builds; drivers and fixes are that old by then
+MISSED_BUILD = timedelta(days=45)  # they are monthly
 STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
 # An event that control drops after one describe: it shows that it runs, and settles nothing.
 _DROPPED = {"source": "aws.ec2", "detail": {"instance-id": "i-00000000000000000"}}
@@ -47,6 +48,7 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
         "spot role": partial(checks.spot_role, access),
         "network": partial(network, access, outputs),
         **({"cache": partial(cache, access, outputs)} if outputs.file_system else {}),
+        **({"image builds": partial(image_builds, access, outputs)} if outputs.image_pipeline else {}),
     }
 
 
@@ -124,6 +126,21 @@ def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None
     if age <= OLD_IMAGE:
         return ""
     return f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
+
+
+def image_builds(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
+    """Look whether each line has a baked image, and one of the last builds. Returns a note where it has none, or an old one."""
+    notes = []
+    for line in outputs.images:
+        image = find_image(access, access.client("ec2"), outputs=outputs, line=line)
+        age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
+        if not is_baked(image, outputs):
+            notes.append(f"no image of {line} is baked yet, so that each boot installs: start a build (docs/infrastructure.md)")
+        elif age > MISSED_BUILD:
+            notes.append(
+                f"the newest baked image of {line} is {age.days} days old: its builds fail, /aws/imagebuilder/ has their logs"
+            )
+    return "; ".join(notes)
 
 
 def quotas(access: Access, outputs: StackOutputs) -> str:
