@@ -55,7 +55,7 @@ class LauncherPolicyArgs:
     image_parameters: tuple[str, ...]  # AWS's
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
     vpc: pulumi.Input[str]
-    subnet_arns: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
+    subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     security_group: pulumi.Input[str]
     tags: dict[str, str]
     baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
@@ -238,7 +238,7 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
             "Action": launch,
             "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*"],
         },
-        _launch_in(args.subnet_arns, every=f"arn:aws:ec2:{where}:subnet/*", vpc=vpc),
+        _launch_in(args.subnets, every=f"arn:aws:ec2:{where}:subnet/*", vpc=vpc),
         {
             "Sid": "LaunchImagesOfAmazon",
             "Effect": "Allow",
@@ -266,11 +266,14 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     ]
 
 
-def _launch_in(subnet_arns: tuple[str, ...], *, every: str, vpc: str) -> Document:
-    """Allow the stack's subnets: by name in a shared VPC, else all of the stack's own VPC, in a fifth of the characters."""
+def _launch_in(subnets: tuple[str, ...], *, every: str, vpc: str) -> Document:
+    """Allow the stack's subnets: by id where the VPC is somebody else's, maybe of another account, else all of its own VPC.
+
+    Sixteen ARNs would take a fifth of a managed policy's characters; a subnet's id has no second one in any account.
+    """
     statement = {"Sid": "LaunchInSubnets", "Effect": "Allow", "Action": ["ec2:CreateFleet", "ec2:RunInstances"]}
-    if subnet_arns:
-        return {**statement, "Resource": list(subnet_arns)}
+    if subnets:
+        return {**statement, "Resource": [f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in subnets]}
     return {**statement, "Resource": every, "Condition": {"ArnEquals": {"ec2:Vpc": vpc}}}
 
 

@@ -65,7 +65,7 @@ class Site:
     @property
     def entries(self) -> list[Path]:
         """Return what the file system holds."""
-        return sorted((self.cloud.root / "efs" / self.cloud.account).glob("*/*/*/*"))
+        return sorted((self.cloud.root / "efs" / self.cloud.account).glob("*/*/*"))
 
     def run(self, run_id: str) -> dict[str, Any]:
         """Let a machine work to its end, and return its result."""
