@@ -178,7 +178,8 @@ class ImagePipelines(pulumi.ComponentResource):
             subnet_id=args.subnet_id,
             security_group_ids=[group_id],
             terminate_instance_on_failure=True,
-            resource_tags=args.tags,
+            # Not the stack's tags: the sweeper would end the build as an instance of theirs without a deadline.
+            resource_tags={"owner": args.tags["owner"], "image_build": args.prefix},
             tags=args.tags,
             opts=opts,
         )

@@ -236,15 +236,20 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
             "Sid": "LaunchFromTheStack",  # and on spot, whose request is not tagged
             "Effect": "Allow",
             "Action": launch,
-            "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*"],
+            # An existing VPC's subnets by id, which is unique; a shared VPC's belong to another account.
+            "Resource": [
+                *made_from,
+                f"arn:aws:ec2:{where}:spot-instances-request/*",
+                *(f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in args.subnets),
+            ],
         },
-        _launch_in(args.subnets, every=f"arn:aws:ec2:{where}:subnet/*", vpc=vpc),
+        *_launch_in_own_vpc(args, vpc),
         {
-            "Sid": "LaunchImagesOfAmazon",
+            "Sid": "LaunchImages",
             "Effect": "Allow",
             "Action": launch,
             "Resource": f"arn:aws:ec2:{args.region}::image/*",
-            "Condition": {"StringEquals": {"ec2:Owner": "amazon"}},
+            "Condition": {"StringEquals": {"ec2:Owner": ["amazon", args.account] if args.baked_parameters else "amazon"}},
         },
         *_launch_tagged(limits, made, tagged, [one for one in made_from if ":launch-template/" in one]),
         {
@@ -266,15 +271,13 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     ]
 
 
-def _launch_in(subnets: tuple[str, ...], *, every: str, vpc: str) -> Document:
-    """Allow the stack's subnets: by id where the VPC is somebody else's, maybe of another account, else all of its own VPC.
-
-    Sixteen ARNs would take a fifth of a managed policy's characters; a subnet's id has no second one in any account.
-    """
+def _launch_in_own_vpc(args: LauncherPolicyArgs, vpc: str) -> list[Document]:
+    """Allow all subnets of the stack's own VPC, in a fifth of the characters that their names would take."""
+    if args.subnets:
+        return []
     statement = {"Sid": "LaunchInSubnets", "Effect": "Allow", "Action": ["ec2:CreateFleet", "ec2:RunInstances"]}
-    if subnets:
-        return {**statement, "Resource": [f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in subnets]}
-    return {**statement, "Resource": every, "Condition": {"ArnEquals": {"ec2:Vpc": vpc}}}
+    own = {"ArnEquals": {"ec2:Vpc": vpc}}
+    return [{**statement, "Resource": f"arn:aws:ec2:{args.region}:{args.account}:subnet/*", "Condition": own}]
 
 
 def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]) -> list[Document]:

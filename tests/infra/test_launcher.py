@@ -70,6 +70,16 @@ def test_it_fits_a_managed_policy_with_the_longest_names_and_every_setting_that_
     assert len(json.dumps(widest(lines=2), separators=(",", ":"))) < MOST_CHARACTERS
 
 
+def test_images_of_the_account_may_be_launched_only_where_the_stack_bakes_some() -> None:
+    def owners(baked: tuple[str, ...]) -> Any:
+        args = replace(arguments(lines=1, roles=("instance",)), baked_parameters=baked)
+        policy = launcher(args, launch_templates=["lt-1"], vpc="vpc-1", security_group="sg-1")
+        (images,) = [one for one in policy["Statement"] if "::image/" in str(one["Resource"])]
+        return images["Condition"]["StringEquals"]["ec2:Owner"]
+
+    assert (owners(()), owners(("/imagebuilder/p/s/line",))) == ("amazon", ["amazon", "123456789012"])
+
+
 CONTROL = LaunchLimits(writes=CONTROL_WRITES, creates=CREATES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline"))
 MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 

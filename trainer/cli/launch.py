@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainer.access import Access, own_access
-from trainer.attach.keys import forget_ended, forget_key, make_key
+from trainer.attach.keys import forget_ended, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
@@ -322,7 +322,7 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console:
     from trainer.cli.receipt_view import receipt_view
 
     console.close()
-    forget_key(receipt["run_id"])
+    forget_ended(ready.objects)
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
     run_id, where = receipt["run_id"], _where(arguments)
     looks = [f"logs {run_id}", *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else [])]

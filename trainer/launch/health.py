@@ -26,7 +26,11 @@ from trainer.runs.record import utc_now
 from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 
 OLD_IMAGE = timedelta(days=180)  # AWS drops images of a line that it no longer builds; drivers and fixes are that old by then
-MISSED_BUILD = timedelta(days=45)  # they are monthly
+OLD_BUILD = timedelta(days=45)  # a pipeline builds once a month
+START_BUILD = (
+    "aws imagebuilder start-image-pipeline-execution --image-pipeline-arn ARN, by aws imagebuilder list-image-pipelines"
+)
+SEE_BUILDS = "aws imagebuilder list-image-pipeline-images --image-pipeline-arn ARN says why"
 STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
 # An event that control drops after one describe: it shows that it runs, and settles nothing.
 _DROPPED = {"source": "aws.ec2", "detail": {"instance-id": "i-00000000000000000"}}
@@ -48,7 +52,6 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
         "spot role": partial(checks.spot_role, access),
         "network": partial(network, access, outputs),
         **({"cache": partial(cache, access, outputs)} if outputs.file_system else {}),
-        **({"image builds": partial(image_builds, access, outputs)} if outputs.image_pipeline else {}),
     }
 
 
@@ -119,26 +122,18 @@ def dead_letters(access: Access, outputs: StackOutputs) -> str:
 
 
 def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
-    """Look at the image that the next launch boots. Raises ConfigError as a launch does; an old one is a note."""
-    line = next(iter(outputs.images))
-    image = find_image(access, access.client("ec2"), outputs=outputs, line=line)
-    age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
-    if age <= OLD_IMAGE:
-        return ""
-    return f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
-
-
-def image_builds(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
-    """Look whether each line has a baked image, and one of the last builds. Returns a note where it has none, or an old one."""
-    notes = []
+    """Look at the images that the next launches boot. Raises ConfigError as a launch does; an old or unbaked one is a note."""
+    ec2, notes = access.client("ec2"), []
     for line in outputs.images:
-        image = find_image(access, access.client("ec2"), outputs=outputs, line=line)
+        image = find_image(access, ec2, outputs=outputs, line=line)
         age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
-        if not is_baked(image, outputs):
-            notes.append(f"no image of {line} is baked yet, so that each boot installs: start a build (docs/infrastructure.md)")
-        elif age > MISSED_BUILD:
+        if outputs.image_pipeline and not is_baked(image, outputs):
+            notes.append(f"no image of {line} is baked yet: {START_BUILD}")
+        elif outputs.image_pipeline and age > OLD_BUILD:
+            notes.append(f"the newest baked image of {line} is {age.days} days old, so its builds fail: {SEE_BUILDS}")
+        elif age > OLD_IMAGE:
             notes.append(
-                f"the newest baked image of {line} is {age.days} days old: its builds fail, /aws/imagebuilder/ has their logs"
+                f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
             )
     return "; ".join(notes)
 

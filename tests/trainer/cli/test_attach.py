@@ -118,6 +118,14 @@ def test_nobody_attaches_where_the_stack_says_off_or_the_run_has_ended_or_nothin
         assert code == 2 and err.count("\n") == 1
 
 
+def test_status_and_stop_forget_the_keys_of_runs_that_have_ended(account: Objects, attach: Attach) -> None:
+    for words, run in ((["status"], CLOSED_RUN), (["stop", OPEN_RUN], OPEN_RUN)):
+        make_key(run)
+        assert main(words) == 0
+        with pytest.raises(ConfigError, match="this desk has no SSH key"):
+            find_key(run)
+
+
 def test_off_a_rehearsal_and_a_machine_that_boots_are_one_line_each(
     access: Access, account: Objects, attach: Attach, stack_with: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ from trainer.launch import health
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import utc_now
 from trainer.stack import read_stack
-from trainer.stack_outputs import ALARMS, baked_parameter, dead_letters_queue, messages_topic
+from trainer.stack_outputs import ALARMS, dead_letters_queue, messages_topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,23 +113,6 @@ def test_an_old_image_and_a_quota_of_nothing_are_notes(applied: Access, aws_serv
         assert "Running On-Demand P instances: https://" in health.quotas(applied, outputs)
     finally:
         del cloud.quotas["L-417A185B"]
-
-
-def test_a_line_without_a_baked_image_and_one_whose_builds_fail_are_notes(stack: Any) -> None:
-    access, outputs = stack[0], replace(stack[1], image_pipeline=True)
-    (line,) = outputs.images
-    assert f"no image of {line} is baked yet" in health.image_builds(access, outputs)
-    tags = [{"Key": "project", "Value": "mayfly"}, {"Key": "stack", "Value": "dev"}]
-    baked = access.client("ec2").register_image(
-        Name="baked",
-        RootDeviceName="/dev/sda1",
-        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 75}}],
-    )["ImageId"]
-    access.client("ec2").create_tags(Resources=[baked], Tags=tags)
-    parameter = baked_parameter(outputs.project, outputs.stack, line)
-    access.client("ssm").put_parameter(Name=parameter, Value=baked, Type="String")
-    assert health.image_builds(access, outputs) == ""
-    assert "days old: its builds fail" in health.image_builds(access, outputs, utc_now() + timedelta(days=60))
 
 
 def test_the_alarms_that_are_looked_for_are_those_of_the_stack(applied: Access) -> None:

@@ -9,6 +9,7 @@ import json
 import shutil
 import zipfile
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ import pytest
 
 from trainer.access import Access
 from trainer.errors import ConfigError, UsageError
+from trainer.launch import health
 from trainer.launch.preflight import find_image
 from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_resources import Properties, Resources
+from trainer.runs.record import utc_now
 from trainer.stack_outputs import StackOutputs, architecture_of, baked_parameter, parameter_name
 
 if TYPE_CHECKING:
@@ -86,12 +89,16 @@ def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(applied: tupl
     ec2, told = access.client("ec2"), StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
     line, arm = outputs["images"]
     assert find_image(access, ec2, outputs=told, line=line)["Description"] == line  # nothing was baked yet
+    assert health.image_age(access, told).count("is baked yet: aws imagebuilder start-image-pipeline-execution") == 2
     baked = ec2.register_image(
         Name="baked", RootDeviceName="/dev/sda1", BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100}}]
     )["ImageId"]
     # As the pipeline's distribution does after a build that its smoke test let pass.
     access.client("ssm").put_parameter(Name=baked_parameter("mayfly", "dev", line), Value=baked, Type="String")
+    ec2.create_tags(Resources=[baked], Tags=[{"Key": key, "Value": outputs[key]} for key in ("project", "stack")])
     assert find_image(access, ec2, outputs=told, line=line)["ImageId"] == baked
+    assert f"no image of {arm} is baked yet" in health.image_age(access, told)
+    assert f"baked image of {line} is 60 days old" in health.image_age(access, told, utc_now() + timedelta(days=60, hours=1))
     assert find_image(access, ec2, outputs=told, line=arm)["ImageId"] != baked
     ec2.deregister_image(ImageId=baked)
     assert find_image(access, ec2, outputs=told, line=line)["Description"] == line
