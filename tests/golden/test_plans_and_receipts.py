@@ -78,7 +78,7 @@ def plan(name: str) -> LaunchPlan:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
     made = plan(name)
-    ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], candles=CANDLES, plan=made)
+    ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], data=CANDLES.to_dict(), plan=made)
     print(at_each_width(plan_view(made, JOBS[name], CANDLES)))
     launch_verb._print_notes(argparse.Namespace(json=False), ready, [])
     golden(f"dry-run-{name}", capsys.readouterr().out)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import RenderableType
 
@@ -34,12 +35,31 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
         Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), _models(plan, job, candles)]),
         Inline(_data(job, candles)),
         "",
-        FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]),
-        *_notes(plan),
-        "",
-        *_basis(plan),
-        _hard_stop(plan),
+        *_candidates(plan),
     )
+
+
+def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> RenderableType:
+    """Return a script's plan: its command, files and data, the candidates, and the hard stop."""
+    size = f"{data['bytes'] / 1e6:,.1f} MB" if data["files"] else ""
+    sent = [counted(len(data["script_files"]), "file"), f"data: {counted(data['files'], 'file')}" if size else "no data"]
+    return lines(
+        Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), f"script: {job.script.command}"]),
+        Inline(
+            [*sent, *([size] if size else []), *([f"packages: {job.script.requirements}"] if job.script.requirements else [])]
+        ),
+        "",
+        *_candidates(plan),
+    )
+
+
+def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
+    """Yield the candidates with their notes, the sources of prices and times, and the hard stop."""
+    yield FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)])
+    yield from _notes(plan)
+    yield ""
+    yield from _basis(plan)
+    yield _hard_stop(plan)
 
 
 def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:

@@ -11,7 +11,9 @@ from trainer.cli.connect import connected
 from trainer.cli.curves import OBSERVED, read_events, write_curves
 from trainer.cli.logs import LogReader
 from trainer.cli.output import say, say_json, warn
+from trainer.cli.script_pull import save_output
 from trainer.control.cloud import AwsCloud
+from trainer.control.script_files import outputs_seen
 from trainer.control.settle import settle_run
 from trainer.registry.store import models_of_run, save_model, write_whole
 from trainer.stack import read_stack
@@ -22,10 +24,14 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out or arguments.run)
     check_folder(folder)
     with connected(rehearse=arguments.rehearse, program=False) as access:
-        cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        stack = read_stack(access, stack=arguments.stack)
+        cloud = AwsCloud(access, stack)
         settled = settle_run(cloud, arguments.run)
         models = models_of_run(cloud.objects, arguments.run)
         files = [save_model(cloud.objects, model, folder) for model in models]
+        outputs = settled.receipt["files"] if settled.receipt else outputs_seen(cloud.objects, settled.look.record)
+        if settled.look.record.work == "script":
+            files += [save_output(access, stack.bucket, item, folder / "out") for item in outputs]
         if settled.receipt is not None:
             files.append(folder / "receipt.json")
             write_whole(files[-1], json.dumps(settled.receipt, indent=2).encode())

@@ -22,6 +22,7 @@ from trainer.launch.preflight import Offers
 from trainer.pieces.piece import Piece
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
+from trainer.script import KIND as SCRIPT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,8 @@ class LaunchPlan:
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
         if not self.first.is_estimated:
-            return "not estimated: the machine tries your own model first"
+            is_script = any(piece.kind == SCRIPT for piece in self.pieces)
+            return f"not estimated: {'this script has not run yet' if is_script else 'the machine tries your own model first'}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:

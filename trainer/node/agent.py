@@ -27,6 +27,7 @@ from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
 from trainer.node.refresh import prepare_data
+from trainer.node.script import run_script
 from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs, read_patiently
 from trainer.node.telling import Telling
@@ -71,6 +72,9 @@ def run(node: Node) -> int:
         manifest = read_manifest(node)
         if manifest.get("work") == "prepare":
             trainer_exit = prepare_data(node, manifest)
+        elif manifest.get("work") == "script":
+            check_machine(node, manifest)
+            trainer_exit = run_script(node, manifest)
         else:
             prepare(node, manifest)
             trainer_exit = train(node, manifest)
@@ -95,8 +99,8 @@ def read_manifest(node: Node) -> dict[str, Any]:
         raise aws_error(raised, "the manifest can't be read") from raised
 
 
-def prepare(node: Node, manifest: dict[str, Any]) -> None:
-    """Check the machine, then fetch the inputs. Nothing is downloaded to a machine that can't train."""
+def check_machine(node: Node, manifest: dict[str, Any]) -> None:
+    """Check the machine, and begin to stage. Nothing is downloaded to a machine that can't train."""
     identity, torch = node.status.identity, check_torch()
     machine = manifest["instance_types"][identity.instance_type]
     node.status.devices = devices = find_devices(expected=machine["gpu_count"], rehearsal=node.rehearsal)
@@ -107,6 +111,11 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
 
     node.enter("stage")
     node.status.message = f"{len(manifest['inputs'])} inputs"
+
+
+def prepare(node: Node, manifest: dict[str, Any]) -> None:
+    """Check the machine, then fetch the inputs."""
+    check_machine(node, manifest)
     plan = [manifest["plan"]] if manifest.get("plan") else []
     for inputs, folder in ((plan, node.work / "plan"), (manifest["inputs"], node.work / "data")):
         fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=folder, stopped=node.stopping.is_set)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.cli.drawing import drawn
-from trainer.cli.launch import _end
+from trainer.cli.launch import ReadyToTrain, _end
 from trainer.cli.parser import build_parser
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console
@@ -141,7 +141,9 @@ def test_the_log_of_a_boot_that_failed_is_shown():
 @pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])
 def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
-    ready = SimpleNamespace(checked=SimpleNamespace(job=job_of(path="/my candles")))  # of a bucket: a copy that is gone by then
+    checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
+    nothing = dict.fromkeys(("outputs", "objects", "offers", "bundle", "job", "plan", "candles"))
+    ready = ReadyToTrain(checked=checked, **nothing)
     assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [

@@ -1,0 +1,377 @@
+"""A script on its machine, hostile ones too, without one: the bucket is a dictionary, and time is passed in."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from trainer import environment
+from trainer.errors import Stopped, TrainingFailed
+from trainer.node import script as module
+from trainer.node.identity import NodeIdentity
+from trainer.node.report import Status, ending, progress, result
+from trainer.node.script import run_script
+from trainer.node.script_events import EventFile, ScriptEvents, StepRate
+from trainer.node.script_outputs import UNCHANGED_SECONDS, Outputs
+from trainer.node.script_process import ScriptOutput, ScriptProcess
+from trainer.node.shared import Node
+from trainer.node.stranger import Stranger, close_to_others
+from trainer.reading import Fields
+from trainer.runs.reports import heartbeat, read_outputs, read_result
+
+PYTHON = Path("/usr/bin/python3")
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+
+
+class Bucket:
+    """S3 as far as a script's node needs it: it checks each body against its hash."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.puts: list[str] = []
+        self.refuses = False
+
+    def put_object(self, *, Key: str, Body: Any, ChecksumSHA256: str, **_: Any) -> dict[str, str]:
+        body = Body.read()
+        if self.refuses or base64.b64encode(hashlib.sha256(body).digest()).decode() != ChecksumSHA256:
+            raise ClientError({"Error": {"Code": "BadDigest"}}, "PutObject")
+        self.objects[Key] = body
+        self.puts.append(Key)
+        return {"VersionId": f"v{len(self.puts)}"}
+
+    def get_object(self, *, Key: str, **_: Any) -> dict[str, Any]:
+        body = self.objects[Key]
+        return {"Body": SimpleNamespace(iter_chunks=lambda size: [body])}
+
+
+class Uplink:
+    bucket = "b"
+
+    def __init__(self) -> None:
+        self.s3 = Bucket()
+
+    def try_send(self, key: str, body: bytes) -> bool:
+        self.s3.objects[key] = body
+        return True
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    identity = NodeIdentity(
+        run_id="r", attempt=1, node=0, deadline=NOW + timedelta(hours=1), instance_id="i-1", instance_type="t", role_id="AROA"
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    return Node(work=work, rehearsal=True, uplink=Uplink(), status=Status(identity=identity))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def outputs(node: Node, tmp_path: Path) -> Outputs:
+    (tmp_path / "out").mkdir()
+    clock = [0.0]
+    made = Outputs(folder=tmp_path / "out", node=node, most_bytes=1000, clock=lambda: clock[0])
+    made.pass_time = lambda seconds: clock.__setitem__(0, clock[0] + seconds)  # type: ignore[attr-defined]
+    return made
+
+
+def listed(node: Node) -> dict[str, str]:
+    """Return what outputs.json names: path -> content."""
+    keys, objects = node.status.identity.keys, node.uplink.s3.objects
+    if keys.output_index not in objects:
+        return {}
+    files = read_outputs(Fields(json.loads(objects[keys.output_index]), "the list"), prefix=keys.outputs)
+    return {item["file"]: objects[item["key"]].decode() for item in files}
+
+
+# --- OUT --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_goes_up_once_it_is_unchanged_for_thirty_seconds_and_each_state_has_its_own_key(node, outputs):
+    (outputs.folder / "a").mkdir()
+    (outputs.folder / "a" / "m.pt").write_text("one")
+    outputs.scan()
+    outputs.pass_time(UNCHANGED_SECONDS - 1)
+    outputs.scan()
+    assert listed(node) == {}
+    outputs.pass_time(1)
+    outputs.scan()
+    outputs.scan()
+    assert listed(node) == {"a/m.pt": "one"} and len(node.uplink.s3.puts) == 1
+    (outputs.folder / "a" / "m.pt").write_text("second")
+    (outputs.folder / "same").write_text("one")
+    outputs.scan()
+    assert listed(node) == {"a/m.pt": "one"}, "it has just changed"
+    outputs.finish()
+    assert listed(node) == {"a/m.pt": "second", "same": "one"} and len(node.uplink.s3.puts) == 2
+    assert outputs.notes == []
+    (outputs.folder / "same").unlink()
+    outputs.finish()
+    assert listed(node) == {"a/m.pt": "second"}
+
+
+def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, outputs, tmp_path):
+    secret = tmp_path / "node.log"
+    secret.write_text("the agent's")
+    out = outputs.folder
+    for name in (".bashrc", "\x1b[2J", "kept"):
+        (out / name).write_text(name)
+    (out / ".ssh").mkdir()
+    (out / ".ssh" / "authorized_keys").write_text("x")
+    (out / "link").symlink_to(secret)
+    (out / "folder").symlink_to(tmp_path)
+    (out / "zzz").write_bytes(b"x" * 1000)
+    os.mkfifo(out / "pipe")
+    outputs.finish()
+    assert listed(node) == {"kept": "kept"}
+    told = {note.partition(" was not uploaded: ")[0]: note for note in outputs.notes}
+    assert set(told) == {".bashrc", "\x1b[2J", ".ssh/", "link", "folder", "zzz", "pipe"}
+    assert "begins with a dot" in told[".bashrc"] and "is a link" in told["link"] and "is a link" in told["folder"]
+    assert "(script.out_gib)" in told["zzz"] and "no plain file" in told["pipe"]
+    assert not any(b"the agent's" in body for body in node.uplink.s3.objects.values())
+
+
+def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
+    outputs.finish()
+    assert outputs.notes == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
+    (outputs.folder / "m").write_text("m")
+    node.uplink.s3.refuses = True
+    monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
+    outputs.finish()
+    assert outputs.notes == ["m was not uploaded: S3 did not take it within 0 s"]
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_read_as_they_come_strictly_and_within_bounds(tmp_path):
+    path = tmp_path / "events.jsonl"
+    events = ScriptEvents(path)
+    assert list(events.new()) == []
+    path.write_text('{"step": 1, "loss": 0.5, "accuracy": 0.25, "note": "x", "event": "model_done"}\n{"step"')
+    assert list(events.new()) == [{"counts": {"step": 1}, "loss": 0.5, "values": {"accuracy": 0.25}}]
+    with path.open("a") as file:
+        file.write(': 2}\nnot json\n[1]\n{"step": -1}\n{"loss": NaN}\n{"a": true, "../x": 1, "b": 1e400}\n')
+        file.write("{" + " " * 20_000 + "}\n" + '{"step": 3}\n')
+    assert [event["counts"] for event in events.new()] == [{"step": 2}, {"step": 3}] and events.unsound == 6
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert list(events.new()) == []
+
+
+def test_events_file_and_step_rate_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_events.MOST_BYTES", 100)
+    file = EventFile(tmp_path / "events" / "e.jsonl", now=lambda: NOW)
+    for number in range(10):
+        file.write({"event": "script", "number": number})
+    lines = (tmp_path / "events" / "e.jsonl").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [0]
+    clock = [0.0]
+    rate = StepRate(lambda: clock[0])
+    clock[0] = 2.0
+    assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def run(words: list[str], tmp_path: Path, **keys: Any) -> ScriptProcess:
+    return ScriptProcess(words, folder=tmp_path, environment=environment.for_script({}, path="/usr/bin"), **keys)
+
+
+def wait_for(process: ScriptProcess) -> int:
+    while (code := process.poll()) is None:
+        time.sleep(0.01)
+    return code
+
+
+def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bounded(caplog, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_process.MOST_LOG_BYTES", 60)
+    reader, writer = os.pipe()
+    os.write(writer, b"10%\r50%\r100%\nline \xff\x1b[2J\n" + b"x" * 300 + b"\n" + b"".join(b"%d\n" % n for n in range(19)))
+    os.close(writer)
+    output = ScriptOutput()
+    with caplog.at_level(logging.INFO):
+        output.follow(os.fdopen(reader, "rb"))
+    assert output.last_lines[0] == "x" * 190 and len(output.last_lines) == 20 and output.last_lines[-1] == "18"
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "| 100%" and "the rest is left out" in said[-1] and len(said) == 3
+
+
+def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_process.READER_SECONDS", 0.01)
+    clock = [0.0]
+    code = "trap '' TERM; (setsid sleep 1000 & echo $! > child); touch ready; sleep 1000"
+    with run(["sh", "-c", code], tmp_path, grace_seconds=10.0, clock=lambda: clock[0]) as process:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
+        process.stop()
+        process.stop()
+        assert process.poll() is None
+        clock[0] = 11.0
+        assert wait_for(process) == -signal.SIGKILL
+    forked = int((tmp_path / "child").read_text())  # of the desk's user: the machine ends it (rehearsal/supervisor.py)
+    os.kill(forked, signal.SIGKILL)
+
+
+def test_a_first_word_that_the_machine_has_not_is_one_line(tmp_path):
+    with pytest.raises(TrainingFailed, match=r"the machine has no torchrunn \(no folder of its PATH has one"):
+        run(["torchrunn", "train.py"], tmp_path)
+    with pytest.raises(TrainingFailed, match=r"the machine has no ./a \(it is no program there\)"):
+        run(["./a"], tmp_path)
+
+
+HOSTILE = """
+import os, signal, socket, sys
+def can(what, act):
+    try: act(); print(what)
+    except OSError: pass
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+can("read the agent's log", lambda: open(sys.argv[1]).read())
+can("read the agent's folder", lambda: os.listdir(os.path.dirname(sys.argv[1])))
+can("read the agent's variables", lambda: open(f"/proc/{os.getppid()}/environ").read())
+can("kill the agent", lambda: os.kill(os.getppid(), 0))
+can("become root", lambda: os.setuid(0))
+can("write to its folder", lambda: open("x", "w").close())
+print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_"))))
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("escaped", "w").write(str(os.getpid()))
+        signal.pause()
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
+def test_a_hostile_script_of_its_own_user_reads_nothing_of_the_agents_and_leaves_no_process(monkeypatch):
+    stranger = Stranger(uid=64_321, gid=64_321)
+    base = Path("/tmp") / f"mayfly-stranger-{os.getpid()}"
+    agent, folder = base / "agent", base / "script"
+    try:
+        for made in (agent, folder):
+            made.mkdir(parents=True)
+        (agent / "node.log").write_text("secret")
+        (folder / "hostile.py").write_text(HOSTILE)
+        stranger.give(folder)
+        close_to_others(agent, agent / "node.log")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+        variables = environment.for_script({"MAYFLY_OUT": "x"}, path="/usr/bin")
+        words = [str(PYTHON), "-I", "-S", "hostile.py", str(agent / "node.log")]
+        with ScriptProcess(words, folder=folder, environment=variables, stranger=stranger) as process:
+            while not (folder / "escaped").exists() and process.poll() is None:
+                time.sleep(0.01)
+            while not (folder / "escaped").exists() or not (folder / "escaped").read_text():
+                time.sleep(0.01)
+            assert int((folder / "escaped").read_text()) in stranger.processes()
+        assert process.output.last_lines == ["write to its folder", "['MAYFLY_OUT']"]
+        assert list(stranger.processes()) == []
+    finally:
+        stranger.kill_all()
+        for path in (agent / "node.log", *folder.iterdir()):
+            path.unlink()
+        for made in (agent, folder, base):
+            made.rmdir()
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a function that runs a shell script as the node's whole work; its data is one file of two names."""
+    packed = tmp_path / "code" / "trainer" / "script_files"
+    packed.mkdir(parents=True)
+    (packed.parent / "__init__.py").touch()
+    monkeypatch.setattr(module.trainer, "__file__", str(packed.parent / "__init__.py"))
+    monkeypatch.setattr(module, "make_venv", lambda *_, **__: Path("/usr/bin"))
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    sha256 = hashlib.sha256(b"1,2").hexdigest()
+    node.uplink.s3.objects[f"raw/.files/{sha256}"] = b"1,2"
+    entry = {"key": f"raw/.files/{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
+
+    def run_it(text: str, **keys: Any) -> int:
+        (packed / "run.sh").write_text(text)
+        model = {"model": "script_s", "piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
+        manifest = {
+            "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
+            "script_files": {"run.sh": ""},
+            "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}],
+            "pieces": [model],
+        }
+        return run_script(node, manifest)
+
+    return run_it
+
+
+def reported(node: Node, code: int | None, error: Any = None) -> Any:
+    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, trainer_exit=code, now=NOW)
+    body = json.dumps(result(node.status, ended=ended, unfinished="stopped", python_packages="")).encode()
+    return read_result(body, models_prefix=node.status.identity.keys.models, names=["script_s"], work="script")
+
+
+def test_a_script_killed_once_goes_on_from_its_checkpoint_and_its_end_is_in_the_result(node, start):
+    text = """
+[ "$(cat $MAYFLY_DATA/a/x.csv)" = 1,2 ] && cmp $MAYFLY_DATA/a/x.csv $MAYFLY_DATA/y.csv || exit 9
+if [ ! -f $MAYFLY_CHECKPOINTS/half ]; then touch $MAYFLY_CHECKPOINTS/half; kill -KILL $$; fi
+echo '{"step": 5, "steps": 10, "epoch": 1, "train_loss": 0.5}' >> $MAYFLY_EVENTS
+echo nothing >> $MAYFLY_EVENTS
+echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
+"""
+    assert start(text) == 0
+    read = reported(node, 0)
+    (script,) = read.scripts
+    assert (read.state, read.retries, read.failed) == ("done", 1, ())
+    assert (script["piece"], script["exit_code"], script["starts"], script["last_lines"]) == ("s", 0, 2, ["devices 1 1"])
+    assert script["notes"] == ["1 lines of its events could not be read"]
+    assert listed(node) == {"model.pt": "done\n"}
+    events = [json.loads(line) for line in (node.work / "events" / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == [
+        *("started", "model_started", "retry", "model_started", "script", "epoch", "script_done")
+    ]
+    told = heartbeat(SimpleNamespace(instance_id="i-1", at=NOW, lease_until=NOW), progress(node.status))
+    assert (told.models_done, told.progress["s"]["state"], told.unit) == (1, "done", "steps")
+
+
+def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start):
+    with pytest.raises(TrainingFailed, match=r"the script ended with exit code 3 \(no such file\)") as failed:
+        start("echo half > $MAYFLY_OUT/half; echo no such file; exit 3")
+    read = reported(node, None, failed.value)
+    assert (read.state, read.exit_code, read.scripts[0]["exit_code"], read.scripts[0]["starts"]) == ("failed", 100, 3, 1)
+    assert [entry["reason"] for entry in read.failed] == ["it ended with exit code 3: no such file"]
+    assert listed(node) == {"half": "half\n"}
+
+
+def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(node, start, monkeypatch):
+    follow = module._Run._follow
+
+    def stop_once_ready(run: Any) -> None:
+        follow(run)
+        if (node.work / "script" / "out" / "ready").exists():
+            node.stop("stop.json")
+
+    monkeypatch.setattr(module._Run, "_follow", stop_once_ready)
+    text = "trap 'echo saved > $MAYFLY_OUT/saved; exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.05; done"
+    with pytest.raises(Stopped) as stopped:
+        start(text)
+    read = reported(node, None, stopped.value)
+    assert (read.state, read.scripts[0]["exit_code"], [entry["reason"] for entry in read.failed]) == ("stopped", 0, ["stopped"])
+    assert listed(node) == {"ready": "", "saved": "saved\n"}
+
+
+def test_data_larger_than_the_disk_is_one_line(start, monkeypatch):
+    monkeypatch.setattr("trainer.node.stage.shutil.disk_usage", lambda folder: SimpleNamespace(free=10))
+    with pytest.raises(TrainingFailed, match=r"the inputs take 0.0 GiB, .* has 0.0 GiB free"):
+        start("true")

@@ -1,0 +1,108 @@
+"""A script's run, planned and registered: what it costs at most, its manifest, its record. Its life is that of any run.
+
+Its time is that of the last run of the same script (its files, its command, its variables) on that type; without one the plan
+says that it is not estimated, and `max_duration` and the budget decide when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainer.cost.instances import instance_type
+from trainer.cost.planner import Workload
+from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate
+from trainer.job import Job, with_settings
+from trainer.launch.bundle import BundleName
+from trainer.launch.manifest import FORMAT, write_manifest
+from trainer.launch.plan import LaunchPlan, make_plan
+from trainer.launch.preflight import Offers
+from trainer.launch.start import new_record
+from trainer.pieces import pieces_of
+from trainer.runs.index import begin_run
+from trainer.runs.record import RunRecord, iso
+from trainer.runs.store import Objects
+from trainer.script import KIND
+from trainer.stack_outputs import StackOutputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptData:
+    """The data of a script's run, as its plan shows it."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data section of a plan."""
+        return {"files": self.files, "bytes": self.bytes}
+
+
+def plan_script(job: Job, offers: Offers, outputs: StackOutputs, *, rehearsal: bool) -> LaunchPlan:
+    """Return the plan of a script's job. Raises ours as `make_plan` does."""
+    pieces = pieces_of(job, (), timeframe="")
+    unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
+    return make_plan(
+        job,
+        Workload(pieces=pieces, window_cost_gpu=1.0, window_cost_cpu=1.0),
+        offers,
+        subnets=outputs.subnets,
+        region=outputs.region,
+        rehearsal=rehearsal,
+        cap=timedelta(minutes=outputs.max_lifetime_minutes),
+        rates={machine.name: unknown for machine in offers.priced.machines},
+    )
+
+
+def script_record(
+    job: Job, plan: LaunchPlan, bundle: BundleName, outputs: StackOutputs, *, preflight_at: datetime, now: datetime
+) -> RunRecord:
+    """Return the record of a script's run that begins now."""
+    record = new_record(job, plan, bundle, outputs, preflight_at=preflight_at, now=now)
+    return replace(record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0)
+
+
+def register_script(
+    record: RunRecord,
+    job: Job,
+    bundle: BundleName,
+    files: Mapping[str, str],
+    inputs: Sequence[Mapping[str, Any]],
+    offers: Offers,
+    objects: Objects,
+) -> None:
+    """Write manifest, entry in the index and record. `files` are the script's, by path, with their sha256."""
+    write_manifest(script_manifest(record, job, bundle, files, inputs, offers), objects)
+    begin_run(objects, record)
+
+
+def script_manifest(
+    record: RunRecord,
+    job: Job,
+    bundle: BundleName,
+    files: Mapping[str, str],
+    inputs: Iterable[Mapping[str, Any]],
+    offers: Offers,
+) -> dict[str, Any]:
+    """Return the manifest: code, script and data by hash, and what its piece is called. Places at the desk are left out."""
+    machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
+    return {
+        "format": FORMAT,
+        "work": KIND,
+        "run_id": record.run_id,
+        "created_at": iso(record.created_at),
+        "rehearsal": record.rehearsal,
+        "job": with_settings(job, **{"data.folder": "", "script.root": ""}).to_dict(),
+        "code": {"key": bundle.key, "sha256": bundle.sha256},
+        "lock_sha256": bundle.lock_sha256,
+        "script_files": dict(files),
+        "image": {"line": offers.image_line, "id": offers.image_id},
+        "inputs": [dict(entry) for entry in inputs],
+        "pieces": [{"model": piece.model, **piece.identity} for piece in record.pieces],
+        "instance_types": {
+            machine.name: {"gpu_count": machine.num_workers, "smoke_seconds": machine.boot.smoke_seconds}
+            for machine in machines
+        },
+    }
