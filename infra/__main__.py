@@ -9,10 +9,13 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import SSM, AttachPolicy, AttachPolicyArgs, agent_messages
 from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
+from infra.efs import EfsCache, EfsCacheArgs
 from infra.identity import Identity, IdentityArgs
-from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, image_line, render_user_data
+from infra.image_lines import read_image_lines
+from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
 from infra.notify import DeadLetters, DeadLettersArgs, Notifications, NotificationsArgs
@@ -27,7 +30,7 @@ PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself o
 
 settings = read_settings()
 account = look_up_account(settings)
-lines = (image_line(settings.image_line),)
+lines = read_image_lines(x86_64=settings.image_line, arm64=settings.image_line_arm64)
 
 # Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
 bucket_name = f"{settings.prefix}-{account.id}-{account.region}"
@@ -61,6 +64,7 @@ roles = IdentityArgs(
     dead_letters=dead_letters_name,
     schedule_group=schedule_group,
     retrain_group=retrain_group,
+    training_also=(agent_messages(),) if settings.attach == SSM else (),
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
@@ -102,19 +106,41 @@ network = Network(
         region=account.region,
         vpc_cidr=settings.vpc_cidr,
         availability_zones=account.availability_zones,
+        ssh_from=settings.attach_from,
         tags=settings.tags,
+        file_system=settings.storage == "efs-cache",
     ),
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
 )
 
-bootstrap = {"bucket": bucket_name, "region": account.region, "project": settings.project}
+cache = None
+if network.file_system_group_id is not None:
+    cache = EfsCache(
+        "cache",
+        EfsCacheArgs(
+            prefix=settings.prefix,
+            throughput=settings.efs_throughput,
+            subnet_ids=network.subnet_ids,
+            security_group_id=network.file_system_group_id,
+            instance_role=identity.instance_role_name,
+            tags=settings.tags,
+        ),
+    )
+
+bootstrap: dict[str, Any] = {"bucket": bucket_name, "region": account.region, "project": settings.project}
+
+
+def training_user_data(file_system: str) -> str:
+    text = bootstrap_template()
+    cap = settings.max_lifetime_minutes
+    return render_user_data(text, **bootstrap, cap_minutes=cap, lock="requirements.lock", file_system=file_system)
+
+
 training = LaunchTemplatesArgs(
     prefix=settings.prefix,
     purpose="Training instances",
     image_lines=lines,
-    user_data=render_user_data(
-        bootstrap_template(), **bootstrap, cap_minutes=settings.max_lifetime_minutes, lock="requirements.lock"
-    ),
+    user_data=cache.source.apply(training_user_data) if cache else training_user_data(""),
     instance_profile_arn=identity.instance_profile_arn,
     security_group_id=network.security_group_id,
     volume_gib=settings.volume_gib,
@@ -144,9 +170,10 @@ permissions = LauncherPolicyArgs(
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
     launch_templates=list(templates.template_ids.values()),
-    subnets=list(network.subnet_ids.values()),
+    vpc=network.vpc_id,
     security_group=network.security_group_id,
     tags=settings.tags,
+    backups=settings.storage == "local",
 )
 launcher = LauncherPolicy("launcher", permissions)
 
@@ -242,6 +269,10 @@ outputs: dict[str, Any] = {
     "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
     "experiment_days": settings.experiment_days,
+    "storage": settings.storage,
+    "file_system": cache.file_system_id if cache else "",
+    "efs_throughput": settings.efs_throughput if cache else "",
+    "attach": settings.attach,
 }
 aws.ssm.Parameter(
     "outputs",
@@ -255,3 +286,7 @@ aws.ssm.Parameter(
 for name, value in outputs.items():
     pulumi.export(name, value)
 pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch
+
+if settings.attach == SSM:
+    place = {"account": account.id, "region": account.region, "project": settings.project, "stack": settings.stack}
+    pulumi.export("attach_policy_arn", AttachPolicy("attach", AttachPolicyArgs(**place, tags=settings.tags)).arn)

@@ -65,6 +65,7 @@ class IdentityArgs:
     schedule_group: str
     retrain_group: str
     tags: dict[str, str]
+    training_also: tuple[policies.Document, ...] = ()  # further statements of the training instances' role
 
     # Names carry the region, since IAM is global and a stack is not.
     @property
@@ -107,6 +108,7 @@ class Identity(pulumi.ComponentResource):
 
     instance_profile_arn: pulumi.Output[str]
     instance_role_id: pulumi.Output[str]
+    instance_role_name: pulumi.Output[str]
     prepare_profile_arn: pulumi.Output[str]
     prepare_role_id: pulumi.Output[str]
     sweeper_role_arn: pulumi.Output[str]
@@ -122,7 +124,7 @@ class Identity(pulumi.ComponentResource):
                 role_name=args.instance_role,
                 description="Training instances: read inputs, add results.",
                 trust=policies.trust("ec2.amazonaws.com"),
-                policy=policies.instance(bucket=args.bucket),
+                policy=policies.instance(bucket=args.bucket, also=args.training_also),
                 tags=args.tags,
             ),
             opts=child,
@@ -191,6 +193,7 @@ class Identity(pulumi.ComponentResource):
         )
         self.instance_profile_arn = profile.arn
         self.instance_role_id = instance.unique_id
+        self.instance_role_name = instance.role_name
         self.prepare_profile_arn = prepare_profile.arn
         self.prepare_role_id = prepare.unique_id
         self.sweeper_role_arn = sweeper.arn

@@ -15,19 +15,10 @@ from pathlib import Path
 import pulumi
 import pulumi_aws as aws
 
+from infra.image_lines import ImageLine
+
 # EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, and then no launch works.
 USER_DATA_LIMIT_BYTES = 16 * 1024
-_DLAMI_PARAMETER = "/aws/service/deeplearning/ami/x86_64/{line}/latest/ami-id"
-_ROOT_DEVICES = {"ubuntu": "/dev/sda1", "amazon-linux": "/dev/xvda"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageLine:
-    """A line of machine images that AWS keeps rebuilding."""
-
-    name: str
-    parameter: str  # SSM parameter that holds the newest image's id
-    root_device: str  # a wrong name would add a second volume and leave the root at its default size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +26,7 @@ class LaunchTemplatesArgs:
     prefix: str
     purpose: str  # in the templates' descriptions
     image_lines: tuple[ImageLine, ...]
-    user_data: str
+    user_data: pulumi.Input[str]
     instance_profile_arn: pulumi.Input[str]
     security_group_id: pulumi.Input[str]
     volume_gib: int
@@ -61,7 +52,7 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
         name=f"{args.prefix}-{line.name}",
         description=f"{args.purpose} on {line.name}",
         update_default_version=True,
-        user_data=base64.b64encode(args.user_data.encode()).decode(),
+        user_data=pulumi.Output.from_input(args.user_data).apply(lambda text: base64.b64encode(text.encode()).decode()),
         iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(arn=args.instance_profile_arn),
         # A power-off from inside ends the instance, on spot too (which refuses only `stop`).
         instance_initiated_shutdown_behavior="terminate",
@@ -97,14 +88,6 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
     )
 
 
-def image_line(name: str) -> ImageLine:
-    """Describe a line of Deep Learning AMIs by its name. Raises pulumi.RunError for an operating system not known here."""
-    for system, root_device in _ROOT_DEVICES.items():
-        if system in name:
-            return ImageLine(name=name, parameter=_DLAMI_PARAMETER.format(line=name), root_device=root_device)
-    raise pulumi.RunError(f"Setting 'image_line' is '{name}'; it must name its system: {' or '.join(_ROOT_DEVICES)}.")
-
-
 def bootstrap_template() -> str:
     """Return the text of trainer/node/bootstrap.sh, from the checkout or the installed package, without importing either."""
     package = importlib.util.find_spec("trainer")
@@ -113,12 +96,16 @@ def bootstrap_template() -> str:
     return (Path(next(iter(package.submodule_search_locations))) / "node" / "bootstrap.sh").read_text(encoding="utf-8")
 
 
-def render_user_data(template: str, *, bucket: str, region: str, project: str, cap_minutes: int, lock: str) -> str:
+def render_user_data(
+    template: str, *, bucket: str, region: str, project: str, cap_minutes: int, lock: str, file_system: str = ""
+) -> str:
     """Fill in the bootstrap's placeholders; `lock` is the file in trainer/node that names what it installs.
 
-    Raises pulumi.RunError for a placeholder that is unknown or left, or above 16 KB.
+    `file_system` is the cache's "<file system>:<access point>", "" without one. Raises pulumi.RunError for a placeholder that
+    is unknown or left, or above 16 KB.
     """
     values = {"BUCKET": bucket, "REGION": region, "PROJECT": project, "CAP_MINUTES": str(cap_minutes), "LOCK": lock}
+    values |= {"FILE_SYSTEM": file_system}
     text = template
     for key, value in values.items():
         text = text.replace(f"@@{key}@@", value)

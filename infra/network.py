@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import ssh_ingress
+from infra.efs import admit_to_file_system, file_system_group, out_to_file_system
 from infra.settings import SUBNETS_PER_VPC
 
 
@@ -21,14 +23,18 @@ class NetworkArgs:
     region: str
     vpc_cidr: str
     availability_zones: tuple[str, ...]
+    ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
+    file_system: bool = False  # whether instances mount one
 
 
 class Network(pulumi.ComponentResource):
     """A VPC of its own: subnets by zone, and the one security group."""
 
+    vpc_id: pulumi.Output[str]
     subnet_ids: dict[str, pulumi.Output[str]]  # by availability zone
     security_group_id: pulumi.Output[str]
+    file_system_group_id: pulumi.Output[str] | None  # of its mount targets
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:network:Network", name, None, opts)
@@ -43,6 +49,7 @@ class Network(pulumi.ComponentResource):
             tags={**args.tags, "Name": args.prefix},
             opts=child,
         )
+        self.vpc_id = vpc.id
         gateway = aws.ec2.InternetGateway("internet", vpc_id=vpc.id, tags={**args.tags, "Name": args.prefix}, opts=child)
         routes = aws.ec2.RouteTable(
             "public",
@@ -78,13 +85,14 @@ class Network(pulumi.ComponentResource):
             aws.ec2.RouteTableAssociation(f"public-{zone}", subnet_id=subnet.id, route_table_id=routes.id, opts=child)
             self.subnet_ids[zone] = subnet.id
 
+        files = file_system_group(args.prefix, vpc.id, args.tags, child) if args.file_system else None
         # DNS, NTP and instance metadata inside a VPC pass no security group, so HTTPS is all that is needed.
         group = aws.ec2.SecurityGroup(
             "instances",
             name=f"{args.prefix}-instances",
             description="Training instances: nothing in, HTTPS out.",
             vpc_id=vpc.id,
-            ingress=[],
+            ingress=ssh_ingress(args.ssh_from),
             egress=[
                 aws.ec2.SecurityGroupEgressArgs(
                     description="S3, EC2 and package indexes",
@@ -92,12 +100,16 @@ class Network(pulumi.ComponentResource):
                     from_port=443,
                     to_port=443,
                     cidr_blocks=["0.0.0.0/0"],
-                )
+                ),
+                *([out_to_file_system(files)] if files else []),
             ],
             tags={**args.tags, "Name": f"{args.prefix}-instances"},
             opts=child,
         )
+        if files:
+            admit_to_file_system(files, group, args.tags, child)
         self.security_group_id = group.id
+        self.file_system_group_id = files.id if files else None
         self.register_outputs({"subnet_ids": self.subnet_ids, "security_group_id": self.security_group_id})
 
 

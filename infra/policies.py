@@ -43,13 +43,13 @@ def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ..
     return trust("scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": groups}})
 
 
-def instance(*, bucket: str) -> Document:
+def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
     S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no.
 
     Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
-    run, but `${aws:userid}` is the instance's: no instance can write where another does.
+    run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are further statements.
     """
     return document(
         {
@@ -70,6 +70,7 @@ def instance(*, bucket: str) -> Document:
             "Action": "s3:PutObject",
             "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
         },
+        *also,
     )
 
 
@@ -104,6 +105,33 @@ def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document
             "Action": "ssm:GetParameter",
             "Resource": f"arn:aws:ssm:{region}:{account}:parameter{secrets}*",
         },
+    )
+
+
+def use_cache(*, file_system: str, access_point: str) -> Document:
+    """Return what a training instance may do on the cache, by ARN: mount it and write there, through its access point alone."""
+    return document(
+        {
+            "Sid": "UseCache",
+            "Effect": "Allow",
+            "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
+            "Resource": file_system,
+            "Condition": {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}},
+        }
+    )
+
+
+def file_system(*, file_system: str, access_point: str) -> Document:
+    """Refuse NFS clients without TLS, and those past the access point.
+
+    A file system with a policy admits nobody whom neither it nor the caller's role allows: without one, it admits everybody.
+    """
+    uses = [f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess")]
+    refused: Document = {"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": uses, "Resource": file_system}
+    other = {"StringNotEquals": {"elasticfilesystem:AccessPointArn": access_point}}
+    return document(
+        {"Sid": "TlsOnly", **refused, "Condition": {"Bool": {"aws:SecureTransport": "false"}}},
+        {"Sid": "AccessPointOnly", **refused, "Condition": other},
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.attach import MODES, check_attach, is_one_address
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
@@ -33,6 +34,10 @@ def _matches(pattern: str, words: str) -> Rule:
     return Rule(holds=lambda text: re.fullmatch(pattern, text) is not None, words=words)
 
 
+def _one_of(*choices: object) -> Rule:
+    return Rule(holds=choices.__contains__, words="one of " + ", ".join(map(str, choices)))
+
+
 def _between(low: int, high: int) -> Rule:
     return Rule(holds=lambda number: low <= number <= high, words=f"between {low} and {high}")
 
@@ -47,6 +52,7 @@ def _is_private_range(cidr: str) -> bool:
 
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
 _NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
+_LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
@@ -54,18 +60,27 @@ RULES: Mapping[str, Rule] = {
     "owner": _matches(r"[\w.:/=+@-]{1,128}", "a tag value: 1 to 128 letters, digits or ._:/=+@-"),
     "max_lifetime_minutes": _between(10, 7 * 24 * 60),
     "sweep_minutes": _between(1, 15),
+    "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
+    "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
     "experiment_days": _between(1, 3650),
     "account_budget": _between(0, 10_000_000),
-    "log_days": Rule(holds=LOG_RETENTION_DAYS.__contains__, words="one of " + ", ".join(map(str, LOG_RETENTION_DAYS))),
+    "log_days": _one_of(*LOG_RETENTION_DAYS),
+    "storage": _one_of("s3", "efs-cache", "local"),
+    "efs_throughput": _one_of("elastic", "bursting"),
     "control_types": Rule(
         holds=lambda types: all(re.fullmatch(_TYPE, one) for one in types),
         words="instance types with commas between, such as g6.xlarge,g5.*",
     ),
     "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
+    "attach": Rule(holds=MODES.__contains__, words="one of " + ", ".join(MODES)),
+    "attach_from": Rule(
+        holds=lambda text: not text or is_one_address(text),
+        words="one IPv4 or IPv6 address, such as 203.0.113.7 (or 203.0.113.7/32), for attach = ssh, else empty",
+    ),
     "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),
 }
 
@@ -80,6 +95,7 @@ class Settings:
     max_lifetime_minutes: int
     sweep_minutes: int
     image_line: str
+    image_line_arm64: str  # "": none
     volume_gib: int
     max_availability_zones: int
     vpc_cidr: str
@@ -91,6 +107,10 @@ class Settings:
     retrains: tuple[RetrainSchedule, ...]
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none
+    storage: str
+    efs_throughput: str
+    attach: str  # off, ssm or ssh
+    attach_from: str  # the one address that may connect by SSH; "": none
 
     def __post_init__(self) -> None:
         check(self)
@@ -126,6 +146,7 @@ def read_settings() -> Settings:
             max_lifetime_minutes=config.require_int("max_lifetime_minutes"),
             sweep_minutes=config.require_int("sweep_minutes"),
             image_line=config.require("image_line"),
+            image_line_arm64=config.get("image_line_arm64") or "",
             volume_gib=config.require_int("volume_gib"),
             max_availability_zones=config.require_int("max_availability_zones"),
             vpc_cidr=config.require("vpc_cidr"),
@@ -134,9 +155,13 @@ def read_settings() -> Settings:
             log_days=config.require_int("log_days"),
             account_budget=config.require_int("account_budget"),
             notify_email=config.get("notify_email") or "",
+            attach=config.require("attach"),
+            attach_from=config.get("attach_from") or "",
             retrains=read_schedules(config.get_object("retrains") or []),
             control_types=tuple(config.require("control_types").split(",")),
             prepare_type=config.require("prepare_type"),
+            storage=config.require("storage"),
+            efs_throughput=config.require("efs_throughput"),
         )
     except (pulumi.ConfigTypeError, ValueError) as error:
         raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
@@ -163,3 +188,4 @@ def check(settings: Settings) -> None:
         value = getattr(settings, key)
         if not rule.holds(value):
             raise ValueError(f"Setting '{key}' is {value!r}; it must be {rule.words}.")
+    check_attach(settings.attach, settings.attach_from)

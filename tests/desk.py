@@ -191,7 +191,7 @@ def desk(tmp_path: Path, shared: dict[str, str]) -> Iterator[Desk]:
 def desk_with_own_checkout(tmp_path: Path, programs: Path) -> Iterator[Desk]:
     """A desk with a copy of the checkout, which a test may break; its nodes start every Python anew."""
     copy = tmp_path / "checkout"
-    for name in ("trainer", "infra"):
+    for name in ("trainer", "infra", "ami"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, copy / name)

@@ -21,6 +21,8 @@ BEYOND_REFERENCE = {
     ("ec2:CreateFleet", "network-interface"),
     ("ec2:CreateFleet", "spot-instances-request"),
     ("ec2:RunInstances", "spot-instances-request"),
+    # So the Systems Manager user guide, in its sample policies of who starts sessions (looked up 2026-11-22).
+    ("ssmmessages:OpenDataChannel", "session"),
 }
 
 
@@ -59,19 +61,19 @@ def assert_asked_as_listed(questions: Iterable[Authorization]) -> None:
 
 
 def granted(policy: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield (Sid, action, resource) of everything that a policy's statements name; a launch uses one of the stack's subnets."""
+    """Yield (Sid, action, resource) of everything that a policy's statements name."""
     for statement in policy["Statement"]:
         for action in listed(statement["Action"]):
             for resource in listed(statement["Resource"]):
-                yield statement["Sid"], action, re.sub(r":subnet/.*", ":subnet/*", resource)
+                yield statement["Sid"], action, resource
 
 
 def kind_of(action: str, resource: str) -> str:
     """Return the type of a resource, or of a pattern of resources, by AWS's list; '' for an action that takes none."""
     kinds = REFERENCE[action]["resources"]
-    if not kinds:
-        assert resource == "*", f"{action} takes no resource"
-        return ""
+    if not kinds or (resource == "*" and not any(about["required"] for about in kinds.values())):
+        assert resource == "*" or (action, "session") in BEYOND_REFERENCE, f"{action} takes no resource"
+        return "" if resource == "*" else "session"
     named = [kind for kind, about in kinds.items() if _arn_pattern(about["arn"]).fullmatch(resource)]
     named += [kind for one, kind in BEYOND_REFERENCE if one == action and f":{kind}/" in resource]
     assert named, f"{action} takes no such resource: {resource}"

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"errors", "environment", "reading", "script", "symbols", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},
+    "backup": {"errors", "access", "aws_errors", "reading", "data.sync", "runs"},
     "retrains": {"errors", "reading", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {
         *(

@@ -23,6 +23,7 @@ ErrorClass = Literal[
     "consistency",
     "permission",
     "throttling",
+    "unclear",
     "account",
     "idempotency",
     "connection",
@@ -34,7 +35,7 @@ NextStep = Literal[
     "next_rung",  # ask the next pool of the ladder
     "other_quota",  # ask the next pool that needs less of this quota, or that counts against another one
     "new_token",  # ask the same pool again under a new token, after a pause
-    "replay",  # the call may have taken effect: repeat it under the same token, after a pause
+    "replay",  # the call may have taken effect: repeat it once under the same token, after a pause
     "stop",  # end the run with this error
 ]
 
@@ -63,6 +64,7 @@ NO_PARAMETER = frozenset({"ParameterNotFound"})
 LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 SCHEDULE_EXISTS = frozenset({"ConflictException"})
 EMPTY_FLEET = "EmptyFleet"  # ours: CreateFleet answered with neither an instance nor an error
+NO_CLEAR_ANSWER = "NoClearAnswer"  # ours: no call under a token had a clear answer, and no instance of them appeared
 
 _CHECK_STACK = "Check the stack: pulumi up brings it in line with this version."
 _GONE = "is gone: pulumi refresh finds that out, and pulumi up makes a new one."
@@ -105,13 +107,14 @@ PERMISSION = Meaning(
     remedy="Ask for this permission, or check which credentials AWS_PROFILE names.",
     next_step="stop",
 )
-THROTTLING = Meaning(
+THROTTLING = Meaning(  # the call was not carried out
     error_class="throttling",
     error=ConnectionFailed,
     remedy="AWS is busy or failing: try again in a few minutes.",
     next_step="new_token",
-    step_after_exception="replay",
 )
+AWS_FAILED = replace(THROTTLING, step_after_exception="replay")  # the call may have been carried out
+UNCLEAR = replace(THROTTLING, error_class="unclear")
 ACCOUNT = Meaning(error_class="account", error=ConfigError, remedy="Open a case with AWS Support.", next_step="stop")
 IDEMPOTENCY = Meaning(
     error_class="idempotency",
@@ -234,10 +237,19 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     (
         THROTTLING,
         (
-            *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException", "SlowDown"),
-            *("InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
+            *("RequestLimitExceeded", "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled"),
+            *("RequestThrottledException", "EC2ThrottledException", "TooManyRequestsException", "SlowDown"),
         ),
     ),
+    (
+        AWS_FAILED,
+        ("InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
+    ),
+    (
+        replace(AWS_FAILED, remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one."),
+        ("DiskFull",),  # the embedded AWS's own
+    ),
+    (UNCLEAR, (NO_CLEAR_ANSWER,)),
     (
         replace(ACCOUNT, remedy="AWS is still verifying the account for this region: wait for its e-mail, then launch again."),
         ("PendingVerification",),
@@ -268,11 +280,11 @@ _PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)
 
 
 def meaning(code: str, message: str = "", *, status: int = 0) -> Meaning:
-    """Return the meaning of an error code; UNKNOWN for a new one, THROTTLING where AWS failed itself (`status` from 500 on).
+    """Return the meaning of an error code; UNKNOWN for a new one, AWS_FAILED where AWS failed itself (`status` from 500 on).
 
     The message decides for InvalidParameterValue only: EC2 says so too where a role has not arrived everywhere yet.
     """
     if code == "InvalidParameterValue" and _PROFILE_NAME.search(message):
         return CONSISTENCY
     known = _BY_CODE.get(code) or _BY_CODE.get(code.removeprefix("Server.").removeprefix("Client."))
-    return known or (THROTTLING if status >= 500 else UNKNOWN)
+    return known or (AWS_FAILED if status >= 500 else UNKNOWN)

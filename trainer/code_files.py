@@ -23,8 +23,11 @@ _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import 
 DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/gpu_profiles/chips.py": ("trainer/gpu_profiles.toml",),
     "trainer/cost/instances.py": ("trainer/cost/instances.csv", "trainer/cost/boot.csv"),
-    # bootstrap.sh installs one of them before it starts the agent
-    "trainer/node/agent.py": ("trainer/node/requirements.lock", "trainer/node/prepare.lock"),
+    # bootstrap.sh runs both scripts, one with a lock, before it starts the agent
+    "trainer/node/agent.py": (
+        *("trainer/node/requirements.lock", "trainer/node/prepare.lock"),
+        *("trainer/node/volumes.sh", "ami/install.sh"),
+    ),
 }
 
 
@@ -57,8 +60,16 @@ def code_files(
                 continue
             to_read += _files_of(dotted, folder)
         for data in DATA.get(name, ()):
-            taken[data] = (folder / data.removeprefix("trainer/")).read_bytes()
+            taken[data] = place_of(data, folder).read_bytes()
     return dict(sorted(taken.items()))
+
+
+def place_of(name: str, folder: Path) -> Path:
+    """Return where a file of the set lies: in the package `folder`, or beside it, which in an installed wheel is `_infra`."""
+    if name.startswith("trainer/"):
+        return folder / name.removeprefix("trainer/")
+    beside = folder.parent / name
+    return beside if beside.is_file() else folder / "_infra" / name
 
 
 def sha256_of(files: Mapping[str, bytes]) -> str:

@@ -54,6 +54,12 @@ VARIABLES = (
         meaning="folder of rehearsals' applied Pulumi programs and unpacked functions, by hash; yours alone to write",
         default="`mayfly/programs` in XDG_CACHE_HOME",
     ),
+    Variable(
+        name="MAYFLY_LOCAL",
+        set_by=YOU,
+        meaning="your folder of candles and models, where the stack's `storage` is `local`",
+        default="`~/mayfly`",
+    ),
     Variable(name="XDG_CACHE_HOME", set_by=YOU, meaning="folder of caches", default="`~/.cache`"),
     Variable(
         name="MAYFLY_FORK_SERVER",
@@ -123,6 +129,8 @@ VARIABLES = (
     Variable(name="TERM", set_by=YOU, meaning="`dumb`: as with NO_COLOR"),
     Variable(name="MAYFLY_BUCKET", set_by="bootstrap.sh", meaning="the stack's bucket, for the agent"),
     Variable(name="MAYFLY_WORK", set_by="bootstrap.sh", meaning="folder that the agent works in"),
+    Variable(name="MAYFLY_CACHE", set_by="bootstrap.sh", meaning="folder where the cache is mounted", default="no cache"),
+    Variable(name="MAYFLY_CACHE_FAILED", set_by="bootstrap.sh", meaning="why the cache could not be mounted"),
     Variable(name="MAYFLY_BOOTED_AT", set_by="bootstrap.sh", meaning="when user data began, in seconds of the epoch"),
     Variable(
         name="MAYFLY_ROOT", set_by="the embedded AWS", meaning="sandbox of a node in a rehearsal", default="an EC2 instance"
@@ -220,6 +228,12 @@ def rehearsal_environment() -> RehearsalEnvironment:
     )
 
 
+def local_folder() -> Path:
+    """Return the user's folder of candles and models in the storage mode `local`, there or not."""
+    named = os.environ.get("MAYFLY_LOCAL")
+    return Path(named) if named else Path.home() / "mayfly"
+
+
 def profiles_file() -> Path:
     """Return the user's file of GPU profiles, there or not."""
     named = os.environ.get("MAYFLY_PROFILES")
@@ -257,6 +271,8 @@ class AgentEnvironment:
     endpoint_url: str | None
     metadata_endpoint: str
     rehearsal: bool
+    cache: Path | None = None  # where the cache is mounted
+    cache_failed: str = ""  # why it is not, where the stack has one
 
 
 def agent_environment() -> AgentEnvironment:
@@ -269,6 +285,8 @@ def agent_environment() -> AgentEnvironment:
         endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
         metadata_endpoint=os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254"),
         rehearsal="MAYFLY_ROOT" in os.environ,
+        cache=Path(cache) if (cache := os.environ.get("MAYFLY_CACHE")) else None,
+        cache_failed=os.environ.get("MAYFLY_CACHE_FAILED", ""),
     )
 
 

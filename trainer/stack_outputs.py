@@ -50,6 +50,11 @@ def metrics_namespace(project: str, stack: str) -> str:
     return f"Mayfly/{project}/{stack}"
 
 
+def architecture_of(image_line: str) -> str:
+    """Return the CPU architecture of an image line, which its name in the stack's outputs ends with where it is not x86_64."""
+    return "arm64" if image_line.endswith("-arm64") else "x86_64"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StackOutputs:
     """Everything a launch needs to know about the account's standing resources."""
@@ -76,7 +81,11 @@ class StackOutputs:
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
+    attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
+    storage: str = "s3"  # or efs-cache, local
+    file_system: str = ""  # of the cache, where there is one
+    efs_throughput: str = ""  # of that
 
     @property
     def topic_arn(self) -> str:

@@ -13,7 +13,8 @@ import pytest
 from trainer.access import Access
 from trainer.rehearsal.client import ACCOUNT, Server
 from trainer.rehearsal.home import read_note
-from trainer.runs.record import from_iso, record_from_json
+from trainer.runs.record import from_iso
+from trainer.runs.record_json import record_from_json
 
 GROUP = "mayfly-dev"
 BUDGET = "1.5"  # 441 seconds of a p3.8xlarge, far below the default of half an hour

@@ -17,11 +17,11 @@ EXAMPLE = ROOT / "examples" / "scripts" / "plain-torch"
 @pytest.mark.slow
 def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings_what_it_left(desk, eventually):
     script = desk.folder / "train.py"  # the example's own, which stops at its third epoch until it was killed there
-    stop = 'if epoch == 3 and first == 1:\n        print("waiting", os.getpid(), flush=True)\n        import time; time.sleep(600)\n'
+    wait = 'print("waiting", os.getpid(), flush=True); import time; time.sleep(600)'
     text = (EXAMPLE / "train.py").read_text()
     before = '    print(f"epoch {epoch}'
     assert before in text
-    script.write_text(text.replace(before, f"    {stop}{before}"))
+    script.write_text(text.replace(before, f"    if epoch == 3 and first == 1:\n        {wait}\n{before}"))
     words = ("--instance", "g6.xlarge", "--script", str(script), "--data", str(EXAMPLE / "points"), "--max-duration", "2h")
     run = desk.start("launch", "--rehearse", "--json", *words)
 

@@ -40,7 +40,8 @@ from trainer.runs.lease import read_lease, silent
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunRecord, record_from_json, to_json
+from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunRecord
+from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import heartbeat, read_result
 from trainer.runs.stored_receipt import receipt_from_json
 from trainer.runs.training_events import EventReader

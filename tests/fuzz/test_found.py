@@ -13,7 +13,7 @@ from trainer.data.reading import read_candles
 from trainer.errors import DataError
 from trainer.retrains.entries import entry_key, read_entry
 from trainer.retrains.summary import scheduled_summary
-from trainer.runs.record import to_json
+from trainer.runs.record_json import to_json
 
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 

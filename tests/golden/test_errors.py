@@ -98,7 +98,13 @@ def client_error(code: str, message: str, status: int = 400) -> aws.ClientError:
 def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=12)) -> Any:
     zones = dict.fromkeys(job.machine.instance, ("us-east-1a",)) if offered else {}
     priced = table_prices([instance_type(name) for name in job.machine.instance])
-    offers = Offers(image_line="l", image_id="ami-1", launch_template_id="lt-1", zones=zones, priced=priced)
+    offers = Offers(
+        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
+        image_id="ami-1",
+        launch_template_id="lt-1",
+        zones=zones,
+        priced=priced,
+    )
     known: dict[str, Any] = {"subnets": {"us-east-1a": "subnet-a"}, "region": "us-east-1", "rehearsal": False, "cap": cap}
     return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), offers, **known)
 

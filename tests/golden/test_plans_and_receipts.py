@@ -19,6 +19,7 @@ from trainer.cli.plan_view import plan_view
 from trainer.cli.receipt_view import receipt_view
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
+from trainer.cost.storage import storage_cost
 from trainer.job import job_of
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, make_plan
@@ -45,6 +46,7 @@ JOBS = {
 }
 
 
+STORED = {"pooled": "efs-cache", "tcn": "local"}
 WIDTHS = (60, 80, 120)
 
 
@@ -56,7 +58,7 @@ def at_each_width(view: RenderableType) -> str:
 def plan(name: str) -> LaunchPlan:
     job, zones = JOBS[name], ("us-east-1a", "us-east-1b")
     offers = Offers(
-        image_line="line",
+        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
         image_id="ami-1",
         launch_template_id="lt-1",
         zones={machine: zones for machine in job.machine.instance if machine != "p5.4xlarge"},
@@ -72,6 +74,7 @@ def plan(name: str) -> LaunchPlan:
         rehearsal=name == "rehearsal",
         cap=timedelta(hours=12),
         rates={},
+        storage=storage_cost(STORED.get(name, "s3"), throughput="elastic", input_bytes=1_200_000_000),
     )
 
 

@@ -75,6 +75,12 @@ class Recorder(Mocks):
             "aws:index/getRegion:getRegion": {"region": REGION, "id": REGION},
             "aws:index/getAvailabilityZones:getAvailabilityZones": {"names": ZONES, "zoneIds": [], "id": REGION},
         }
+        if args.token == "aws:ssm/getParameter:getParameter":
+            return {"insecureValue": f"ami-{args.args['name'].split('/')[5]}", "id": args.args["name"]}, []
+        if args.token == "aws:ec2/getAmi:getAmi":
+            (image,) = args.args["filters"][0]["values"]
+            system = image.removeprefix("ami-")
+            return {"architecture": system, "rootDeviceName": f"/dev/{system}-root", "id": image}, []
         if args.token.endswith("AvailabilityZones"):
             self.recorded.zones_asked.append(args.args)
         return answers[args.token], []

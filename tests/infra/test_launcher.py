@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from infra.control import CREATES
 from infra.control import WRITES as CONTROL_WRITES
 from infra.launcher import PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher
-from infra.settings import SUBNETS_PER_VPC
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recorded
@@ -20,7 +19,7 @@ MOST_CHARACTERS = 6144
 DESKS = replace(PEOPLE, calls=(f"{'p' * 16}-{'s' * 16}-control",))
 
 
-def widest(*, zones: int, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance",)) -> dict[str, Any]:
+def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance",)) -> dict[str, Any]:
     """Return the policy of a stack with the longest names."""
     line = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
     prefix = f"{'p' * 16}-{'s' * 16}"
@@ -37,16 +36,21 @@ def widest(*, zones: int, lines: int, limits: LaunchLimits = DESKS, roles: tuple
         scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
         image_parameters=(line,) * lines,
         launch_templates=["lt-0123456789abcdef0"] * lines,
-        subnets=["subnet-0123456789abcdef0"] * zones,
+        vpc="vpc-0123456789abcdef0",
         security_group="sg-0123456789abcdef0",
         tags={},
     )
-    ids = {"launch_templates": ["lt-0123456789abcdef0"] * lines, "subnets": ["subnet-0123456789abcdef0"] * zones}
-    return launcher(args, limits, **ids, security_group="sg-0123456789abcdef0")
+    return launcher(
+        args,
+        limits,
+        launch_templates=["lt-0123456789abcdef0"] * lines,
+        vpc="vpc-0123456789abcdef0",
+        security_group="sg-0123456789abcdef0",
+    )
 
 
-def test_it_fits_a_managed_policy_with_as_many_zones_as_a_stack_may_have() -> None:
-    assert len(json.dumps(widest(zones=SUBNETS_PER_VPC, lines=1), separators=(",", ":"))) < MOST_CHARACTERS
+def test_it_fits_a_managed_policy_with_the_longest_names_that_a_stack_may_have() -> None:
+    assert len(json.dumps(widest(lines=1), separators=(",", ":"))) < MOST_CHARACTERS
 
 
 CONTROL = LaunchLimits(writes=CONTROL_WRITES, creates=CREATES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline"))
@@ -54,10 +58,10 @@ MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 
 def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
-    policy = widest(zones=SUBNETS_PER_VPC, lines=2, limits=CONTROL, roles=("instance", "prepare"))
+    policy = widest(lines=2, limits=CONTROL, roles=("instance", "prepare"))
     assert len(json.dumps(policy, separators=(",", ":"))) < MOST_INLINE_CHARACTERS - 500  # its log comes on top
     statements = {one["Sid"]: one for one in policy["Statement"]}
-    allowed = {one["Sid"]: one for one in widest(zones=SUBNETS_PER_VPC, lines=1)["Statement"]}
+    allowed = {one["Sid"]: one for one in widest(lines=1)["Statement"]}
     assert statements.keys() - allowed.keys() == {"LaunchAsFleet", "LaunchAllowedTypes", "AddInputs"}
     written = [one.partition("/")[2] for one in statements["WriteRuns"]["Resource"]]
     assert written == list(CONTROL_WRITES) and not {"code/*", "raw/*", "retrains/*"} & set(written)
@@ -72,7 +76,7 @@ def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
 
 
 def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_everything() -> None:
-    for statement in widest(zones=1, lines=1)["Statement"]:
+    for statement in widest(lines=1)["Statement"]:
         actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
         assert statement["Effect"] == "Allow" and not any("*" in action for action in actions)
         if statement["Resource"] == "*":
@@ -93,11 +97,12 @@ def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Re
     resources = set(statements["LaunchFromTheStack"]["Resource"])
     assert {one.rpartition(":")[2].partition("/")[0] for one in resources} == {
         "launch-template",
-        "subnet",
         "security-group",
         "spot-instances-request",
     }
     wildcards = [one for one in resources if one.endswith("*")]
+    in_vpc = statements["LaunchInTheVpc"]
+    assert (in_vpc["Resource"], in_vpc["Condition"]) == (f"{where}:subnet/*", {"ArnEquals": {"ec2:Vpc": f"{where}:vpc/vpc-id"}})
     assert all(one.startswith(where) for one in resources) and wildcards == [f"{where}:spot-instances-request/*"]
     assert statements["PassInstanceRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-instance")
     assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")

@@ -34,5 +34,6 @@ def test_the_wheel_carries_the_program_as_data_and_installs_no_infra(tmp_path: P
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"trainer"}
     carried = {name.removeprefix("trainer/_infra/") for name in names if name.startswith("trainer/_infra/")}
     sources = {f"infra/{path.name}" for path in (ROOT / "infra").glob("*.py")}
+    sources |= {f"ami/{path.name}" for path in (ROOT / "ami").iterdir() if path.is_file()}
     assert carried == sources | {"Pulumi.yaml", "Pulumi.dev.yaml", "requirements.lock"}
     assert "trainer/node/bootstrap.sh" in names

@@ -35,10 +35,14 @@ REFERENCE = [
     ("OptInRequired", "config", 103, "stop", "stop", "Subscribe"),
     ("UnauthorizedOperation", "permission", 103, "stop", "stop", "decode-authorization-message"),
     ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "permission", 103, "stop", "stop", "create-service-linked-role"),
-    ("RequestLimitExceeded", "throttling", 103, "new_token", "replay", "try again"),
+    ("RequestLimitExceeded", "throttling", 103, "new_token", "new_token", "try again"),  # the call was not carried out
+    ("ThrottlingException", "throttling", 103, "new_token", "new_token", "try again"),
     ("InternalError", "throttling", 103, "new_token", "replay", "try again"),
     ("ServerInternal", "throttling", 103, "new_token", "replay", "try again"),
     ("Unavailable", "throttling", 103, "new_token", "replay", "try again"),
+    ("ServiceUnavailable", "throttling", 103, "new_token", "replay", "try again"),
+    ("DiskFull", "throttling", 103, "new_token", "replay", "set MAYFLY_HOME"),  # the embedded AWS's
+    ("NoClearAnswer", "unclear", 103, "new_token", "new_token", "try again"),  # ours
     ("PendingVerification", "account", 103, "stop", "stop", "verifying the account"),
     ("Blocked", "account", 103, "stop", "stop", "AWS Support"),
     ("InvalidBlockDeviceMapping", "account", 103, "stop", "stop", "root device"),
@@ -74,6 +78,7 @@ def test_an_unknown_code_of_one_pool_leads_to_the_next_and_one_of_the_whole_call
 
 def test_an_unknown_failure_of_aws_itself_is_retried():
     assert meaning("NeverHeardOf", status=502).error_class == "throttling"
+    assert meaning("NeverHeardOf", status=502).step(exception=True) == "replay", "it may have taken effect"
     assert meaning("InsufficientInstanceCapacity", status=500).error_class == "capacity"
 
 

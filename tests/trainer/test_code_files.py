@@ -38,6 +38,7 @@ def files_of(name: str, package: Path | None = None) -> dict[str, bytes]:
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A copy of this package that a test may change."""
+    shutil.copytree(PACKAGE.parent / "ami", tmp_path / "ami")
     return shutil.copytree(PACKAGE, tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
 
 

@@ -72,6 +72,7 @@ class DataCheck:
             plan=plan,
             refused=refused,
             notes=tuple(report["notes"]),
+            desk_bytes=sum(file.bytes for file in files),
         )
         return chosen, files
 

@@ -12,7 +12,6 @@ from rich.console import RenderableType
 from trainer.cli.parts import PartReader
 from trainer.cli.table import FittedTable, TableColumn, lines, styled
 from trainer.control.cloud import Cloud
-from trainer.registry.store import write_whole
 from trainer.runs.store import read_record
 from trainer.runs.training_events import EventReader
 from trainer.train.observing.observe import Observed
@@ -52,12 +51,26 @@ class RunEvents:
         return found
 
 
+class EventsReader:
+    """Reads the events of one run from S3, each part once, in order."""
+
+    def __init__(self, cloud: Cloud, run_id: str) -> None:
+        self._objects, self._run_id = cloud.objects, run_id
+        self._parts, self._reader = PartReader(cloud.objects), EventReader()
+
+    def read_new(self) -> RunEvents:
+        """Return what came since the last call, of the attempt that the run's record names.
+
+        Raises UsageError where there is no such run.
+        """
+        record, _ = read_record(self._objects, self._run_id)
+        raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.nodes)
+        return RunEvents(raw=raw, events=list(self._reader.read(raw.splitlines())), unsound=self._reader.unsound)
+
+
 def read_events(cloud: Cloud, run_id: str) -> RunEvents:
-    """Return the events of the attempt that the run's record names. Raises UsageError where there is no such run."""
-    record, _ = read_record(cloud.objects, run_id)
-    parts, reader = PartReader(cloud.objects), EventReader()
-    raw = b"".join(parts.read_new(keys.metrics) for keys in record.nodes)
-    return RunEvents(raw=raw, events=list(reader.read(raw.splitlines())), unsound=reader.unsound)
+    """Return the events so far of the attempt that the run's record names. Raises UsageError where there is no such run."""
+    return EventsReader(cloud, run_id).read_new()
 
 
 def curves_view(epochs: Epochs, *, last: int) -> RenderableType:
@@ -66,23 +79,34 @@ def curves_view(epochs: Epochs, *, last: int) -> RenderableType:
     return lines(FittedTable(COLUMNS, rows), styled(WHAT_KEPT_MEANS, "dim"))
 
 
-def write_curves(events: RunEvents, folder: Path) -> list[Path]:
-    """Write the events, and what a training at a desk keeps of them (TensorBoard's files too); return what was written."""
-    if not events.raw:
-        return []
-    write_whole(folder / EVENTS, events.raw)
-    observed = folder / OBSERVED
-    _clear(observed)
-    now = [0.0]
-    keep = Observed(observed, clock=lambda: now[0])
-    for event in events.events:
-        now[0] = event["time"].timestamp()
-        keep({key: value for key, value in event.items() if key != "time"})
-    return [folder / EVENTS, *([observed] if observed.exists() else [])]
+class CurveFiles:
+    """The events of a run in a folder, and what a training at a desk keeps of them (TensorBoard's files too), as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._events, self._observed = folder / EVENTS, folder / OBSERVED
+        self._begun = False
+        self._now = 0.0
+        self._keep = Observed(self._observed, clock=lambda: self._now)
+
+    def add(self, new: RunEvents) -> list[Path]:
+        """Append events, the first time to fresh files; return what was written."""
+        if not new.raw:
+            return []
+        if not self._begun:
+            self._begun = True
+            _clear(self._events, self._observed)
+        self._events.parent.mkdir(parents=True, exist_ok=True)
+        with self._events.open("ab") as file:
+            file.write(new.raw)
+        for event in new.events:
+            self._now = event["time"].timestamp()
+            self._keep({key: value for key, value in event.items() if key != "time"})
+        return [self._events, *([self._observed] if self._observed.exists() else [])]
 
 
-def _clear(observed: Path) -> None:
+def _clear(events: Path, observed: Path) -> None:
     """Remove what an earlier pull wrote: events are appended to these files."""
+    events.unlink(missing_ok=True)
     for path in [*observed.glob("tensorboard/*/events.out.tfevents.*"), *observed.glob("*/*.jsonl"), *observed.glob("*.jsonl")]:
         path.unlink()
 

@@ -23,6 +23,7 @@ from trainer.access import Access, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
+from trainer.cli.local import local_candles
 from trainer.cli.output import ask, counted, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.ready import Ready
@@ -39,11 +40,11 @@ from trainer.data.paths import check_path
 from trainer.errors import Stopped, UsageError
 from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import build_bundle, upload_bundle
-from trainer.launch.images import is_supported
+from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
 from trainer.launch.machines import machines_of, refuse_retired
-from trainer.launch.plan import LaunchPlan
+from trainer.launch.plan import UNPROVEN, LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import look
 from trainer.launch.script_files import script_files
@@ -54,6 +55,7 @@ from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
 from trainer.train.own_check import checked, contents, portable
 
 if TYPE_CHECKING:
@@ -130,10 +132,17 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.rehearse:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
+        outputs = read_stack(access, stack=arguments.stack)
         if job.is_script:
-            ready: Ready = script_preflight(arguments, job, files, data, machines, access, console)
+            ready: Ready = script_preflight(arguments, job, files, data, machines, access, outputs, console)
         else:
-            ready = _preflight(arguments, settings, machines, check, access, console)
+            if here := local_candles(outputs, job):
+                console.line(f"candles of {here}, the local folder")
+                settings = with_keys(settings, {"data.path": str(here)})
+                job = with_settings(job, path=str(here))
+                check = DataCheck(job)
+                ends.callback(check.close)
+            ready = _preflight(arguments, settings, machines, check, access, outputs, console)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
         from trainer.cli.table import Inline
         from trainer.cli.watch import Watch
@@ -184,11 +193,13 @@ def _preflight(
     machines: Sequence[InstanceType],
     check: DataCheck | None,
     access: Access,
+    outputs: StackOutputs,
     console: Console,
 ) -> Ready:
     """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     job = job_from(settings)
-    outputs = read_stack(access, stack=arguments.stack)
+    if not access.rehearsal:
+        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
     with ThreadPoolExecutor(max_workers=4) as pool:
         offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
@@ -257,7 +268,7 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
     """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
     if access.rehearsal or arguments.yes:
         return
-    unknown = [one.machine.name for one in plan.candidates if not one.refused and not is_supported(one.machine)]
+    unknown = [one.machine.name for one in plan.candidates if not one.refused and UNPROVEN in one.note]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
     if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")

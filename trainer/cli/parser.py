@@ -43,6 +43,11 @@ def build_parser(prog: str = "mayfly") -> Parser:
     logs.add_argument("--metrics", action="store_true", help="print the losses of each model's last epochs instead of the log")
     _where_flags(logs)
 
+    gpu = verbs.add_parser("gpu", help="use, memory and power of a running node's GPUs, from S3")
+    gpu.add_argument("run", metavar="RUN", help="run id")
+    gpu.add_argument("-f", "--follow", action="store_true", help="keep showing the newest figures until the run ends")
+    _where_flags(gpu)
+
     stop = verbs.add_parser("stop", help="end a run: upload finished models, then terminate its machine")
     stop.add_argument("run", metavar="RUN", help="run id")
     _where_flags(stop)
@@ -53,8 +58,15 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     pull = verbs.add_parser("pull", help="download a run's models, receipt and log")
     pull.add_argument("run", metavar="RUN", help="run id")
-    pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>)")
+    pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>, or the local folder)")
+    pull.add_argument("--live", action="store_true", help="go on until the run ends: models, log and curves as they come")
     _where_flags(pull)
+
+    backup = verbs.add_parser("backup", help="back the local folder up to the bucket, or restore it (storage mode local)")
+    backup.add_argument("folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL, ~/mayfly)")
+    backup.add_argument("--restore", action="store_true", help="bring back what the folder lacks, checked by version and hash")
+    backup.add_argument("--overwrite", action="store_true", help="with --restore: replace files that differ, too")
+    _where_flags(backup)
 
     doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
     _where_flags(doctor)

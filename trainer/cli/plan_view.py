@@ -9,11 +9,13 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
 from trainer.cli.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
+from trainer.cost.storage import StorageCost
 from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, PlanCandidate
 from trainer.pieces import kind_of
 from trainer.runs.deadline import CAUSES
+from trainer.script import KIND as SCRIPT
 
 LONG_REHEARSAL_SECONDS = 900.0
 MOST_NAMES = 6  # of symbols; more are counted
@@ -114,6 +116,7 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     """Return the sources of prices and times."""
     slow = "; in brackets: nine of ten runs are faster" if plan.first.is_estimated else ""
     yield styled(f"Prices: {plan.prices_are}. Times: {plan.times_are}{slow}.", "dim")
+    yield styled(_storage(plan.storage), "dim")
     if plan.rehearsal:
         yield styled(
             "A rehearsal: GPUs are processes on this machine's CPU, and dollars are their seconds at that price.", "dim"
@@ -122,7 +125,23 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
             yield "To rehearse in a minute or two, take less: --set bars=20000 --epochs 3"
 
 
+def _storage(cost: StorageCost) -> str:
+    """Return what the inputs cost where they are kept."""
+    size = f"{cost.gigabytes:.2f} GB" if cost.gigabytes >= 0.1 else f"{cost.gigabytes * 1000:.1f} MB"
+    kept = f"{money(cost.month_usd)} a month for these {size}"
+    if cost.mode == "local":
+        return f"Storage: your disk; what a run reads goes to S3, {kept}."
+    if cost.mode == "s3":
+        return f"Storage: S3, {kept}; nodes read it for nothing."
+    moved = f"{money(cost.add_usd)} to add them once, {money(cost.read_usd)} a run to read them"
+    return f"Storage: S3 with a cache on EFS, {kept}, {moved}."
+
+
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {CAUSES[stop.cause]}."
+    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured
+    is_script = any(piece.kind == SCRIPT for piece in plan.pieces)
+    what = "of this script has ended here" if is_script else "has measured this model on this chip"
+    why = CAUSES[stop.cause] + (f" alone: no run {what}" if alone else "")
+    return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {why}."

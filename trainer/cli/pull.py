@@ -1,59 +1,126 @@
-"""`mayfly pull RUN`: everything that a run made, into one folder: models with their cards, receipt, log, learning curves."""
+"""`mayfly pull RUN`: everything that a run made, into one folder: models with their cards, receipt, log, learning curves.
+
+With --live it goes on until the run ends, and the folder grows with it. All of it is in S3: nothing connects to the machine.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trainer.artifacts.folder import check_folder
 from trainer.cli.connect import connected
-from trainer.cli.curves import OBSERVED, read_events, write_curves
+from trainer.cli.curves import OBSERVED, CurveFiles, EventsReader
+from trainer.cli.local import folder_of_run
 from trainer.cli.logs import LogReader
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.script_pull import save_output
-from trainer.control.cloud import AwsCloud
+from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.drive import pace
 from trainer.control.script_files import outputs_seen
-from trainer.control.settle import settle_run
-from trainer.registry.store import models_of_run, save_model, write_whole
+from trainer.control.settle import Settled, settle_run
+from trainer.registry.store import Model, models_of_run, save_model, write_whole
 from trainer.stack import read_stack
+
+LOG = "log.txt"
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and TensorBoard files."""
-    folder = Path(arguments.out or arguments.run)
-    check_folder(folder)
+    if arguments.out:
+        check_folder(Path(arguments.out))
     with connected(rehearse=arguments.rehearse, program=False) as access:
-        stack = read_stack(access, stack=arguments.stack)
-        cloud = AwsCloud(access, stack)
-        settled = settle_run(cloud, arguments.run)
-        models = models_of_run(cloud.objects, arguments.run)
-        files = [save_model(cloud.objects, model, folder) for model in models]
-        outputs = settled.receipt["files"] if settled.receipt else outputs_seen(cloud.objects, settled.look.record)
-        if settled.look.record.work == "script":
-            files += [save_output(access, stack.bucket, item, folder / "out") for item in outputs]
-        if settled.receipt is not None:
-            files.append(folder / "receipt.json")
-            write_whole(files[-1], json.dumps(settled.receipt, indent=2).encode())
-        log = LogReader(cloud, arguments.run).read_new()
-        if log:
-            files.append(folder / "log.txt")
-            write_whole(files[-1], log.encode())
-        files += write_curves(read_events(cloud, arguments.run), folder)
+        outputs = read_stack(access, stack=arguments.stack)
+        folder = Path(arguments.out) if arguments.out else folder_of_run(outputs, arguments.run)
+        check_folder(folder)
+        cloud = AwsCloud(access, outputs)
+        pulled = Pulled(cloud, arguments.run, folder, partial(save_output, access, outputs.bucket))
+        while True:
+            new = pulled.bring()
+            if not arguments.json:
+                _announce(new, pulled)
+            if pulled.ended or not arguments.live:
+                break
+            time.sleep(pace(access))
     if arguments.json:
-        document = {
-            "run_id": arguments.run,
-            "state": settled.receipt["state"] if settled.receipt else settled.look.record.state,
-            "folder": str(folder),
-            "files": [path.name for path in files],
-            "models": [{"name": model.name, "version_id": model.version_id, "sha256": model.sha256} for model in models],
-        }
-        say_json(document)
-        return 0
-    for path in files:
-        say(str(path))
-    if folder / OBSERVED in files:
-        warn(f"learning curves: tensorboard --logdir {folder / OBSERVED / 'tensorboard'}")
-    if settled.receipt is None:
+        say_json(pulled.document())
+    elif not pulled.ended:
         warn(f"{arguments.run} has not ended: this is what there is so far")
     return 0
+
+
+class Pulled:
+    """The folder of one run, brought up to date as often as it is asked for; each model and each line is fetched once."""
+
+    def __init__(self, cloud: Cloud, run_id: str, folder: Path, save_output: Callable[[Mapping[str, Any], Path], Path]) -> None:
+        self._save_output = save_output
+        self.folder = folder
+        self.files: list[Path] = []
+        self._cloud, self._run_id = cloud, run_id
+        self._log, self._events, self._curves = LogReader(cloud, run_id), EventsReader(cloud, run_id), CurveFiles(folder)
+        self._models: dict[str, Model] = {}  # by key and version
+        self._outputs: dict[str, str] = {}  # of a script: path -> sha256
+        self._settled: Settled | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the run had ended when it was looked at last."""
+        return self._settled is not None and self._settled.receipt is not None
+
+    def bring(self) -> list[Path]:
+        """Fetch what is new; return the files that were not there before."""
+        self._settled = settle_run(self._cloud, self._run_id)  # first: what an ended run has left is complete
+        before = set(self.files)
+        for model in models_of_run(self._cloud.objects, self._run_id):
+            if f"{model.key} {model.version_id}" not in self._models:
+                self._add([save_model(self._cloud.objects, model, self.folder)])
+                self._models[f"{model.key} {model.version_id}"] = model
+        receipt, record = self._settled.receipt, self._settled.look.record
+        outputs = outputs_seen(self._cloud.objects, record) if receipt is None else receipt["files"]
+        for item in outputs if record.work == "script" else ():
+            if self._outputs.get(item["file"]) != item["sha256"]:
+                self._add([self._save_output(item, self.folder / "out")])
+                self._outputs[item["file"]] = item["sha256"]
+        if self._settled.receipt is not None:
+            write_whole(self.folder / "receipt.json", json.dumps(self._settled.receipt, indent=2).encode())
+            self._add([self.folder / "receipt.json"])
+        self._append_log(self._log.read_new())
+        self._add(self._curves.add(self._events.read_new()))
+        return [path for path in self.files if path not in before]
+
+    def document(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        assert self._settled is not None, "bring() comes first"
+        receipt = self._settled.receipt
+        models = [{"name": one.name, "version_id": one.version_id, "sha256": one.sha256} for one in self._models.values()]
+        return {
+            "run_id": self._run_id,
+            "state": receipt["state"] if receipt else self._settled.look.record.state,
+            "folder": str(self.folder),
+            "files": [path.name for path in self.files],
+            "models": models,
+        }
+
+    def _append_log(self, text: str) -> None:
+        path = self.folder / LOG
+        if text and path not in self.files:
+            write_whole(path, text.encode())
+            self._add([path])
+        elif text:
+            with path.open("ab") as file:
+                file.write(text.encode())
+
+    def _add(self, paths: Iterable[Path]) -> None:
+        self.files += [path for path in paths if path not in self.files]
+
+
+def _announce(new: list[Path], pulled: Pulled) -> None:
+    for path in new:
+        say(str(path))
+    if pulled.folder / OBSERVED in new:
+        warn(f"learning curves: tensorboard --logdir {pulled.folder / OBSERVED / 'tensorboard'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -77,6 +77,18 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if (data := receipt["data"]) and receipt.get("work") != "script":
         bars = f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})" if data.get("bars") else "none was read"
         yield "data", Inline([bars, counted(data.get("holes", 0), "hole") if data.get("bars") else ""])
+    if inputs := receipt.get("inputs"):
+        yield from _cache(inputs)
+
+
+def _cache(inputs: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield what the shared cache gave, where the stack has one."""
+    if inputs["cache_failed"]:
+        yield "cache", f"not used, inputs came from S3: {inputs['cache_failed']}"
+    elif inputs["cache_files"] or inputs["cache_added"] or inputs["cache_refused"]:
+        refused = f"{inputs['cache_refused']} refused and fetched anew" if inputs["cache_refused"] else ""
+        given = f"{inputs['cache_files']} of {counted(inputs['cache_files'] + inputs['s3_files'], 'file')}"
+        yield "cache", Inline([f"{given} ({inputs['cache_bytes'] / 1e6:.1f} MB), the rest from S3", refused])
 
 
 def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

@@ -26,6 +26,7 @@ from trainer.cost.instances import InstanceType
 from trainer.errors import UsageError
 from trainer.job import MAX_JOB_NAME, Job, Tables
 from trainer.launch.bundle import build_bundle
+from trainer.launch.images import refuse_unfit
 from trainer.launch.machines import refuse_retired
 from trainer.launch.preflight import look
 from trainer.launch.script import plan_script, register_script, script_record
@@ -33,7 +34,7 @@ from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, uploa
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
 from trainer.runs.store import open_objects
-from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,10 +106,12 @@ def script_preflight(
     folder: Sequence[DataFile],
     machines: Sequence[InstanceType],
     access: Access,
+    outputs: StackOutputs,
     console: Console,
 ) -> ReadyToRun:
     """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
-    outputs = read_stack(access, stack=arguments.stack)
+    if not access.rehearsal:
+        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     with ThreadPoolExecutor(max_workers=3) as pool:
         offered = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
@@ -123,7 +126,7 @@ def script_preflight(
         offers=offers,
         bundle=bundle.result(),
         job=job,
-        plan=plan_script(job, offers, outputs, rehearsal=access.rehearsal),
+        plan=plan_script(job, offers, outputs, rehearsal=access.rehearsal, input_bytes=sum(file.bytes for file in folder)),
         files={path: hashlib.sha256(content).hexdigest() for path, content in files.items()},
         folder=tuple(folder),
     )

@@ -236,7 +236,11 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
         what = f"no clear answer from CreateFleet for {rung.instance_type} in {rung.availability_zone}"
-        raise ConnectionFailed(what, why=f"{answer.code}: {answer.message}", do="The call is repeated under the same token.")
+        raise ConnectionFailed(
+            what,
+            why=f"{answer.code}: {answer.message}",
+            do="The call is repeated once under the same token; then its instance is looked for by its tag.",
+        )
     if answer.kind == "created":
         answered = replace(launch, outcome="created", instance_ids=answer.instance_ids)
     else:

@@ -2,7 +2,8 @@
 
 Everything that safety depends on travels in the one call: token, tags, deadline. User data, profile, shutdown behaviour and
 disks stand in the launch template. An instant fleet without capacity is an HTTP 200 with `Errors`, and a lost answer may hide
-a machine: an answer is created, refused or unclear, and only after "refused" may another token be used.
+a machine: an answer is created, refused or unclear. `runs.launching` takes another token only after "refused", or after it
+has looked for an instance in vain.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SLOWER = 1.6  # P90 over P50, while nothing is measured
 # Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the type's: boot.csv.
 AFTER_SECONDS, REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS = 30.0, 12.0, 6.0
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
-SHORTEST_WORK, LONGEST_DEADLINE = timedelta(minutes=15), timedelta(hours=12)
+SHORTEST_ATTEMPT, SHORTEST_WORK, LONGEST_DEADLINE = timedelta(minutes=30), timedelta(minutes=15), timedelta(hours=12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +126,11 @@ def dollars(seconds: float, price_usd_per_hour: float) -> float:
 
 
 def default_max_duration(seconds_p90: float, machine: InstanceType) -> timedelta:
-    """Return min(12 h, max(boot allowance + 15 min, 3 x P90)): late enough for a slow run, early enough for a forgotten one.
+    """Return the longest attempt of a job that names no duration: 12 hours at most."""
+    return min(LONGEST_DEADLINE, three_times_slow(seconds_p90, machine))
 
-    The first is 30 minutes for most types.
-    """
-    shortest = timedelta(seconds=machine.boot.allowance_seconds) + SHORTEST_WORK
-    return min(LONGEST_DEADLINE, max(shortest, timedelta(seconds=round(3 * seconds_p90))))
+
+def three_times_slow(seconds_p90: float, machine: InstanceType) -> timedelta:
+    """Return max(30 min, boot allowance + 15 min, 3 x P90): late enough for a slow run, early enough for one that hangs."""
+    boots = timedelta(seconds=machine.boot.allowance_seconds) + SHORTEST_WORK
+    return max(SHORTEST_ATTEMPT, boots, timedelta(seconds=round(3 * seconds_p90)))

@@ -62,19 +62,25 @@ def _upload_one(file: LocalFile, client: Any, *, bucket: str, data_set: str) -> 
     key = f"{RAW}{data_set}/{file.file}"
     body = json.dumps(file.summary, indent=1).encode()
     client.put_object(Bucket=bucket, Key=f"{INDEX}{file.sha256}.json", Body=body, ContentType="application/json")
-    version_id = _version_with_hash(key, file.sha256, client, bucket=bucket)
-    if version_id is None:
-        with file.path.open("rb") as candles:
-            answer = client.put_object(
-                Bucket=bucket,
-                Key=key,
-                Body=candles,
-                Metadata={"sha256": file.sha256},
-                # S3 itself refuses bytes that changed between the check and the upload.
-                ChecksumSHA256=base64.b64encode(bytes.fromhex(file.sha256)).decode(),
-            )
-        version_id = version_of(answer, f"s3://{bucket}/{key}")
+    version_id = put_file(file.path, key, file.sha256, client, bucket=bucket)
     return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
+
+
+def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> str:
+    """Upload a file unless its key holds these bytes by its metadata, and return the version's id. Raises botocore's errors."""
+    version_id = _version_with_hash(key, sha256, client, bucket=bucket)
+    if version_id is not None:
+        return version_id
+    with path.open("rb") as body:
+        answer = client.put_object(
+            Bucket=bucket,
+            Key=key,
+            Body=body,
+            Metadata={"sha256": sha256},
+            # S3 itself refuses bytes that changed between the check and the upload.
+            ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
+        )
+    return version_of(answer, f"s3://{bucket}/{key}")
 
 
 def _version_with_hash(key: str, sha256: str, client: Any, *, bucket: str) -> str | None:

@@ -15,6 +15,7 @@ from trainer.gpu_profiles.memory import BELIEVED, figures
 from trainer.job import Job
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
+MEASURED_ON = "measured on "
 TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
 
 
@@ -35,6 +36,11 @@ class Rate:
         """Return whether the rate is an estimate."""
         return self.basis in ("estimate", NOT_ESTIMATED)
 
+    @property
+    def is_measured(self) -> bool:
+        """Return whether a run measured this shape of model on this chip; a profile's figure is of the reference model."""
+        return self.basis.startswith(MEASURED_ON)
+
     def with_models(self, models: float) -> float:
         """Return the rate with so many models to train."""
         return self.per_second * min(1.0, models / self.models)
@@ -53,7 +59,7 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
         measured = entry["windows_per_second"] * job.model.bars_out
         models = 1 if entry["strategy"] == "sequential" else entry["pack"]
         if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
-            return Rate(per_second=measured, basis=f"measured on {entry['date']}", models=models)
+            return Rate(per_second=measured, basis=f"{MEASURED_ON}{entry['date']}", models=models)
     return Rate(per_second=estimate, basis=basis)
 
 

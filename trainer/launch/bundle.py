@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
-from trainer.code_files import NODE, code_files, home_modules
+from trainer.code_files import NODE, code_files, home_modules, place_of
 from trainer.errors import ConfigError
 from trainer.own_file import FOLDER
 from trainer.runs.store import Conflict, Objects
@@ -83,9 +83,10 @@ def upload_bundle(bundle: Bundle, objects: Objects) -> None:
 def _refuse_links(sources: Iterable[str], package: Path) -> None:
     """Raise ConfigError for a source that lies behind a symbolic link: what it leads to may be anything."""
     for name in sources:
-        path = package / name.removeprefix("trainer/")
+        path = place_of(name, package)
+        end = package if package in path.parents else path.parent.parent
         for part in (path, *path.parents):
-            if part == package:
+            if part == end:
                 break
             if part.is_symlink():
                 do = "Put the file itself there, or take the link away."

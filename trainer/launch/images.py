@@ -1,15 +1,55 @@
-"""Types that the images are known to support: for others a plan has a note, and a launch asks."""
+"""Image lines of the stack against the types of a launch: what can't work is refused before anything is created. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from trainer.cost.compatibility import Compatibility, chip_of, judge, system_of
 from trainer.cost.instances import InstanceType
-
-# Release notes of 2026-10-03, "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.12". G7, G7e and P6-B300 are not among them.
-SUPPORTED_FAMILIES = frozenset(
-    ("g4dn", "g5", "g6", "gr6", "gr6f", "g6e", "g6f", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200")  # as they are named there
-)
+from trainer.errors import ConfigError, UsageError
+from trainer.stack_outputs import StackOutputs, architecture_of
 
 
-def is_supported(machine: InstanceType) -> bool:
-    """Return whether the release notes of the image lines name a type's family."""
-    return machine.name.split(".")[0] in SUPPORTED_FAMILIES
+def refuse_other_vendors(names: Sequence[str]) -> None:
+    """Raise UsageError for a type whose GPU is of a vendor that no image has a driver for."""
+    for name in names:
+        chip = chip_of(name)
+        if chip is not None and chip.vendor != "NVIDIA":
+            verdict = judge(name, "", system=chip.system)
+            raise UsageError(f"{name} cannot train here", why=verdict.why, do=verdict.do)
+
+
+def line_for(machines: Sequence[InstanceType], outputs: StackOutputs) -> str:
+    """Return the image line for the types of a launch, which pins one image.
+
+    Raises UsageError for types of two architectures, ConfigError where the stack has no line for theirs.
+    """
+    by_system = {system_of(machine.name): machine.name for machine in reversed(machines)}
+    if len(by_system) > 1:
+        named = " and ".join(f"{name} ({system})" for system, name in sorted(by_system.items()))
+        why, do = "a run pins one machine image, and one is for one architecture", "Name types of one architecture."
+        raise UsageError(f"{named} don't go into one launch", why=why, do=do)
+    (system,) = by_system
+    lines = [line for line in outputs.images if architecture_of(line) == system]
+    if not lines:
+        why = f"it is of {system}, and the stack has image lines for {', '.join(map(architecture_of, outputs.images))} alone"
+        do = f"pulumi config set image_line_{system} LINE, then pulumi up; or choose another type."
+        raise ConfigError(f"the stack has no image for {by_system[system]}", why=why, do=do)
+    return lines[0]
+
+
+def refuse_unfit(machines: Sequence[InstanceType], outputs: StackOutputs, *, named: bool) -> None:
+    """Raise ConfigError for a type that can't work on the stack's image line, and where no type of a default choice can.
+
+    `named`: the job names these types. A retired one has its own refusal, with replacements (`machines.refuse_retired`).
+    """
+    line = line_for(machines, outputs)
+    verdicts = [verdict_on(machine, line) for machine in machines]
+    for machine, verdict in zip(machines, verdicts, strict=True):
+        if machine.launchable and not verdict.works and (named or not any(one.works for one in verdicts)):
+            raise ConfigError(f"{machine.name} would not train on this stack", why=verdict.why, do=verdict.do)
+
+
+def verdict_on(machine: InstanceType, line: str) -> Compatibility:
+    """Return what the compatibility matrix says of a type on an image line of the stack."""
+    return judge(machine.name, line, system=architecture_of(line))

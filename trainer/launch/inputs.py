@@ -51,6 +51,12 @@ class ChosenCandles:
     refused: tuple[str, ...] = ()  # why some symbols can't be trained on and are left out
     notes: tuple[str, ...] = ()  # what the data check noticed
     plan: bytes = b""  # plan.json, where a desk has read the bars; else the node makes it
+    desk_bytes: int = 0  # of the files while they are at the desk
+
+    @property
+    def input_bytes(self) -> int:
+        """Return what a node will fetch."""
+        return sum(item.bytes for item in self.inputs) or self.desk_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data section of a plan."""

@@ -22,6 +22,7 @@ class Pools:
     on_demand_usd_per_hour: float
     price_by_zone: Mapping[str, float]  # zone -> dollars an hour on this market
     default_seconds: float = 0.0  # of max_duration on this type; 0: the job names one
+    estimate_seconds: float = 0.0  # limit by a measured estimate where the job names one; 0: none
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated
 
 
@@ -43,6 +44,7 @@ def build_ladder(
             vcpus=pool.machine.vcpus,
             quota_code=pool.machine.spot_quota_code if pool.market == "spot" else pool.machine.on_demand_quota_code,
             default_seconds=pool.default_seconds,
+            estimate_seconds=pool.estimate_seconds,
             p90_seconds=pool.p90_seconds,
             boot_seconds=pool.machine.boot.allowance_seconds,
         )

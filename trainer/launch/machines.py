@@ -10,6 +10,7 @@ from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import check_fits
 from trainer.job import Job
+from trainer.launch.images import refuse_other_vendors
 
 # Candidates of a job that names no type: one or four GPUs that most accounts can get (2026-11-20).
 DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xlarge")
@@ -21,6 +22,7 @@ def machines_of(job: Job) -> list[InstanceType]:
     A profile of the user's own goes along in the manifest. Raises UsageError for an unknown type or profile, for the
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
+    refuse_other_vendors(job.machine.instance)
     machines = [instance_type(name) for name in job.machine.instance or DEFAULT_TYPES]
     if not job.machine.gpu_profile:
         return machines

@@ -11,11 +11,20 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.cost.instances import InstanceType
-from trainer.cost.planner import LONGEST_DEADLINE, Workload, default_max_duration, dollars, estimate, profile_on
+from trainer.cost.planner import (
+    LONGEST_DEADLINE,
+    Workload,
+    default_max_duration,
+    dollars,
+    estimate,
+    profile_on,
+    three_times_slow,
+)
+from trainer.cost.storage import StorageCost, storage_cost
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
-from trainer.launch.images import is_supported
+from trainer.launch.images import verdict_on
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -23,6 +32,8 @@ from trainer.pieces.piece import Piece
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
 from trainer.script import KIND as SCRIPT
+
+UNPROVEN = "its image is not known to support it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +77,7 @@ class LaunchPlan:
     rehearsal: bool
     region: str
     prices_are: str  # the source of the prices, as text
+    storage: StorageCost
 
     @property
     def first(self) -> PlanCandidate:
@@ -107,6 +119,7 @@ class LaunchPlan:
             "budget_usd": self.budget_usd,
             "times_are": f"rough: {self.times_are}",
             "prices_are": self.prices_are,
+            "storage": self.storage.to_dict(),
         }
 
 
@@ -120,6 +133,7 @@ def make_plan(
     rehearsal: bool,
     cap: timedelta,
     rates: Mapping[str, Rate] | None = None,
+    storage: StorageCost | None = None,
 ) -> LaunchPlan:
     """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
 
@@ -128,9 +142,8 @@ def make_plan(
     Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget or no plan ends
     before its hard stop, UsageError for a `max_duration` beyond the cap.
     """
-    known = rates or {}
     weighed = [
-        weigh(job, work, machine, offers, rehearsal=rehearsal, rate=known.get(machine.name))
+        weigh(job, work, machine, offers, rehearsal=rehearsal, rate=(rates or {}).get(machine.name))
         for machine in offers.priced.machines
     ]
     if not job.machine.instance:
@@ -168,6 +181,7 @@ def make_plan(
         rehearsal=rehearsal,
         region=region,
         prices_are=offers.priced.basis,
+        storage=storage or storage_cost("s3", throughput="", input_bytes=0),
     )
 
 
@@ -178,6 +192,7 @@ def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
         budget_usd=budget_usd,
         on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
         default_seconds=rung.default_seconds,
+        estimate_seconds=rung.estimate_seconds,
     )
 
 
@@ -202,8 +217,10 @@ def weigh(
         note = "retired by AWS in 2026: a rehearsal only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    elif not rehearsal and not is_supported(machine):
-        note = "its image is not known to support it"
+    elif not rehearsal and not (verdict := verdict_on(machine, offers.image_line)).works:
+        refused = verdict.why
+    elif not rehearsal and verdict.unproven:
+        note = UNPROVEN
     idle = machine.num_workers - len(work.pieces)
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
@@ -227,14 +244,17 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[P
     if not budget:
         return list(candidates)
     marked = [
-        _over_budget(candidate) if candidate.is_estimated and candidate.dollars_p50 > budget else candidate
+        replace(candidate, refused=candidate.refused or "over the budget")
+        if candidate.is_estimated and candidate.dollars_p50 > budget
+        else candidate
         for candidate in candidates
     ]
     if all(candidate.refused for candidate in marked):
         cheapest = min((c for c in candidates if not c.refused), key=lambda candidate: candidate.dollars_p50)
+        enough = int(cheapest.dollars_p50 * 1000 + 1) / 1000
         raise BudgetError(
             f"a budget of ${budget:g} is too small",
-            why=f"the cheapest plan, {cheapest.machine.name}, is estimated at ${_cents_up(cheapest.dollars_p50)}",
+            why=f"the cheapest plan, {cheapest.machine.name}, is estimated at ${enough:.3f}",
             do="Raise --budget, train fewer symbols or epochs, or name a cheaper --instance.",
         )
     return marked
@@ -270,6 +290,7 @@ def _limit(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> TimeLimi
         budget_usd=job.machine.budget,
         on_demand_usd_per_hour=on_demand_price(candidate.machine),
         default_seconds=_default_seconds(candidate, job),
+        estimate_seconds=_estimate_seconds(candidate, job),
     )
 
 
@@ -282,13 +303,13 @@ def _default_seconds(candidate: PlanCandidate, job: Job) -> float:
     return 0.0 if job.machine.max_duration else candidate.default_duration.total_seconds()
 
 
-def _over_budget(candidate: PlanCandidate) -> PlanCandidate:
-    return candidate if candidate.refused else replace(candidate, refused="over the budget")
+def _estimate_seconds(candidate: PlanCandidate, job: Job) -> float:
+    """Return the limit by the estimate where the job names a duration; 0 where no run has measured the estimate's rate.
 
-
-def _cents_up(amount: float) -> str:
-    """Write dollars so that a budget of just this much would do."""
-    return f"{int(amount * 1000 + 1) / 1000:.3f}"
+    An unmeasured estimate is a guess, which must not end a training whose owner said how long it may take.
+    """
+    applies = job.machine.max_duration and candidate.rate.is_measured
+    return three_times_slow(candidate.seconds_p90, candidate.machine).total_seconds() if applies else 0.0
 
 
 def _run_limit(job: Job, longest: timedelta, cap: timedelta) -> TimeLimit:
@@ -315,6 +336,7 @@ def _pools(candidate: PlanCandidate, offers: Offers, job: Job) -> Pools:
         on_demand_usd_per_hour=on_demand,
         price_by_zone=prices,
         default_seconds=_default_seconds(candidate, job),
+        estimate_seconds=_estimate_seconds(candidate, job),
         p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
     )
 

@@ -8,9 +8,11 @@ from datetime import timedelta
 
 from trainer.access import Access
 from trainer.cost.planner import workload
+from trainer.cost.storage import storage_cost
 from trainer.errors import DataError
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, with_settings
+from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_rates
 from trainer.launch.machines import machines_of, refuse_retired
@@ -61,6 +63,7 @@ def plan_launch(
         rehearsal=rehearsal,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates=rates,
+        storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=candles.input_bytes),
     )
 
 
@@ -94,8 +97,10 @@ def plan_retrain(
 ) -> PlannedRetrain:
     """Look at account and rates, and plan a job that trains on these candles of its set. Raises ours."""
     machines = machines_of(job)
-    if not access.rehearsal and job.machine.instance:
-        refuse_retired(machines, workload(job, candles.bars))
+    if not access.rehearsal:
+        if job.machine.instance:
+            refuse_retired(machines, workload(job, candles.bars))
+        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     job = with_candles(job, candles)
     spot = job.machine.market == "spot"
     offers = look(access, outputs=outputs, machines=machines, spot=spot, pinned_image=pinned_image)

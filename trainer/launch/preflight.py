@@ -15,6 +15,7 @@ from trainer.access import Access, aws_error, error_code
 from trainer.aws_errors import NO_IMAGE
 from trainer.cost.instances import InstanceType
 from trainer.errors import ConfigError, ConnectionFailed
+from trainer.launch.images import line_for
 from trainer.launch.prices import PricedTypes, list_prices
 from trainer.runs.record import utc_now
 from trainer.stack_outputs import StackOutputs
@@ -50,7 +51,7 @@ def look(
     A pinned image serves as long as it exists; then, and without one, the newest of the stack's line. `templates`: other
     launch templates than those of training, by image line.
     """
-    line = next(iter(outputs.images))
+    line = line_for(machines, outputs)
     names = [machine.name for machine in machines]
     template = (templates or outputs.launch_templates)[line]
     ec2 = access.client("ec2")
@@ -124,7 +125,7 @@ def find_image(
     names = [disk.get("DeviceName", "") for disk in disks]
     if names and root not in names:
         why = f"the template sizes {', '.join(names)}"
-        raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Set the image line's root device in Pulumi.")
+        raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Run pulumi up, which reads it anew.")
     needed, given = _root_gib(images[0], root), _root_gib({"BlockDeviceMappings": disks}, root)
     if 0 < given < needed:
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."

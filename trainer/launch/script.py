@@ -7,12 +7,13 @@ says that it is not estimated, and `max_duration` and the budget decide when it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import Workload
+from trainer.cost.storage import storage_cost
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate
 from trainer.job import Job, with_settings
 from trainer.launch.bundle import BundleName
@@ -28,19 +29,7 @@ from trainer.script import KIND
 from trainer.stack_outputs import StackOutputs
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScriptData:
-    """The data of a script's run, as its plan shows it."""
-
-    files: int = 0
-    bytes: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the data section of a plan."""
-        return {"files": self.files, "bytes": self.bytes}
-
-
-def plan_script(job: Job, offers: Offers, outputs: StackOutputs, *, rehearsal: bool) -> LaunchPlan:
+def plan_script(job: Job, offers: Offers, outputs: StackOutputs, *, rehearsal: bool, input_bytes: int) -> LaunchPlan:
     """Return the plan of a script's job. Raises ours as `make_plan` does."""
     pieces = pieces_of(job, (), timeframe="")
     unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
@@ -53,6 +42,7 @@ def plan_script(job: Job, offers: Offers, outputs: StackOutputs, *, rehearsal: b
         rehearsal=rehearsal,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates={machine.name: unknown for machine in offers.priced.machines},
+        storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=input_bytes),
     )
 
 

@@ -21,15 +21,17 @@ from trainer import environment
 from trainer.access import Access, aws_error
 from trainer.errors import Stopped, TrainerError, TrainingFailed
 from trainer.node import report
+from trainer.node.cache import CacheUnusable, open_cache
 from trainer.node.devices import find_devices, smoke_test
 from trainer.node.identity import read_identity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
 from trainer.node.refresh import prepare_data
+from trainer.node.sampling import Sampling
 from trainer.node.script import run_script
 from trainer.node.shared import Node
-from trainer.node.stage import fetch_inputs, read_patiently
+from trainer.node.stage import Origins, fetch_inputs, read_patiently
 from trainer.node.telling import Telling
 from trainer.node.trainer_process import TrainerFiles, TrainerProcess
 from trainer.node.uplink import AWS_ERRORS, Uplink
@@ -53,15 +55,34 @@ def main() -> int:
     status = report.Status(identity=read_identity(told.metadata_endpoint))
     status.enter("boot", told.booted_at)
     access = Access(region=told.region, endpoint_url=told.endpoint_url)
-    node = Node(work=told.work, rehearsal=told.rehearsal, uplink=Uplink(access, told.bucket), status=status)
+    node = Node(
+        work=told.work,
+        rehearsal=told.rehearsal,
+        uplink=Uplink(access, told.bucket),
+        status=status,
+        origins=open_origins(told.cache, told.cache_failed),
+    )
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         node.stop(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    with Telling(node, log_file):
+    with Sampling(node), Telling(node, log_file):
         return run(node)
+
+
+def open_origins(mount: Path | None, failed: str) -> Origins:
+    """Return where inputs may come from: the cache that bootstrap.sh mounted, if it did, and S3."""
+    if failed:
+        log.warning("inputs come from S3 alone: %s", failed)
+    if mount is None:
+        return Origins(cache_failed=failed)
+    try:
+        return Origins(cache=open_cache(mount))
+    except CacheUnusable as error:
+        log.warning("inputs come from S3 alone: the cache is unusable: %s", error)
+        return Origins(cache_failed=str(error))
 
 
 def run(node: Node) -> int:
@@ -117,8 +138,20 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
     """Check the machine, then fetch the inputs."""
     check_machine(node, manifest)
     plan = [manifest["plan"]] if manifest.get("plan") else []
-    for inputs, folder in ((plan, node.work / "plan"), (manifest["inputs"], node.work / "data")):
-        fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=folder, stopped=node.stopping.is_set)
+    for inputs, folder, origins in (
+        (plan, node.work / "plan", None),
+        (manifest["inputs"], node.work / "data", node.origins),
+    ):
+        fetch_inputs(
+            node.uplink.s3,
+            bucket=node.uplink.bucket,
+            inputs=inputs,
+            folder=folder,
+            stopped=node.stopping.is_set,
+            origins=origins,
+        )
+    node.status.inputs = node.origins.to_dict()
+    log.info("inputs: %s", node.origins.summary)
     if node.stopping.is_set():
         raise Stopped("stopped before training")
 

@@ -10,6 +10,7 @@ region='@@REGION@@'
 project='@@PROJECT@@'
 cap_minutes='@@CAP_MINUTES@@'
 lock='@@LOCK@@'
+file_system='@@FILE_SYSTEM@@' # of the cache and its access point, empty without one
 
 root=${MAYFLY_ROOT:-}
 timer=mayfly-deadline
@@ -249,26 +250,28 @@ fetch_code() {
   stage "unpack it" "$python" -I -m zipfile -e "$home/bundle.zip" "$home/code"
 }
 
-# A venv of our own beside the image's packages (or the desk's): ours come first, theirs by one .pth line a folder. Not
-# --system-site-packages: from a python that is itself in a venv, as /opt/pytorch is, that shows the system's packages
-# and not its own. Nested .pth files are not read, so an editable install of a checkout stays invisible.
-make_venv() {
-  [[ -x $image_python ]] \
-    || { echo "bootstrap: the image has no $image_python: set image_line to a PyTorch Deep Learning AMI, and pulumi up" >&2; exit 103; }
-  stage "make the environment" "$image_python" -m venv --without-pip "$home/venv"
-  if [[ -z $root ]]; then
-    # --no-compile: 6 s of a core instead of 23 for 650 MB, most of which is never imported (2026-11-22).
-    stage "install packages" "$image_python" -m pip --python "$home/venv/bin/python" install --quiet \
-      --disable-pip-version-check --no-cache-dir --no-compile \
-      --only-binary :all: --require-hashes --no-deps -r "$home/code/trainer/node/$lock"
-  fi
-  stage "add the image's packages" "$image_python" -c 'import pathlib, site, sys, sysconfig
-folder = sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]})
-pathlib.Path(folder, "beside.pth").write_text("\n".join(site.getsitepackages()) + "\n")' "$home/venv"
+# By the script that image builds run too: it does nothing where the image has this environment already. One prefix for each lock.
+install_environment() {
+  local locked=(--lock "$home/code/trainer/node/$lock")
+  [[ -z $root ]] || locked=() # a rehearsal's node has the packages of its desk
+  venv=$home/environments/${lock%.lock}
+  stage "install the environment" bash "$home/code/ami/install.sh" --python "$image_python" --prefix "$venv" "${locked[@]}"
 }
 
-scratch_folder() { # the image mounts local NVMe here, where the type has it
-  if [[ -z $root ]] && mountpoint -q /opt/dlami/nvme; then echo /opt/dlami/nvme/mayfly; else echo "$home/work"; fi
+# For data and checkpoints: local NVMe where the type has it, mounted by the image or by volumes.sh.
+scratch_folder() {
+  if [[ -z $root ]] && mountpoint -q /opt/dlami/nvme; then echo /opt/dlami/nvme/mayfly
+  elif [[ -z $root ]] && mountpoint -q "$home/disks"; then echo "$home/disks/work"
+  else echo "$home/work"; fi
+}
+
+attach_volumes() {
+  local volumes=$home/code/trainer/node/volumes.sh
+  [[ -n $root ]] || mountpoint -q /opt/dlami/nvme || stage "mount local disks" bash "$volumes" disks "$home/disks"
+  [[ -n $file_system ]] || return 0
+  stage "mount the cache" bash "$volumes" cache "$file_system" "$home/cache"
+  if [[ -f $home/cache.failed ]]; then MAYFLY_CACHE_FAILED=$(< "$home/cache.failed"); else MAYFLY_CACHE=$home/cache; fi
+  export MAYFLY_CACHE MAYFLY_CACHE_FAILED
 }
 
 # An operating system that shuts down ends only cloud-init's own process (KillMode=process in its unit) and takes the
@@ -310,14 +313,15 @@ main() {
 
   tell
   fetch_code
-  make_venv
+  install_environment
+  attach_volumes
   MAYFLY_WORK=$(scratch_folder)
   mkdir -p "$MAYFLY_WORK"
   cd "$MAYFLY_WORK"
   ln -sfn "$MAYFLY_WORK/node.log" "$home/agent.log" # once the agent writes it, the agent speaks for the machine
   export MAYFLY_WORK MAYFLY_BOOTED_AT=$booted_at PYTHONPATH=$home/code PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
   echo "bootstrap: start the agent" >&2
-  "$home/venv/bin/python" -m trainer.node.agent &
+  "$venv/bin/python" -m trainer.node.agent &
   child=$!
   # In a rehearsal every process of the node gets the signal by itself.
   [[ -n $root ]] || announce_shutdown || echo "bootstrap: a shutdown will not be announced to the agent" >&2

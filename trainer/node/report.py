@@ -17,6 +17,7 @@ from trainer.reading import MOST_NUMBER, MOST_TEXT
 from trainer.runs.lease import LEASE
 from trainer.runs.record import iso
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN
+from trainer.runs.samples import NodeSample
 
 FORMAT = 1
 Phase = Literal["boot", "stage", "train", "upload", "end"]
@@ -35,7 +36,9 @@ class Status:
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
     files: list[dict[str, Any]] = field(default_factory=list)  # candle files of a prepare run, output files of a script
     scripts: list[dict[str, Any]] = field(default_factory=list)  # pieces that are scripts, and how they ended
+    inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
     devices: Devices | None = None
+    sample: NodeSample | None = None  # of its hardware, a few seconds old
     message: str = ""
 
     def enter(self, phase: Phase, at: datetime) -> None:
@@ -62,6 +65,7 @@ def progress(status: Status) -> bytes:
         "rate": told.rate,
         "unit": told.unit,
         "message": cut(message),
+        "sample": _plain(status.sample.to_dict()) if status.sample else None,
     }
     for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
         body = json.dumps(_plain({**value, "progress": _most_telling(told.pieces, most)})).encode()
@@ -119,6 +123,7 @@ def result(
         "retries": status.progress.retries,
         "phases": {name: iso(at) for name, at in status.phases.items()},
         "data": dict(status.progress.data),
+        "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
         "devices": asdict(status.devices) if status.devices else {},
         "python_packages": python_packages,
         "files": status.files,

@@ -24,7 +24,7 @@ from trainer.node.script_packages import install, make_venv
 from trainer.node.script_process import ScriptProcess
 from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs
-from trainer.node.stranger import Stranger, close_to_others, make_stranger
+from trainer.node.stranger import Stranger, close_to_others, leave_mount, make_stranger
 from trainer.script import FOLDER, ScriptSettings, path_flaw, replaced
 
 log = logging.getLogger("trainer.node")
@@ -91,6 +91,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     if stranger is not None:
         stranger.give(place.script, place.out, place.checkpoints, place.own)
         close_to_others(*(path for path in node.work.iterdir() if path != place.root), _code())
+        leave_mount(_code().parent / "cache")  # of inputs: who reaches it may read and write what other runs read
     contract = {
         "MAYFLY_DATA": str(place.data),
         "MAYFLY_OUT": str(place.out),
@@ -210,8 +211,17 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(packed / path, target)
     inputs = {entry["key"]: entry for entry in manifest["inputs"]}  # one file may lie under several names
-    by_hash, s3 = node.work / "inputs", node.uplink.s3
-    fetch_inputs(s3, bucket=node.uplink.bucket, inputs=list(inputs.values()), folder=by_hash, stopped=node.stopping.is_set)
+    by_hash = node.work / "inputs"
+    fetch_inputs(
+        node.uplink.s3,
+        bucket=node.uplink.bucket,
+        inputs=list(inputs.values()),
+        folder=by_hash,
+        stopped=node.stopping.is_set,
+        origins=node.origins,
+    )
+    node.status.inputs = node.origins.to_dict()
+    log.info("inputs: %s", node.origins.summary)
     for entry in manifest["inputs"]:
         _refuse_flaw(entry["path"])
         target = place.data / entry["path"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.node import report
+from trainer.node.stage import Origins
 from trainer.node.uplink import Uplink
 from trainer.runs.record import utc_now
 
@@ -24,6 +25,7 @@ class Node:
     rehearsal: bool
     uplink: Uplink
     status: report.Status
+    origins: Origins = field(default_factory=Origins)
     stop_reason: str = ""
     stopping: threading.Event = field(default_factory=threading.Event)
 

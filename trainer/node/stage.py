@@ -1,19 +1,23 @@
-"""Download from S3 what the manifest pins, inputs by VersionId, and check each sha256."""
+"""Fetch what the manifest pins, inputs by VersionId, from the cache where the stack has one or from S3; check each sha256."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.errors import DataError, Stopped, TrainerError, TrainingFailed
+from trainer.node.cache import CacheUnusable, InputCache, cacheable
+from trainer.runs.reports import INPUT_COUNTS
 
 log = logging.getLogger(__name__)
 # Seconds between two reads of an object that a launch has written. Half a minute in all: in the first quarter of an hour of a
@@ -25,11 +29,54 @@ BLOCK_BYTES = 1 << 20
 SPARE_BYTES = 1 << 30  # for models, logs and torch's caches
 
 
-def fetch_inputs(s3: Any, *, bucket: str, inputs: Sequence[dict[str, Any]], folder: Path, stopped: Callable[[], bool]) -> None:
-    """Download objects that the manifest pins into `folder`, eight at once, each under the last part of its key.
+@dataclass(kw_only=True)
+class Origins:
+    """Where a node's inputs came from, in files and bytes, and why the cache was not used, if the stack has one."""
 
-    Raises DataError for a file whose sha256 is not the manifest's or that S3 doesn't give, TrainingFailed when the disk
-    is too small, Stopped as soon as `stopped` says so.
+    cache: InputCache | None = None
+    cache_failed: str = ""
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INPUT_COUNTS, 0))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, **more: int) -> None:
+        """Add to the counts."""
+        with self._lock:
+            for name, number in more.items():
+                self.counts[name] += number
+
+    def fail(self, error: CacheUnusable) -> None:
+        """Do without the cache from here on."""
+        with self._lock:
+            if self.cache is not None:
+                log.warning("the cache is not used any more, inputs come from S3: %s", error)
+            self.cache, self.cache_failed = None, str(error)
+
+    @property
+    def summary(self) -> str:
+        """Return the counts in one line."""
+        told = self.counts
+        cached = f", {told['cache_files']} from the cache, {told['cache_refused']} refused there" if self.cache else ""
+        return f"{told['s3_files']} files from S3{cached}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts and the note as the node's result has them."""
+        return {**self.counts, "cache_failed": self.cache_failed}
+
+
+def fetch_inputs(
+    s3: Any,
+    *,
+    bucket: str,
+    inputs: Sequence[dict[str, Any]],
+    folder: Path,
+    stopped: Callable[[], bool],
+    origins: Origins | None = None,
+) -> None:
+    """Fetch objects that the manifest pins into `folder`, eight at once, each under the last part of its key.
+
+    With `origins`, the cache is asked first and S3 fills it, and what came from where is counted. Raises DataError for a file
+    whose sha256 is not the manifest's or that S3 doesn't give, TrainingFailed when the disk is too small, Stopped as soon as
+    `stopped` says so.
     """
     folder.mkdir(parents=True, exist_ok=True)
     needed, free = sum(int(entry["bytes"]) for entry in inputs), shutil.disk_usage(folder).free
@@ -38,10 +85,13 @@ def fetch_inputs(s3: Any, *, bucket: str, inputs: Sequence[dict[str, Any]], fold
             f"the inputs take {needed / 2**30:.1f} GiB, {folder} has {free / 2**30:.1f} GiB free",
             do="Choose a type with local disks, or raise volume_gib and `pulumi up`.",
         )
+    origins = origins or Origins()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = [pool.submit(_fetch, s3, bucket, entry, folder, stopped) for entry in inputs]
+        jobs = [pool.submit(_fetch, s3, bucket, entry, folder, stopped, origins) for entry in inputs]
         for job in jobs:
             job.result()
+    if origins.cache and origins.counts["cache_added"]:
+        origins.cache.prune()
 
 
 def read_patiently(
@@ -61,14 +111,42 @@ def read_patiently(
     raise AssertionError("the last try returns or raises")
 
 
-def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool]) -> None:
+def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool], origins: Origins) -> None:
     target = folder / PurePosixPath(entry["key"]).name
+    if _taken(entry, target, origins):
+        return
     try:
         sha256 = read_patiently(lambda: _download(s3, bucket, entry, target), entry["key"], stopped=stopped)
     except (ClientError, BotoCoreError) as error:
         raise _unreadable(entry, str(error)) from error
     if entry["sha256"] and sha256 != entry["sha256"]:  # a prepare run's input may have no hash on record yet
         raise _unreadable(entry, f"its sha256 is {sha256}, the manifest says {entry['sha256']}")
+    origins.count(s3_files=1, s3_bytes=target.stat().st_size)
+    if (cache := origins.cache) and cacheable(entry):
+        try:
+            cache.add(entry, target)
+            origins.count(cache_added=1)
+        except CacheUnusable as unusable:
+            origins.fail(unusable)
+
+
+def _taken(entry: dict[str, Any], target: Path, origins: Origins) -> bool:
+    """Return whether the cache gave the input, byte for byte as the manifest has it."""
+    if not (cache := origins.cache) or not cacheable(entry):
+        return False
+    try:
+        taken = cache.take(entry, target)
+    except CacheUnusable as error:
+        origins.fail(error)
+        return False
+    if taken == "taken":
+        origins.count(cache_files=1, cache_bytes=int(entry["bytes"]))
+    if taken == "refused":
+        origins.count(cache_refused=1)
+        log.warning(
+            "what the cache holds of %s (version %s) is something else: fetched anew", entry["key"], entry["version_id"]
+        )
+    return taken == "taken"
 
 
 def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:

@@ -89,6 +89,13 @@ def close_to_others(*paths: Path) -> None:
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
+def leave_mount(place: Path) -> None:
+    """Unmount a file system that the script's user must not see. Raises ConfigError."""
+    if os.path.ismount(place) and _run("umount", "--lazy", str(place)) != 0:
+        do = "Launch again, or set the stack's storage to s3."
+        raise ConfigError(f"{place} can't be kept from the script", why="umount failed", do=do)
+
+
 def _reaches_metadata(stranger: Stranger) -> bool:
     asked = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _TRY_METADATA],

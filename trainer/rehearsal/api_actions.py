@@ -132,10 +132,16 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
     if template:
         names.append(f"launch-template/{_template_id(request)}")
     interfaces = request.get("NetworkInterfaces") or [request]
-    names += [f"subnet/{one['SubnetId']}" for one in interfaces if one.get("SubnetId")]
+    asked += [_subnet(cloud, call, action, one["SubnetId"]) for one in interfaces if one.get("SubnetId")]
     groups = [group for one in interfaces for group in one.get("Groups") or one.get("SecurityGroupIds") or []]
     names += [f"security-group/{group}" for group in groups]
     return asked + [Authorization(action=action, resource=_arn(cloud, call, name)) for name in names]
+
+
+def _subnet(cloud: EmbeddedAccount, call: Call, action: str, subnet_id: str) -> Authorization:
+    (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=call.region)["Subnets"]
+    vpc: dict[str, Values] = {"ec2:vpc": _arn(cloud, call, f"vpc/{subnet['VpcId']}")}
+    return Authorization(action=action, resource=_arn(cloud, call, f"subnet/{subnet_id}"), context=vpc)
 
 
 def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
@@ -273,6 +279,29 @@ def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
+def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for the instance, by its tags, and for the session's document; without one for the account's default."""
+    name = call.params.get("DocumentName") or "SSM-SessionManagerRunShell"
+    with cloud.lock:
+        known = cloud.world.instances.get(call.params["Target"])
+        tags = {f"ssm:resourcetag/{key.lower()}": value for key, value in known.tags.items()} if known else {}
+    context: dict[str, Values] = {**tags, "ssm:sessiondocumentaccesscheck": "true"}
+    target = Authorization(
+        action="ssm:StartSession", resource=_arn(cloud, call, f"instance/{call.params['Target']}"), context=context
+    )
+    owner = "" if name.startswith("AWS-") else cloud.account
+    document = f"arn:aws:ssm:{call.region}:{owner}:document/{name}"
+    return [target, Authorization(action="ssm:StartSession", resource=document)]
+
+
+def own_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for a session by its tag: the id of who began it, with which its own id begins (`sessions`)."""
+    session = call.params["SessionId"]
+    context: dict[str, Values] = {"ssm:resourcetag/aws:ssmmessages:session-id": session.rpartition("-")[0]}
+    resource = f"arn:aws:ssm:{call.region}:{cloud.account}:session/{session}"
+    return [Authorization(action=f"ssm:{call.operation}", resource=resource, context=context)]
+
+
 def _arn(cloud: EmbeddedAccount, call: Call, name: str) -> str:
     return f"arn:aws:ec2:{call.region}:{cloud.account}:{name}"
 
@@ -297,6 +326,8 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("sns", topic, "Publish ListSubscriptionsByTopic"),
         ("service-quotas", quota, "GetServiceQuota"),
         ("iam", role, "GetRole"),
+        ("ssm", start_session, "StartSession"),
+        ("ssm", own_session, "ResumeSession TerminateSession"),
         ("ssm", parameters, "GetParameter GetParameters GetParametersByPath"),
     ):
         for operation in operations.split():

@@ -28,11 +28,14 @@ FORMAT = 1
 PROGRAM_DIGITS = 32  # of a key: the program; what follows are settings of a rehearsal's own
 # Sources that determine the calls of an application, besides the program and the package that packs its functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
-_PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py")
+_PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py", "ami/*")
 _PACKAGE_FILES = ("**/*.py", "**/*.sh", "**/*.toml", "**/*.csv", "**/*.json")
-# subnet-0a1b..., an account's number, the unique id of a role or an instance profile;
-# not the end of a UUID, which may happen to have digits only.
-_ID = re.compile(r"\b[a-z]+-[0-9a-f]{17}\b|(?<!-[0-9a-f]{4}-[0-9a-f]{4}-)\b\d{12}\b|\bA(?:ROA|IPA)[A-Z0-9]{17}\b")
+# subnet-0a1b..., a file system's shorter ones, a key's UUID (of which no end counts by itself), an account's number, the unique
+# id of a role or an instance profile.
+_ID = re.compile(
+    r"\b[a-z]+-[0-9a-f]{17}\b|\bfs(?:ap|mt)?-[0-9a-f]{8,16}\b|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+    r"|\b\d{12}\b|\bA(?:ROA|IPA)[A-Z0-9]{17}\b"
+)
 Send = Callable[[str, str, dict[str, Any]], dict[str, Any]]  # (service, operation, parameters) -> answer
 _OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is created again
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Catalogue = Literal["historic", "today"]
-IMAGE_PARAMETERS = "/aws/service/deeplearning/ami/x86_64/"  # <line>/latest/ami-id (Deep Learning AMI guide)
+IMAGE_PARAMETERS = "/aws/service/deeplearning/ami/"  # <architecture>/<line>/latest/ami-id (Deep Learning AMI guide)
 _RETIRED_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1f")
 # type: vCPUs, memory MiB, GPUs, network, EBS Mb/s
 _RETIRED = {
@@ -28,7 +28,9 @@ _V100_MEMORY_MIB = 16 * 1024
 def image_parameters() -> dict[str, str]:
     """Return the public SSM parameters that name images: parameter -> image id."""
     images = json.loads(Path(__file__).with_name("images.json").read_text(encoding="utf-8"))
-    return {f"{IMAGE_PARAMETERS}{image['description']}/latest/ami-id": image["ami_id"] for image in images}
+    return {
+        f"{IMAGE_PARAMETERS}{image['architecture']}/{image['description']}/latest/ami-id": image["ami_id"] for image in images
+    }
 
 
 def retired_types(catalogue: Catalogue, names: list[str] | None = None) -> list[dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 Every process of this machine can reach its port, and every web page in a browser there. So a request is accepted only with this
 server's Host, without an Origin, and with a signature by a key of this server. The server's own paths check a secret
-differently: /imds/<instance>/<secret>/... is that instance's metadata, /_rehearsal/... the server's control (`server` mounts
-both).
+differently: /imds/<instance>/<secret>/... is that instance's metadata, /efs/<instance>/<secret>/... says what it may mount, and
+/_rehearsal/... is the server's control (`server` mounts all three).
 
 The access key names account and caller; `authorization` checks the caller's policies. Rules are dict in,
-dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics` and `alarms`.
+dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics`, `alarms` and
+`sessions`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,19 @@ from collections.abc import Callable, Iterable
 from email.utils import format_datetime
 from http.client import responses
 
-from trainer.rehearsal import alarms, compute, identities, lambdas, quotas, scheduling, signatures, storage, topics, wire
+from trainer.rehearsal import (
+    alarms,
+    compute,
+    identities,
+    lambdas,
+    quotas,
+    scheduling,
+    sessions,
+    signatures,
+    storage,
+    topics,
+    wire,
+)
 from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.authorization import authorize
 from trainer.rehearsal.home import FULL
@@ -25,7 +38,7 @@ from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
-_OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, alarms)
+_OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, alarms, sessions)
 RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
@@ -147,7 +160,7 @@ class Front:
             if error.errno not in FULL:
                 raise
             # 507: boto3 repeats after a 500, and would then report what half of the first try left.
-            full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}: free some, or set MAYFLY_HOME.", 507)
+            full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}", 507)
             return _respond(wire.encode(call, full), start_response)
         return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from trainer.rehearsal.account import REGION, EmbeddedAccount
+from trainer.rehearsal import file_systems
+from trainer.rehearsal.account import REGION, EmbeddedAccount, Principal
 from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.identities import trusts
@@ -73,22 +74,41 @@ class Nodes:
 
         On AWS only the instance can reach this address; here only the instance knows it.
         """
+        cloud, instance, rest = self._asking(environ)
+        if cloud is None or instance is None:
+            return 404, [("Content-Type", "text/plain")], b"no such instance runs"
+        with cloud.lock:
+            view = _view(cloud, instance)
+        headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
+        path = f"/{rest}"
+        with self._tokens_lock:
+            status, content_type, text = respond(view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now())
+        return status, [("Content-Type", content_type)], text
+
+    def file_system(self, environ: Environ, body: bytes) -> Answer:
+        """Answer /efs/<instance id>/<its secret>/<file system>/<access point> with the folder that the instance may mount."""
+        cloud, instance, rest = self._asking(environ)
+        if cloud is None or instance is None:
+            return 404, [("Content-Type", "text/plain")], b"no such instance runs"
+        lent = role_credentials(cloud, instance)
+        principal = Principal(kind="NODE", name=instance.id, role=lent.role if lent else "")
+        try:
+            folder = file_systems.mount(cloud, instance, principal, *f"{rest}/".split("/")[:2])
+        except AwsError as error:
+            return error.status, [("Content-Type", "text/plain")], str(error).encode()
+        return 200, [("Content-Type", "text/plain")], str(folder).encode()
+
+    def _asking(self, environ: Environ) -> tuple[EmbeddedAccount | None, Instance | None, str]:
+        """Return the account and the running instance that knows the secret in a request's path, and the rest of the path."""
         _, _, instance_id, secret, rest = f"{environ['PATH_INFO']}////".split("/", 4)
         cloud = self.find_cloud(instance_id)
         known = cloud.keyring.metadata_secret(instance_id) if cloud else ""
         if cloud is None or not hmac.compare_digest(known.encode(), secret.encode()):
-            return 404, [("Content-Type", "text/plain")], b"no such instance"
+            return None, None, ""
         with cloud.lock:
             instance = cloud.world.instances[instance_id]
-            now = cloud.clock.now()
-            if instance.state(now) in ("terminated", "stopped", "pending"):
-                return 404, [("Content-Type", "text/plain")], b"the instance does not run"
-            view = _view(cloud, instance)
-        headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
-        path = f"/{rest.rstrip('/')}"
-        with self._tokens_lock:
-            status, content_type, text = respond(view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now())
-        return status, [("Content-Type", content_type)], text
+            runs = instance.state(cloud.clock.now()) not in ("terminated", "stopped", "pending")
+        return cloud, instance if runs else None, rest.rstrip("/")
 
     def metadata_url(self, cloud: EmbeddedAccount, instance_id: str) -> str:
         """Return the address of an instance's metadata service, which only its node gets."""

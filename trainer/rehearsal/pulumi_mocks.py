@@ -10,6 +10,7 @@ from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks
 from trainer.access import Access
 from trainer.errors import ConfigError
 from trainer.rehearsal import pulumi_messages as pulumi_messages  # registers its resource types
+from trainer.rehearsal import pulumi_storage as pulumi_storage  # and this one
 from trainer.rehearsal.applied_program import Recorder
 from trainer.rehearsal.pulumi_resources import Resources
 
@@ -52,6 +53,18 @@ class EmbeddedCloud(Mocks):
                 "names": [zone["ZoneName"] for zone in zones],
                 "zoneIds": [zone["ZoneId"] for zone in zones],
                 "id": self.resources.region,
+            }
+        if token == "aws:ssm/getParameter:getParameter":
+            parameter = self.resources.client("ssm").get_parameter(Name=given["name"])["Parameter"]
+            return {"insecureValue": parameter["Value"], "type": parameter["Type"], "id": given["name"]}
+        if token == "aws:ec2/getAmi:getAmi":
+            filters = [{"Name": item["name"], "Values": list(item["values"])} for item in given["filters"]]
+            (image,) = self.resources.client("ec2").describe_images(Filters=filters)["Images"]
+            return {
+                "rootDeviceName": image["RootDeviceName"],
+                "architecture": image["Architecture"],
+                "imageId": image["ImageId"],
+                "id": image["ImageId"],
             }
         raise ConfigError(
             f"the embedded AWS does not know the look-up {token}", do="Add it to trainer/rehearsal/pulumi_mocks.py."

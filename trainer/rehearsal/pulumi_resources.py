@@ -249,9 +249,14 @@ def _security_group(cloud: Resources, name: str, properties: Properties) -> Made
 def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
     rule = dict(rule)
     described = {"description": rule.pop("description")} if "description" in rule else {}
-    ranges = [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])]
+    peers = {
+        "ipRanges": [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])],
+        "ipv6Ranges": [{"cidrIpv6": cidr, **described} for cidr in rule.pop("ipv6CidrBlocks", [])],
+        "userIdGroupPairs": [{"groupId": group, **described} for group in rule.pop("securityGroups", [])],
+    }
     protocol = rule.pop("protocol")
-    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, "ipRanges": ranges}, "SecurityGroup rule")
+    given = {name: value for name, value in peers.items() if value}
+    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, **given}, "SecurityGroup rule")
 
 
 # --- roles

@@ -99,7 +99,7 @@ class EmbeddedAws:
         self.keyring = Keyring()
         self.front = Front(self._make_cloud, self.keyring)
         self.nodes = Nodes(grace_seconds=grace_seconds, find_cloud=self._cloud_of_instance)
-        self.front.mounts["imds"] = self.nodes.metadata
+        self.front.mounts |= {"imds": self.nodes.metadata, "efs": self.nodes.file_system}
         self._server = make_server("127.0.0.1", 0, self.front, threaded=True, request_handler=_Handler)
         self.front.host = f"127.0.0.1:{self._server.server_port}"
         self._disk_full = False

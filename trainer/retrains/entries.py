@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from trainer.errors import ConfigError, TrainerError
 from trainer.reading import Fields, Unsound
-from trainer.runs.record import iso, new_run_id, read_value, to_json
+from trainer.runs.record import iso, new_run_id
+from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import read_error
 from trainer.runs.store import Conflict, Objects
 

@@ -14,7 +14,7 @@ from trainer.errors import ConfigError
 from trainer.job import Job, job_from_json
 from trainer.reading import Unsound
 from trainer.retrains.schedule import PUBLISHED_FORMAT
-from trainer.runs.record import read_value, to_json
+from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import SHA256
 from trainer.runs.store import Objects
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-Cause = Literal["max_duration", "default_duration", "cap", "budget", "prepare", "unknown"]
+Cause = Literal["max_duration", "default_duration", "estimate", "cap", "budget", "prepare", "unknown"]
 
 # As text, after "set by".
 CAUSES: dict[Cause, str] = {
     "max_duration": "max_duration",
     "default_duration": "the default of max_duration",
+    "estimate": "three times the slow estimate",
     "cap": "the stack's max lifetime",
     "budget": "the budget",
     "prepare": "the limit of prepare runs",
@@ -24,6 +25,7 @@ CAUSES: dict[Cause, str] = {
 REMEDIES: dict[Cause, str] = {
     "max_duration": "Raise --max-duration, or train less.",
     "default_duration": "Set --max-duration, or train less.",
+    "estimate": "See in mayfly logs where it hung. If it was only slow, set windows_per_second in a GPU profile of yours.",
     "cap": "Raise the stack's max lifetime and run pulumi up, or train less.",
     "budget": "Raise --budget, or train less.",
     "prepare": "Have the refresh script fetch less, or set a faster prepare_type and run pulumi up.",
@@ -47,15 +49,25 @@ class Deadline:
     cause: Cause
 
 
-def time_limit(*, run: TimeLimit, budget_usd: float, on_demand_usd_per_hour: float, default_seconds: float = 0.0) -> TimeLimit:
-    """Return the shortest of what is left of the run, the budget at the worst price, and the default on this type.
+def time_limit(
+    *,
+    run: TimeLimit,
+    budget_usd: float,
+    on_demand_usd_per_hour: float,
+    default_seconds: float = 0.0,
+    estimate_seconds: float = 0.0,
+) -> TimeLimit:
+    """Return the shortest of what is left of the run, the budget at the worst price, and three times the slow estimate.
 
-    `budget_usd` is the budget left, 0 for none; `default_seconds` is that of the type, 0 where the job names a duration.
-    Budgets count in whole seconds, rounded down. Of equal limits the run's own is the cause.
+    `budget_usd` is the budget left, 0 for none. The estimate is that of the type: `default_seconds` where the job names no
+    duration, `estimate_seconds` where it does and a run measured its model on the type's chip; the other is 0. Budgets count
+    in whole seconds, rounded down. Of equal limits the run's own is the cause.
     """
     limits = [run]
     if default_seconds > 0:
         limits.append(TimeLimit(duration=timedelta(seconds=default_seconds), cause="default_duration"))
+    if estimate_seconds > 0:
+        limits.append(TimeLimit(duration=timedelta(seconds=estimate_seconds), cause="estimate"))
     if budget_usd > 0:
         seconds = int(budget_usd / on_demand_usd_per_hour * 3600)
         limits.append(TimeLimit(duration=timedelta(seconds=seconds), cause="budget"))

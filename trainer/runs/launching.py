@@ -1,9 +1,10 @@
 """The way to an instance: which rung to ask, under which token, how often, and when to give up. Pure.
 
 One step at a time, each from the record alone: store an intent, arm its deadline, store the instant of the call, call, store
-the answer. An unclear answer repeats the call under the same token while the run may start; a run that ends would buy an
-instance for nothing, and looks for it by its tag instead (`reconcile`). A clear answer has consumed the token, and
-`trainer.aws_errors` names the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
+the answer. An unclear answer repeats the call once under the same token while the run may start. If that is unclear as well,
+an instance is looked for by its tag for five minutes, as a run that ends does (`reconcile` adopts it or ends it); if none
+appears, the launch is closed as refused with a code of ours. A refusal has consumed the token, and `trainer.aws_errors` names
+the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.aws_errors import QUOTA, THROTTLING, ErrorClass, meaning
+from trainer.aws_errors import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
 from trainer.errors import BudgetError, TrainerError
 from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
 from trainer.runs.deadline import REMEDIES, Deadline, TimeLimit, deadline_from, time_limit
-from trainer.runs.observation import Observation
+from trainer.runs.observation import UNANSWERED, Observation, may_still_appear
 from trainer.runs.record import Launch, Rung, RunRecord, client_token, iso
 
 SHORTEST_ATTEMPT = timedelta(seconds=5)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=4), timedelta(seconds=30)
-# How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3, 2026-08).
-PATIENCE: dict[ErrorClass, timedelta] = {"consistency": timedelta(seconds=60), "throttling": timedelta(minutes=5)}
+MOST_CALLS = 2  # under one token: the call and, after an unclear answer, its replay
+# How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3, 2026-08). A token without
+# an answer takes five minutes itself, and is followed by one more.
+PATIENCE: dict[ErrorClass, timedelta] = {
+    "consistency": timedelta(seconds=60),
+    "throttling": timedelta(minutes=5),
+    "unclear": UNANSWERED + timedelta(minutes=5),
+}
+BUSY: tuple[ErrorClass, ...] = ("throttling", "unclear")  # AWS itself is busy or failing: time may cure it, or another rung
 QUOTA_CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
 
 
@@ -37,8 +45,8 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     if launch.outcome == "intended":
         return _call(record, launch, observed, now)
     step = launch.refusal.next_step
-    if launch.is_open:  # another token could make a second instance: the run ends, and waits for the first
-        return (_give_up(record, launch, now),)
+    if launch.is_open and step != "stop":
+        return (_look(record, launch, now),)
     if step == "new_token":
         return (_same_rung(record, launch, now),)
     rung = _next_rung(record, launch) if step in ("next_rung", "other_quota") else None
@@ -52,6 +60,7 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
         budget_usd=record.budget_usd,  # nothing is spent before the first instance, and there is one attempt
         on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
         default_seconds=rung.default_seconds,
+        estimate_seconds=rung.estimate_seconds,
     )
     return deadline_from(now, limit)
 
@@ -85,6 +94,8 @@ def refusal(rung: Rung, code: str, message: str) -> TrainerError:
         need = f" It needs {rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
         named = known is QUOTA and rung.quota_code
         return known.error(f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else ""))
+    if known.error_class == "unclear":
+        return known.error(f"no clear answer from CreateFleet for {pool}", why=why, do=known.remedy)
     if known.error_class == "permission":
         return known.error(f"not allowed to launch {pool}", why=why, do=known.remedy)
     return known.error(f"AWS refused {pool}", why=why, do=known.remedy)
@@ -111,38 +122,46 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
 
 
 def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> tuple[Action, ...]:
-    """Call CreateFleet for an intent, or repeat the call under the same token once its pause is over.
+    """Call CreateFleet for an intent, or repeat the call once under the same token after a pause; then look for its instance.
 
     The instant is stored before each call, so that a run that ends waits as long as an instance may still appear. Once the job
-    could not be done any more the run ends: an answer that comes so late would buy a machine for nothing.
+    could not be done any more the call is not repeated: an answer that comes so late would buy a machine for nothing.
     """
-    rung = record.ladder[launch.rung]
-    if launch.calls and now >= max(launch.intended_at + PATIENCE["throttling"], latest_start(record, rung)):
-        error = THROTTLING.error(
-            f"no clear answer from CreateFleet for {pool_name(rung)} in {launch.calls} calls",
-            why="too little time is left for the job",
-            do=THROTTLING.remedy,
-        )
-        return (Store(record=record.ended("failed", error.as_dict(), now), why="no clear answer in time"),)
+    too_late = now >= max(launch.intended_at + PATIENCE["throttling"], latest_start(record, record.ladder[launch.rung]))
+    if launch.calls >= MOST_CALLS or (launch.calls and too_late):
+        return (_look(record, launch, now),)
     if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
-        return (Wait(why="CreateFleet gave no clear answer; it is called again under the same token"),)
+        return (Wait(why="CreateFleet gave no clear answer; it is called once more under the same token"),)
     called = replace(launch, called_at=now, calls=launch.calls + 1)
     armed = observed.schedules.get(sweep_schedule(record.run_id)) == launch.deadline
     arm: tuple[Action, ...] = () if armed else (ArmSweep(at=launch.deadline),)
     return (*arm, Store(record=record.with_launch(called, now), why="CreateFleet is called"), Create(launch=called))
 
 
+def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
+    """Wait for an instance of an unanswered launch, which `reconcile` adopts; if none appears in time, close the launch.
+
+    Only then may another token be used: it could make a second instance.
+    """
+    if may_still_appear(launch, now):
+        return Wait(why="CreateFleet gave no clear answer; an instance with the run's tag is looked for")
+    calls, them = ("1 call", "it") if launch.calls == 1 else (f"{launch.calls} calls", "them")
+    message = f"{calls}, and no instance of {them} within {UNANSWERED // timedelta(minutes=1)} minutes"
+    closed = replace(launch, outcome="refused", unanswered=False, error_code=NO_CLEAR_ANSWER, error_message=message)
+    return Store(record=record.with_launch(closed, now), why="no clear answer, and no instance")
+
+
 def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
     """Ask the same rung under a new token after a pause, as long as the patience with this error lasts; then the next one.
 
-    Where AWS itself is busy or failing and no rung is left, the last one is asked as long as the job could still be done.
+    Where AWS itself is busy or failing, rungs are asked as long as the job could still be done there.
     """
     tries, error_class = list(_tries_on_rung(record)), launch.refusal.error_class
     over = tries[-1].intended_at + PATIENCE.get(error_class, timedelta(0))
-    following = _next_rung(record, launch) if error_class == "throttling" else None
-    if now >= over and following is not None:
+    following = _next_rung(record, launch) if error_class in BUSY else None
+    if following is not None and over <= now < latest_start(record, record.ladder[following]):
         return _intend(record, following, now)
-    if now >= (max(over, latest_start(record, record.ladder[launch.rung])) if error_class == "throttling" else over):
+    if now >= (max(over, latest_start(record, record.ladder[launch.rung])) if error_class in BUSY else over):
         return _give_up(record, launch, now)
     if now < launch.last_call_at + pause_after(len(tries), launch.token):
         return Wait(why=f"AWS answered {launch.error_code}; the same pool is asked again under a new token")

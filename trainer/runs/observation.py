@@ -20,6 +20,7 @@ ENDED = ("shutting-down", "terminated")
 DESCRIBED = "described terminated"
 MISSING = "not found, deadline an hour past"
 FORGOTTEN_AFTER = timedelta(hours=1)
+UNANSWERED = timedelta(minutes=5)  # after the last call without a clear answer, for an instance of it to show itself by its tag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,11 @@ def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[Inst
 def all_gone(record: RunRecord, observed: Observation) -> bool:
     """Return whether every instance of the run is proven gone, by the record and this look."""
     return not observed.alive and all(seen.proof for seen in record.instances)
+
+
+def may_still_appear(launch: Launch, now: datetime) -> bool:
+    """Return whether an instance of a launch without a clear answer is to be looked for by its tag."""
+    return launch.is_open and now < launch.last_call_at + UNANSWERED
 
 
 def _announced(instance_id: str, attempt: int, launch: Launch, rung: Rung) -> InstanceSeen:

@@ -23,14 +23,14 @@ from trainer.errors import (
 from trainer.reading import MOST_NAME
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
-from trainer.runs.observation import ENDED, Observation
+from trainer.runs.observation import ENDED, UNANSWERED, Observation
 from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
 from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
 DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
 START_WITHIN = timedelta(hours=1)  # of its record: a launcher that slept longer may have been taken out of the index
-LAUNCHER_SILENT = timedelta(seconds=120)  # a run that starts stores an intent or a call more often than this
+LAUNCHER_SILENT = timedelta(seconds=120)  # a run that starts stores an intent or a call more often than this, or looks
 AT_START = ("account", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
 
 EXIT_CODES: dict[Outcome, int] = {
@@ -99,7 +99,8 @@ def correction(record: RunRecord, observed: Observation) -> Ending | None:
 
 
 def _of_attempt(record: RunRecord) -> list[InstanceSeen]:
-    return [seen for seen in record.instances if record.attempt and seen.attempt == record.attempt.number]
+    """Return the instances that do the run's work."""
+    return [seen for seen in record.instances if seen.instance_id in record.working_ids]
 
 
 def _by_result(record: RunRecord, result: NodeResult) -> Ending:
@@ -127,7 +128,8 @@ def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch
     if record.stop_requested_at is not None:
         return _stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    if record.driver == "desk" and not observed.may_start and now > last_sign + LAUNCHER_SILENT:
+    silent_for = LAUNCHER_SILENT + (UNANSWERED if launch and launch.is_open else timedelta(0))  # it looks for its instance
+    if record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
         return _interrupted("the launcher ended before an instance was started", "")
     if launch is None and now > record.created_at + START_WITHIN:
         return _interrupted("the launcher slept before an instance was started", "")

@@ -63,6 +63,7 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
             "spent_high": round(high, 6),
         },
         "data": _data(result.data if result else {}),
+        "inputs": dict(result.inputs) if result else {},
         "devices": dict(result.devices) if result else {},
         "rehearsal": record.rehearsal,
         "note": REHEARSAL_NOTE if record.rehearsal else "",

@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 
 from trainer.runs.actions import Action, ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop, sweep_schedule
 from trainer.runs.launching import next_launch
-from trainer.runs.observation import Observation, all_gone, merge
+from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import RunRecord
 
 POWER_OFF_GRACE = timedelta(seconds=45)  # for a node that reported to power itself off, before it is terminated
-UNANSWERED = timedelta(minutes=5)  # after a call without a clear answer, for an instance of it to show itself by its tag
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -43,16 +42,22 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
 
 
 def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:
-    """Return the record with an unanswered launch as created where an instance carries the run's tag already, or None."""
+    """Return the record with an unanswered launch as created where an instance carries the run's tag already, or None.
+
+    Of several, which tokens without an answer may have made, the first that is alive is taken; `_watch` ends the others.
+    """
     attempt, launch = record.attempt, record.last_launch
     if attempt is None or launch is None or not (launch.outcome == "intended" or launch.is_open):
         return None
-    ids = tuple(instance.instance_id for instance in observed.instances if instance.attempt == attempt.number)
-    return record.with_launch(replace(launch, outcome="created", unanswered=False, instance_ids=ids), now) if ids else None
+    instances = [instance for instance in (*observed.alive, *observed.instances) if instance.attempt == attempt.number]
+    if not instances:
+        return None
+    ids = (instances[0].instance_id,)
+    return record.with_launch(replace(launch, outcome="created", unanswered=False, instance_ids=ids), now)
 
 
 def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
-    """Look after a run that has its instance: pass a stop request on, arm the second schedule."""
+    """Look after a run that has its instance: pass a stop request on, arm the second schedule, end any other instance."""
     attempt, launch = record.attempt, record.last_launch
     assert attempt is not None and launch is not None
     if record.stop_requested_at is not None and not observed.stop_written:
@@ -61,6 +66,9 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
         armed = record.with_launch(replace(launch, kill_armed_at=now), now)
         kill = ArmKill(attempt=attempt.number, instance_ids=launch.instance_ids, at=launch.deadline)
         return kill, Store(record=armed, why="second schedule armed")
+    others = tuple(item.instance_id for item in observed.alive if item.instance_id not in launch.instance_ids)
+    if others:  # of a token that was given up without an answer
+        return (Terminate(instance_ids=others, why="another instance does the run's work"),)
     return (Wait(why="waiting for the node to stop" if record.stop_requested_at else ""),)
 
 
@@ -73,7 +81,7 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         return _terminate(observed, f"the run ends: {record.outcome}")
     launch = record.last_launch
     if launch is not None and (launch.outcome == "intended" or launch.is_open):
-        if launch.is_open and now < launch.last_call_at + UNANSWERED:
+        if may_still_appear(launch, now):
             return (Wait(why="an unanswered launch may still bring an instance"),)
         abandoned = record.with_launch(replace(launch, outcome="abandoned", unanswered=False), now)
         return (Store(record=abandoned, why="the unanswered launch brought no instance"),)
@@ -89,9 +97,8 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
 
 def _kept(record: RunRecord) -> tuple[str, ...]:
     """Return the schedules that outlive the run: after an unanswered launch, the one that would end a late instance."""
-    launches = [launch for attempt in record.attempts for launch in attempt.launches]
-    late = any(launch.outcome == "abandoned" and launch.called_at is not None for launch in launches)
-    return (sweep_schedule(record.run_id),) if late else ()
+    unanswered = any(launch.had_no_answer for attempt in record.attempts for launch in attempt.launches)
+    return (sweep_schedule(record.run_id),) if unanswered else ()
 
 
 def _terminate(observed: Observation, why: str) -> tuple[Action, ...]:

@@ -1,36 +1,31 @@
 """The run record: everything that was decided about a run. The one object that several callers may write.
 
-Frozen values, the three ways in which they change, and their JSON. `store` keeps a record by compare-and-swap, `reconcile`
-decides on it. Instants are UTC. Format 1 (before 2026-11-22) had no causes of deadlines and no quotas; it is still read.
+Frozen values, and the three ways in which they change. `record_json` reads and writes them, `store` keeps a record by
+compare-and-swap, `reconcile` decides on it. Instants are UTC. Format 1 (before 2026-11-22) had no causes of deadlines and no
+quotas; it is still read.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 import secrets
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from trainer.aws_errors import Meaning, meaning
+from trainer.aws_errors import NO_CLEAR_ANSWER, Meaning, meaning
 from trainer.environment import clock_ahead_seconds
-from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, instant, read_object
+from trainer.reading import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys
-from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
-from trainer.runs.pieces import RunPiece, job_setting
+from trainer.runs.lease import BOOT_ALLOWANCE
+from trainer.runs.pieces import RunPiece
 
 # 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before jobs had tables;
 # 1: no vcpus.
 FORMAT = 6
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6)
-MOST_ATTEMPTS = 1_000
-MOST_RECORD_BYTES = 16 * 1024 * 1024
 Driver = Literal["desk", "control"]
 Work = Literal["train", "prepare", "script"]
 State = Literal["starting", "running", "ending", "closed"]
@@ -75,7 +70,8 @@ class Rung:
     image_id: str
     vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)
     quota_code: str = ""  # Service Quotas code that this type and market count against
-    default_seconds: float = 0.0  # max(30 min, 3 x P90) on this type; 0: the job names a duration
+    default_seconds: float = 0.0  # min(12 h, max(30 min, 3 x P90)) on this type; 0: the job names a duration
+    estimate_seconds: float = 0.0  # max(30 min, 3 x P90) where the job names one and the rate is measured; else 0
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
     boot_seconds: int = round(BOOT_ALLOWANCE.total_seconds())  # boot allowance of the type
 
@@ -107,6 +103,11 @@ class Launch:
     def is_open(self) -> bool:
         """Return whether a call under this token has no clear answer: an instance of it may still appear."""
         return self.called_at is not None and (self.outcome == "intended" or self.unanswered)
+
+    @property
+    def had_no_answer(self) -> bool:
+        """Return whether it was given up without a clear answer: an instance of it would appear late."""
+        return self.error_code == NO_CLEAR_ANSWER or (self.outcome == "abandoned" and self.called_at is not None)
 
     @property
     def refusal(self) -> Meaning:
@@ -181,16 +182,22 @@ class RunRecord:
 
     @property
     def nodes(self) -> tuple[NodeKeys, ...]:
-        """Return the keys of every instance of the last attempt that the record knows: readers ask for these and no other."""
+        """Return the keys of the last attempt's instances (`working_ids`): readers ask for these and no other."""
         attempt = self.attempt
         if attempt is None or not self.instance_role_id:
             return ()
-        announced = [instance_id for launch in attempt.launches for instance_id in launch.instance_ids]
-        seen = [seen.instance_id for seen in self.instances if seen.attempt == attempt.number]
         return tuple(
             NodeKeys(role_id=self.instance_role_id, instance_id=instance_id, run_id=self.run_id, attempt=attempt.number)
-            for instance_id in dict.fromkeys([*announced, *seen])
+            for instance_id in self.working_ids
         )
+
+    @property
+    def working_ids(self) -> tuple[str, ...]:
+        """Return the ids of the last launch's instances or, while it has none, of all that the last attempt has shown."""
+        attempt, launch = self.attempt, self.last_launch
+        if attempt is None or (launch is not None and launch.instance_ids):
+            return launch.instance_ids if launch else ()
+        return tuple(seen.instance_id for seen in self.instances if seen.attempt == attempt.number)
 
     @property
     def last_launch(self) -> Launch | None:
@@ -230,121 +237,3 @@ class RunRecord:
 def client_token(run_id: str, attempt: int, rung: int, launches_before: int) -> str:
     """Return the ClientToken of a launch: at most 64 ASCII characters, the same for the same intent."""
     return hashlib.sha256(f"{run_id}/{attempt}/{rung}/{launches_before}".encode()).hexdigest()[:40]
-
-
-def to_json(value: Any) -> str:
-    """Write a record (or any value of this module) as JSON, keys in the order of the fields."""
-    return json.dumps(_plain(value), indent=1)
-
-
-def record_from_json(text: str | bytes) -> RunRecord:
-    """Read a run record. Raises ValueError for another format, a missing field, or a value that no record of ours has.
-
-    A record keeps the format that it began with: an older command that watches the same run can go on reading it.
-    """
-    body = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    values = read_object(body, most_bytes=MOST_RECORD_BYTES, name="the run record").values
-    if values.get("format") not in READABLE_FORMATS:
-        known = ", ".join(map(str, READABLE_FORMATS))
-        raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {known}")
-    record = _typed(values, RunRecord, "the run record")
-    assert isinstance(record, RunRecord)
-    _check_sums(record)
-    return record
-
-
-T = TypeVar("T")
-
-
-def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...]) -> T:
-    """Read another document of the control plane's, a frozen dataclass with a `format`, as strictly as a record.
-
-    Raises Unsound. Keys that it does not know are ignored.
-    """
-    values = read_object(body, most_bytes=most_bytes, name=name).values
-    if values.get("format") not in formats:
-        known = ", ".join(map(str, formats))
-        raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
-    value = _typed(values, cls, name)
-    assert isinstance(value, cls)
-    return value
-
-
-def _check_sums(record: RunRecord) -> None:
-    """Raise Unsound where the parts of a record don't go together, so that nothing that is decided on it can fail."""
-    launches = [launch for attempt in record.attempts for launch in attempt.launches]
-    numbers = [attempt.number for attempt in record.attempts]
-    job = record.job
-    planned = [job_setting(job, key, 1) for key in ("data.folds", "train.seeds")]
-    symbols = job_setting(job, "data.symbols", [])
-    wrong = {
-        "no rung": not record.ladder,
-        "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
-        "a boot allowance of another kind": not all(
-            0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
-        ),
-        "a launch on a rung that its ladder has not": any(launch.rung >= len(record.ladder) for launch in launches),
-        "two launches of one token": len({launch.token for launch in launches}) < len(launches),
-        "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
-        "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
-        "no instance, and it is running": record.state == "running"
-        and (record.last_launch is None or record.last_launch.outcome != "created"),
-        "no outcome, and it has ended": record.state in ("ending", "closed") and record.outcome is None,
-        "no instant of its end": record.state == "ending" and record.ending_at is None,
-        "a job of another kind": not all(type(number) is int and 0 < number <= 10_000 for number in planned)
-        or type(job_setting(job, "train.seed", 0)) is not int
-        or not isinstance(symbols, list)
-        or not all(isinstance(symbol, str) for symbol in symbols),
-    }
-    for what, is_so in wrong.items():
-        if is_so:
-            raise Unsound(f"the run record has {what}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return iso(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
-
-
-def _typed(value: Any, hint: Any, name: str) -> Any:
-    """Build a value of the hinted type from JSON; unknown keys are ignored, so that an older reader survives a newer writer."""
-    origin = get_origin(hint)
-    if origin in (types.UnionType, Union):
-        return None if value is None else _typed(value, next(arg for arg in get_args(hint) if arg is not type(None)), name)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_typed(item, get_args(hint)[0], name) for item in value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
-        return _built(value, hint, name)
-    if hint is datetime and isinstance(value, str):
-        return from_iso(value)
-    if hint is float and type(value) in (int, float) and 0 <= value <= MOST_NUMBER:
-        return float(value)
-    if hint is int and type(value) is int and 0 <= value <= MOST_WHOLE:
-        return value
-    if origin is Literal and value in get_args(hint) or hint is bool and isinstance(value, bool):
-        return value
-    if hint is str and isinstance(value, str) or (origin or hint) is dict and isinstance(value, dict):
-        return value
-    raise Unsound(f"{name} is {str(value)[:80]!r}, which no record of ours has")
-
-
-@cache
-def _hints_of(cls: Any) -> dict[str, Any]:
-    """Return the types of a class's fields; working them out takes most of the time of reading a record."""
-    return get_type_hints(cls)
-
-
-def _built(values: Mapping[str, Any], cls: Any, name: str) -> Any:
-    hints = _hints_of(cls)
-    fields = {key: _typed(item, hints[key], f"{name}.{key}") for key, item in values.items() if key in hints}
-    try:
-        return cls(**fields)
-    except TypeError as error:
-        raise Unsound(f"{name} lacks a field ({error})") from error

@@ -14,6 +14,7 @@ from trainer.artifacts.metrics import check_metrics
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
+from trainer.runs.samples import NodeSample, read_sample
 from trainer.script import path_flaw
 from trainer.symbols import file_flaw
 
@@ -31,6 +32,7 @@ MOST_COUNT = 10**12  # of steps, bars and the like
 SHA256 = "[0-9a-f]{64}"
 NODE_STATES = ("done", "failed", "stopped", "expired")
 MODEL_STATES = ("waiting", "training", "done", "failed")
+INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
@@ -53,6 +55,7 @@ class Heartbeat:
     rate: float | None = None  # of all workers together, in `unit` a second
     unit: str = "windows"  # or chunks
     message: str = ""
+    sample: NodeSample | None = None  # of its hardware; None before the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,7 @@ class NodeResult:
     retries: int = 0
     phases: Mapping[str, datetime] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # files and bytes from S3 and from the cache
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
@@ -87,6 +91,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         rate=fields.number("rate", least=0),
         unit=fields.choice("unit", UNITS, "windows"),
         message=fields.text("message", "", most=MOST_TEXT),
+        sample=read_sample(fields.table("sample")),
     )
 
 
@@ -113,6 +118,7 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (),
         retries=fields.whole("retries", 0, most=MOST_COUNT),
         phases=fields.instants("phases", most=MOST_PHASES),
         data=read_data(fields.table("data")),
+        inputs=read_inputs(fields.table("inputs")),
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
         tuned=fields.table("tuned").values,
@@ -228,6 +234,14 @@ def read_data(fields: Fields) -> dict[str, Any]:
         "holes": fields.whole("holes", 0, most=MOST_COUNT),
         "synthetic": fields.truth("synthetic"),
     }
+
+
+def read_inputs(fields: Fields) -> dict[str, Any]:
+    """Return where a node's inputs came from; {} where it did not say."""
+    if not fields.values:
+        return {}
+    counts = {key: fields.whole(key, 0, most=10 * MOST_COUNT) for key in INPUT_COUNTS}
+    return {**counts, "cache_failed": fields.text("cache_failed", "", most=MOST_TEXT)}
 
 
 def read_devices(fields: Fields) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from trainer.access import Access, aws_error, error_code, version_of
 from trainer.aws_errors import LOST_RACE, NO_OBJECT
 from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError, UsageError, nearest
 from trainer.reading import Unsound
-from trainer.runs.record import RunRecord, record_from_json, to_json
+from trainer.runs.record import RunRecord
+from trainer.runs.record_json import record_from_json, to_json
 
 LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
 PART_BYTES = 1 << 20  # of a log or metrics part, at most

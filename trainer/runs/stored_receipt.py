@@ -22,6 +22,7 @@ from trainer.runs.reports import (
     read_data,
     read_error,
     read_identity,
+    read_inputs,
     read_outputs,
     read_prepared,
     read_scripts,
@@ -73,6 +74,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
+        "inputs": read_inputs(fields.table("inputs")),
         "note": fields.text("note", "", most=MOST_TEXT),
         "log_tail": fields.text("log_tail", "", most=MOST_TEXT),
     }

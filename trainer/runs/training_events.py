@@ -13,14 +13,14 @@ from typing import Any
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.reading import Fields, Unsound, read_object
 from trainer.runs.reports import MOST_COUNT, MOST_MODELS, MOST_TITLE, UNITS
+from trainer.runs.samples import MOST_GPUS, gpu_figures
 
 MOST_EVENT_BYTES = 256 * 1024  # a model_done with its metrics takes 8 KB
 MOST_SCORES = 200  # numbers of a span
-MOST_GPUS, MOST_WORKERS = 1024, 1024
+MOST_WORKERS = 1024
 CURVE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]{0,63}")  # of a number that a script names
 LOSSES = ("train_loss", "validation_loss")
 SPANS = ("validation", "test")
-GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
 
 
 @dataclass(kw_only=True)
@@ -91,7 +91,7 @@ def _scores(fields: Fields) -> dict[str, float]:
 
 def _gpu(fields: Fields) -> dict[str, Any]:
     numbers = {"gpu": fields.whole("gpu", most=MOST_GPUS), "sample": fields.whole("sample", most=MOST_COUNT)}
-    return {**numbers, **{name: fields.number(name) for name in GPU_FIGURES}}
+    return {**numbers, **gpu_figures(fields)}
 
 
 def _model(fields: Fields) -> dict[str, str]:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pytest
 
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
-from trainer.cli.curves import RunEvents, curves_view, small_curve, write_curves
+from trainer.cli.curves import CurveFiles, RunEvents, curves_view, small_curve
 from trainer.cli.drawing import drawn
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -61,9 +61,11 @@ def test_pulling_twice_writes_the_same_files(tmp_path):
     def contents():
         return {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
-    assert write_curves(events, tmp_path) == [tmp_path / "events.jsonl", tmp_path / "observed"]
+    assert CurveFiles(tmp_path).add(events) == [tmp_path / "events.jsonl", tmp_path / "observed"]
     first = contents()
-    write_curves(events, tmp_path)
+    live = CurveFiles(tmp_path)  # in two pieces, as a running node sends them
+    live.add(RunEvents(raw=b"{", events=events.events[:1]))
+    live.add(RunEvents(raw=b"}\n", events=events.events[1:]))
     assert contents() == first
     name = "lstm-direction_BTC-USD_1m"
     board = f"observed/tensorboard/{name}/events.out.tfevents.{int(AT.timestamp())}.{name}"
@@ -74,4 +76,4 @@ def test_pulling_twice_writes_the_same_files(tmp_path):
 
 
 def test_a_run_that_sent_no_event_writes_nothing(tmp_path):
-    assert write_curves(RunEvents(), tmp_path) == [] and not list(tmp_path.iterdir())
+    assert CurveFiles(tmp_path).add(RunEvents()) == [] and not list(tmp_path.iterdir())

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
-import boto3
 import pytest
 
+from tests.sessions import forget_sessions
 from trainer.cli.main import main
+from trainer.stack import read_stack
 
 
 def launch(*words: object) -> int:
@@ -90,6 +92,19 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     assert "Ends 1h after its launch at the latest ($12.24 at most, on demand)" in capsys.readouterr().out
 
 
+def test_in_the_storage_mode_local_the_candles_are_those_of_the_local_folder(rehearsed, candles, capsys, monkeypatch, tmp_path):
+    outputs = replace(read_stack(rehearsed, stack="dev"), storage="local")
+    monkeypatch.setattr("trainer.cli.launch.read_stack", lambda access, stack: outputs)
+    monkeypatch.setenv("MAYFLY_LOCAL", str(tmp_path / "mine"))
+    (tmp_path / "mine" / "candles").mkdir(parents=True)
+    (tmp_path / "mine" / "candles" / "main").symlink_to(candles)
+    assert launch("--rehearse", "--instance", "g6.xlarge", "--dry-run", "--json") == 0
+    told = capsys.readouterr()
+    plan = json.loads(told.out)
+    assert plan["data"]["bars"] == {"BTC-USD": 3000, "ETH-USD": 3000} and plan["storage"]["mode"] == "local"
+    assert f"candles of {tmp_path / 'mine/candles/main'}" in told.err
+
+
 def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys, monkeypatch, tmp_path):
     (tmp_path / "shared" / "data" / "raw").mkdir(parents=True)
     (tmp_path / "here").mkdir()
@@ -170,8 +185,9 @@ def test_without_credentials_it_says_what_is_missing_and_offers_a_rehearsal(monk
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    forget_sessions()  # an earlier test's would have its credentials
     assert launch("--instance", "p3.8xlarge") == 103
+    forget_sessions()
     line = capsys.readouterr().err
     assert line.startswith("error: no AWS credentials and no AWS region found, so there is no stack to ask")
     assert "--rehearse" in line

@@ -73,6 +73,7 @@ def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
 
 def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
     assert "deadline  2026-11-20T13:00:00Z, set by the budget" in text_of(RECEIPT)
+    assert "set by three times the slow estimate" in text_of({**RECEIPT, "deadline_cause": "estimate"})
     format_1 = {key: value for key, value in RECEIPT.items() if key != "deadline_cause"}
     assert "deadline" not in text_of(format_1)
 
@@ -86,6 +87,14 @@ def test_a_receipt_from_before_prices_were_kept_has_no_price():
     (instance,) = RECEIPT["instances"]
     old = {key: value for key, value in instance.items() if key != "price_usd_per_hour"}
     assert "an hour" not in text_of({**RECEIPT, "instances": [old]})
+
+
+def test_what_the_cache_gave_or_why_it_gave_nothing_is_shown():
+    counts = {"s3_files": 1, "s3_bytes": 5, "cache_files": 2, "cache_bytes": 2_400_000, "cache_added": 1, "cache_refused": 1}
+    told = text_of({**RECEIPT, "inputs": {**counts, "cache_failed": ""}})
+    assert "2 of 3 files (2.4 MB), the rest from S3 · 1 refused and fetched anew" in told
+    assert "not used, inputs came from S3: no way" in text_of({**RECEIPT, "inputs": {**counts, "cache_failed": "no way"}})
+    assert "cache" not in text_of({**RECEIPT, "inputs": {**dict.fromkeys(counts, 0), "s3_files": 3, "cache_failed": ""}})
 
 
 def test_a_model_of_volatility_stands_beside_har():

@@ -104,6 +104,7 @@ class MemoryCloud:
         self.schedules: dict[str, datetime] = {}
         self.full: set[str] = set()  # zones without capacity
         self.answers: list[FleetAnswer] = []  # what CreateFleet says next, instead of the truth
+        self.lost_calls = 0  # the next calls of CreateFleet that never arrive
         self.errors: list[str] = []  # codes that stand in the next answers of CreateFleet, in the place of an instance
         self.refused: dict[str, str] = {}  # token -> the code that answered it
         self.work = timedelta(minutes=3)
@@ -136,6 +137,10 @@ class MemoryCloud:
 
     def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer:
         self.side_effect("create_fleet", before=True)
+        if self.lost_calls:
+            self.lost_calls -= 1
+            self.side_effect("create_fleet", before=False)
+            return FleetAnswer(kind="unclear", code="ConnectTimeoutError", message="timed out")
         token = request["ClientToken"]
         subnet = request["LaunchTemplateConfigs"][0]["Overrides"][0]["SubnetId"]
         zone = subnet.removeprefix("subnet-")

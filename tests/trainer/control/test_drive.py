@@ -124,6 +124,39 @@ def test_a_run_that_is_stopped_after_a_lost_answer_is_not_replayed_and_leaves_it
     assert cloud.schedules == {f"mayfly-{record.run_id}-sweep": record.deadline}, "it ends what appears late"
 
 
+def test_after_two_lost_answers_an_instance_that_shows_itself_is_adopted(make_cloud):
+    cloud, record = make_cloud()
+    cloud.answers = [LOST, LOST]
+    hidden_for(cloud, timedelta(minutes=3))
+    receipt = drive(cloud, record)
+    assert (receipt["state"], len(receipt["instances"]), len(cloud.fleets)) == ("done", 1, 1)
+    assert cloud.done().count("create_fleet") == 2
+
+
+def test_a_token_that_aws_never_answers_is_given_up_for_another_one(make_cloud):
+    cloud, record = make_cloud()
+    cloud.lost_calls = 2
+    receipt = drive(cloud, record)
+    assert (receipt["state"], len(receipt["instances"])) == ("done", 1)
+    assert timedelta(minutes=5) < cloud.clock - record.created_at < timedelta(minutes=12)
+    assert len(cloud.fleets) == 1 and cloud.done().count("create_fleet") == 3
+    assert list(cloud.schedules) == [f"mayfly-{record.run_id}-sweep"], "it ends what appears late"
+
+
+def test_an_instance_of_a_token_that_was_given_up_is_ended_when_it_shows_itself(make_cloud):
+    cloud, record = make_cloud()
+    cloud.answers = [LOST, LOST]
+    hidden_for(cloud, timedelta(minutes=7))
+    cloud.node_works = True
+    cloud.work = timedelta(minutes=20)
+    receipt = drive(cloud, record)
+    assert receipt["state"] == "done"
+    first, second = sorted(receipt["instances"], key=lambda item: item["launched_at"])
+    assert (first["state"], second["state"]) == ("terminated", "terminated")
+    assert first["terminated_at"] < second["terminated_at"]
+    assert all(model["key"].startswith(f"models/experiments/AROA1:{second['instance_id']}/") for model in receipt["models"])
+
+
 @pytest.mark.parametrize("code", ["InternalError", "RequestLimitExceeded"])
 def test_an_error_inside_an_answer_is_asked_again_under_a_new_token_on_the_same_rung(make_cloud, code):
     cloud, record = make_cloud()

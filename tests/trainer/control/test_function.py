@@ -16,7 +16,8 @@ from trainer.control.settle import settle_all
 from trainer.errors import ConnectionFailed
 from trainer.retrains.entries import TELLING, begin_entry, entry_key
 from trainer.retrains.published import published_key, write_published
-from trainer.runs.record import iso, to_json
+from trainer.runs.record import iso
+from trainer.runs.record_json import to_json
 from trainer.runs.store import read_record, receipt_key, record_key
 
 ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification"}

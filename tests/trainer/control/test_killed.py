@@ -51,6 +51,11 @@ def lost_answer(cloud):
     return {}
 
 
+def lost_calls(cloud):
+    cloud.lost_calls = 1
+    return {}
+
+
 def hung_node(cloud):
     cloud.node_works = False
     return {}
@@ -69,6 +74,7 @@ def stop_in_training(cloud):
         (first_zone_full, {"done"}),
         (throttled_answer, {"done"}),
         (lost_answer, {"done"}),
+        (lost_calls, {"done"}),
         (hung_node, {"expired"}),
         (stop_in_training, {"stopped"}),
     ],
@@ -84,7 +90,8 @@ def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cl
         assert receipt["state"] in state, number
         assert len(cloud.fleets) == 1, number
         assert cloud.alive() == [], number
-        assert cloud.schedules == {}, number
+        kept = [f"mayfly-{record.run_id}-sweep"] if prepare is lost_calls else []  # killed before a replay: two lost calls
+        assert list(cloud.schedules) in ([], kept), number
         assert read_receipt(cloud.objects, record.run_id) == receipt
         assert len(cloud.objects.stored[f"runs/{record.run_id}/receipt.json"]) == 1
         assert read_record(cloud.objects, record.run_id)[0].state == "closed"
@@ -178,6 +185,8 @@ def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make
     def create(*, request):
         if dice.random() < 0.5:
             cloud.full = {"us-east-1a"} if dice.random() < 0.3 else set()
+        if dice.random() < 0.2:
+            cloud.lost_calls = 2
         if dice.random() < 0.5:
             cloud.answers = [FleetAnswer(kind="unclear", code="ReadTimeoutError", message="?")]
         return real_create(request=request)
@@ -197,4 +206,4 @@ def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make
     assert receipt["state"] == "done"
     assert len(cloud.fleets) == 1
     assert cloud.alive() == []
-    assert cloud.schedules == {}
+    assert not cloud.schedules or list(cloud.schedules) == [f"mayfly-{record.run_id}-sweep"]  # after a token without an answer

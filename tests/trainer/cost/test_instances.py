@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import csv
+import re
+from importlib.resources import files
+from pathlib import Path
+
 import pytest
 
 from trainer.cost.instances import catalogue, instance_type, replacements
@@ -9,9 +14,17 @@ from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
 
 def test_the_catalogue_holds_every_type_of_the_table_with_a_dated_price():
     known = catalogue()
-    assert len(known) == 62
+    assert len(known) == 68
     assert all(machine.price_date for machine in known.values() if machine.price_usd_per_hour is not None)
     assert known["g6.12xlarge"].price_usd_per_hour == 4.6016
+
+
+def test_the_page_names_the_families_without_local_disks():
+    table = (files("trainer.cost") / "instances.csv").read_text(encoding="utf-8")
+    without = {row["family"] for row in csv.DictReader(table.splitlines()) if float(row["local_nvme_gb"] or 0) == 0}
+    page = (Path(__file__).resolve().parents[3] / "docs" / "infrastructure.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"has instance store, but (.*?);", page)
+    assert set(re.findall(r"`(\w+)`", named)) == without
 
 
 def test_an_unknown_type_names_the_nearest():

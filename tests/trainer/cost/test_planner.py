@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from trainer.cost.planner import (
     dollars,
     estimate,
     longest_first,
+    three_times_slow,
     windows_per_second,
     workload,
 )
@@ -125,3 +127,10 @@ def test_dollars_are_by_the_second_and_sixty_at_least():
 )
 def test_the_longest_run_is_three_times_the_slow_estimate_and_long_enough_to_boot(name, seconds_p90, expected):
     assert default_max_duration(seconds_p90, instance_type(name)) == expected
+    uncapped = max(expected, timedelta(seconds=3 * seconds_p90))
+    assert three_times_slow(seconds_p90, instance_type(name)) == uncapped, "12 hours are for jobs that name no duration"
+
+
+def test_no_type_has_less_than_half_an_hour():
+    fast = replace(instance_type("g6.xlarge"), boot=replace(instance_type("g6.xlarge").boot, allowance_seconds=300))
+    assert three_times_slow(1, fast) == timedelta(minutes=30)

@@ -38,7 +38,10 @@ def package(folder: Path) -> Path:
         path.write_text("")
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
     (folder / "node" / "prepare.lock").write_text("ccxt==1\n")
+    (folder / "node" / "volumes.sh").write_text("exit 0\n")
     (folder / "node" / "agent.py").write_text("print('hello')\n")
+    (folder / "_infra" / "ami").mkdir(parents=True)  # as in an installed wheel
+    (folder / "_infra" / "ami" / "install.sh").write_text("#!/bin/bash\n")
     return folder
 
 
@@ -56,7 +59,7 @@ def test_the_same_sources_make_the_same_bytes_wherever_and_whenever(tmp_path):
     assert build_bundle(one).content == build_bundle(two).content
 
 
-@pytest.mark.parametrize("file", ["node/agent.py", "node/requirements.lock", "train/__init__.py"])
+@pytest.mark.parametrize("file", ["node/agent.py", "node/requirements.lock", "train/__init__.py", "_infra/ami/install.sh"])
 def test_one_changed_byte_is_another_bundle(tmp_path, file):
     folder = package(tmp_path / "trainer")
     before = build_bundle(folder)

@@ -36,7 +36,7 @@ def plan(
 ) -> LaunchPlan:
     names = job.machine.instance or DEFAULT_TYPES
     offers = Offers(
-        image_line="line",
+        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
         image_id="ami-1",
         launch_template_id="lt-1",
         zones=zones if zones is not None else dict.fromkeys(names, ZONES),
@@ -158,6 +158,36 @@ def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
 def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
     made = plan(job_of(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")})
     assert made.run_limit.duration == timedelta(minutes=30)
+
+
+@pytest.mark.parametrize(
+    ("basis", "seconds", "cause", "words"),
+    [
+        ("measured on 2026-11-20", 1800.0, "estimate", "set by three times the slow estimate."),
+        ("estimate", 7200.0, "max_duration", "set by max_duration alone: no run has measured this model on this chip."),
+        ("yours", 7200.0, "max_duration", "set by max_duration alone"),
+        ("measured 2026-11-20", 7200.0, "max_duration", "set by max_duration alone"),  # the reference model was, not this one
+    ],
+)
+def test_an_attempt_may_take_three_times_its_slow_estimate_where_a_run_measured_it_whatever_the_job_allows(
+    basis, seconds, cause, words
+):
+    job = job_of(instance=("g6.xlarge",), max_duration="2h")
+    made = plan(job, rates={"g6.xlarge": Rate(per_second=1e9, basis=basis)})
+    assert made.run_limit == TimeLimit(duration=timedelta(hours=2), cause="max_duration")
+    assert (made.hard_stop.duration.total_seconds(), made.hard_stop.cause) == (seconds, cause)
+    assert {rung.default_seconds for rung in made.ladder} == {0.0}
+    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
+    assert words in " ".join(drawn(plan_view(made, job, candles)).split())
+
+
+def test_each_rung_has_its_own_estimates_limit_and_a_long_one_is_not_cut_to_the_default():
+    rates = {"g6.xlarge": Rate(per_second=2_500.0, basis="measured on 2026-11-20")}
+    made = plan(job_of(instance=("g6.xlarge", "g5.xlarge"), max_duration="2d"), rates=rates, cap=timedelta(days=3))
+    slow, unmeasured = made.ladder[0], made.ladder[-1]
+    assert slow.estimate_seconds == round(3 * made.first.seconds_p90) > timedelta(hours=12).total_seconds()
+    assert unmeasured.estimate_seconds == 0
+    assert made.hard_stop.cause == "estimate"
 
 
 def test_a_plan_that_cannot_end_before_its_hard_stop_is_refused_with_the_numbers():

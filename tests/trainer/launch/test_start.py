@@ -15,14 +15,15 @@ from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.start import new_record, register
 from trainer.runs.index import INDEX_KEY
-from trainer.runs.record import from_iso, record_from_json
+from trainer.runs.record import from_iso
+from trainer.runs.record_json import record_from_json
 from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
 from trainer.stack_outputs import StackOutputs
 
 NOW = from_iso("2026-11-20T12:00:00Z")
 JOB = job_of(name="crypto", instance=("g6.xlarge",), symbols=("BTC-USD",), timeframe="1m", budget=2.0, max_duration="2h")
 OFFERS = Offers(
-    image_line="line",
+    image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
     image_id="ami-1",
     launch_template_id="lt-1",
     zones={"g6.xlarge": ("us-east-1a",)},

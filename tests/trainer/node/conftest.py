@@ -95,6 +95,7 @@ class Machine:
     expected_gpus: int = 4
     cap_minutes: str = "60"
     boot_seconds: str = "900"
+    file_system: str = ""  # of the cache, which this machine's metadata service does not let it mount
     image_python: str = ""  # in the place of the desk's
     smoke: str = SMOKE
     smoke_seconds: float = 180
@@ -128,6 +129,7 @@ class Machine:
             "PROJECT": "mayfly",
             "CAP_MINUTES": self.cap_minutes,
             "LOCK": "requirements.lock",
+            "FILE_SYSTEM": self.file_system,
         }
         for name, value in values.items():
             text = text.replace(f"@@{name}@@", value)

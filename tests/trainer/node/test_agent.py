@@ -18,6 +18,7 @@ MODELS = f"models/experiments/AROA1:i-1/{RUN}/1/"
 
 
 def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any) -> None:
+    machine.file_system = "fs-01:fsap-02"
     machine.start()
     machine.wait_until_off()
     result = machine.result()
@@ -39,13 +40,15 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
         "note": "GPUs are CPU processes in a rehearsal",
     }
     assert result["data"] == {"bars": 7, "synthetic": True}
+    assert (result["inputs"]["s3_files"], result["inputs"]["cache_files"]) == (1, 0)  # there is no such file system
+    assert result["inputs"]["cache_failed"].startswith("EFS fs-01 could not be mounted: ")
     assert result["python_packages"] == "the desk's .venv"
     progress = json.loads(machine.read(f"{NODE}progress.json"))
     assert (progress["phase"], progress["models_done"], progress["models_total"]) == ("end", 2, 2)
     lease = machine.read(f"live/AROA1:i-1/{RUN}/1/0.json")
     assert len(lease) <= MOST_LEASE_BYTES and list(json.loads(lease))[-2:] == ["at", "lease_until"]
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
-    assert "the trainer runs on 4 cpu" in log
+    assert "the trainer runs on 4 cpu" in log and "inputs come from S3 alone: EFS fs-01" in log
     assert f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log  # from the bundle, not the checkout
     events = b"".join(machine.read(key) for key in machine.keys(f"{NODE}metrics/")).splitlines()
     assert [json.loads(line)["event"] for line in events] == ["started", "model_done", "model_done", "ended"]

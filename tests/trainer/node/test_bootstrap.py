@@ -209,7 +209,7 @@ def test_the_lease_and_the_log_come_before_the_slow_stages_end(machine: Any, slo
     told = read_lease(machine.read(lease[0]), datetime.now(timezone.utc))
     assert told.instance_id == "i-1"
     key = f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log"
-    machine.wait_for(lambda: machine.keys(key) and b"make the environment" in machine.read(key))
+    machine.wait_for(lambda: machine.keys(key) and b"install the environment" in machine.read(key))
     assert machine.node.poll() == "running"
 
 

@@ -32,7 +32,7 @@ from trainer.node.uplink import Uplink
 from trainer.pieces import KINDS, kind_of
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import record_from_json, to_json
+from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import read_result
 from trainer.train.__main__ import main
 

@@ -104,9 +104,9 @@ def test_a_replay_leaves_the_account_as_an_application_does(aws_server: Embedded
     assert json.loads(parameter) == stored | {"rehearsal": True}
 
 
-def test_the_end_of_a_uuid_is_no_identifier_though_it_may_have_digits_only() -> None:
+def test_a_uuid_is_one_identifier_and_its_end_none_though_it_may_have_digits_only() -> None:
     subscription = "arn:aws:sns:us-east-1:000000000001:mayfly-dev:0a1b2c3d-0a1b-4c5d-8e9f-123456789012"
-    assert identifiers({"SubscriptionArn": subscription}) == ("000000000001",)
+    assert identifiers({"SubscriptionArn": subscription}) == ("000000000001", "0a1b2c3d-0a1b-4c5d-8e9f-123456789012")
 
 
 def test_identifiers_of_the_first_account_are_replaced_wherever_they_stand() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,19 @@ import pytest
 
 from trainer.access import Access
 from trainer.errors import ConfigError, UsageError
+from trainer.launch.preflight import find_image
 from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_resources import Properties, Resources
-from trainer.stack_outputs import StackOutputs, parameter_name
+from trainer.stack_outputs import StackOutputs, architecture_of, parameter_name
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
 
+NAMES = {field.name for field in fields(StackOutputs)}
 ROOT = Path(__file__).resolve().parents[3]
+ARM = "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"
+CONFIG = {"owner": "somebody", "sweep_minutes": "3", "image_line_arm64": ARM}
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 
 
@@ -31,7 +36,7 @@ TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 def applied(aws_server: EmbeddedAws) -> tuple[Access, dict[str, Any]]:
     """One account with the program applied, and its outputs."""
     access = aws_server.account()
-    return access, pulumi_apply.apply(access, config={"owner": "somebody", "sweep_minutes": "3"}).outputs
+    return access, pulumi_apply.apply(access, config=CONFIG).outputs
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_the_parameter_that_launches_read_says_what_the_program_exports(applied:
 
 def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
-    (template,) = outputs["launch_templates"].values()
+    template = next(iter(outputs["launch_templates"].values()))
     versions = access.client("ec2").describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
     data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
@@ -63,6 +68,16 @@ def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Acc
     assert data["NetworkInterfaces"][0]["Groups"] == [outputs["security_group"]]
     user_data = base64.b64decode(data["UserData"]).decode()
     assert outputs["bucket"] in user_data and "@@" not in user_data
+
+
+def test_each_architecture_has_a_template_that_sizes_its_images_root_disk(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    ec2, told = access.client("ec2"), StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
+    assert [architecture_of(line) for line in outputs["images"]] == ["x86_64", "arm64"]
+    for line, system in zip(outputs["images"], ("x86_64", "arm64"), strict=True):
+        for templates in (outputs["launch_templates"], outputs["prepare_templates"]):
+            image = find_image(access, ec2, outputs=told, line=line, template=templates[line])
+            assert image["Architecture"] == system
 
 
 def test_the_security_group_has_one_way_out_and_none_in(applied: tuple[Access, dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEK, entry
 from trainer.errors import ConfigError
 from trainer.retrains.entries import entry_key, prepare_run_id_of, read_entry, run_id_of
 from trainer.retrains.published import published_key, read_published
-from trainer.runs.record import to_json
+from trainer.runs.record_json import to_json
 
 
 @pytest.mark.parametrize(

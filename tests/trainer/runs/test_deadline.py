@@ -24,6 +24,9 @@ def limit(minutes: float, **others: float) -> TimeLimit:
         ({"default_seconds": 1200.0}, 20, "default_duration"),
         ({"default_seconds": 1200.0, "budget_usd": 1.02}, 5, "budget"),
         ({"default_seconds": 3600.0, "budget_usd": 12.24}, 60, "max_duration"),
+        ({"estimate_seconds": 2400.0}, 40, "estimate"),
+        ({"estimate_seconds": 2400.0, "budget_usd": 6.12}, 30, "budget"),
+        ({"estimate_seconds": 7200.0}, 60, "max_duration"),
     ],
 )
 def test_the_shortest_limit_holds_and_names_itself(others, minutes, cause):

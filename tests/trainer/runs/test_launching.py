@@ -10,7 +10,7 @@ import pytest
 
 from trainer.runs.actions import ArmSweep, Create, Store, Wait
 from trainer.runs.launching import LONGEST_PAUSE, PATIENCE, attempt_deadline, pause_after, refusal
-from trainer.runs.observation import Observation
+from trainer.runs.observation import UNANSWERED, Observation
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 
@@ -81,25 +81,61 @@ def test_a_schedule_of_another_deadline_is_moved_first(starting):
     assert reconcile(starting(intent()), observed, at(2))[0] == ArmSweep(at=DEADLINE)
 
 
-def test_an_unclear_answer_is_asked_again_under_the_same_token_after_a_growing_pause(starting):
-    observed = Observation(schedules={SWEEP: DEADLINE})
-    for calls in (1, 2, 3):
-        record = starting(intent(called_at=at(10), calls=calls))
-        due = at(10) + pause_after(calls, "t0")
-        assert isinstance(reconcile(record, observed, due - timedelta(milliseconds=1))[0], Wait)
-        store, create = reconcile(record, observed, due)
-        assert (create.launch.token, create.launch.called_at, create.launch.calls) == ("t0", due, calls + 1)
-        assert store.record.last_launch == create.launch
+def test_an_unclear_answer_is_replayed_once_under_the_same_token_after_a_pause(starting):
+    observed, record = Observation(schedules={SWEEP: DEADLINE}), starting(intent(called_at=at(10), calls=1))
+    due = at(10) + pause_after(1, "t0")
+    assert isinstance(reconcile(record, observed, due - timedelta(milliseconds=1))[0], Wait)
+    store, create = reconcile(record, observed, due)
+    assert (create.launch.token, create.launch.called_at, create.launch.calls) == ("t0", due, 2)
+    assert store.record.last_launch == create.launch
 
 
-def test_a_call_without_a_clear_answer_is_not_repeated_once_the_job_could_not_be_done(starting):
-    """An answer that comes so late would buy a machine for nothing; the run ends, and looks for one by its tag."""
-    record, half = starting(intent(called_at=at(1770), calls=9)), at(1800)
+UNCLEAR_TWICE = {"called_at": at(10), "calls": 2}
+CLOSED = {"code": "NoClearAnswer", "message": "2 calls, and no instance of them within 5 minutes"}
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        intent(**UNCLEAR_TWICE),
+        refused("RequestLimitExceeded", unanswered=True, **UNCLEAR_TWICE),  # it says nothing of the first call
+        refused("InsufficientInstanceCapacity", unanswered=True, **UNCLEAR_TWICE),
+        refused("VcpuLimitExceeded", unanswered=True, **UNCLEAR_TWICE),
+    ],
+    ids=["unclear again", "throttled", "no capacity", "over the quota"],
+)
+def test_after_an_unclear_replay_an_instance_is_looked_for_by_its_tag_for_five_minutes_and_then_another_token_is_taken(
+    starting, launch
+):
+    record, over = starting(launch), at(10) + UNANSWERED
+    for now in (at(11), at(60), over - timedelta(milliseconds=1)):
+        assert [type(action) for action in reconcile(record, Observation(), now)] == [Wait]
+    closed = only_store(reconcile(record, Observation(), over))
+    assert (closed.state, closed.last_launch.outcome, closed.last_launch.is_open) == ("starting", "refused", False)
+    assert {"code": closed.last_launch.error_code, "message": closed.last_launch.error_message} == CLOSED
+    again = only_store(reconcile(closed, Observation(), over)).last_launch
+    assert (again.rung, again.outcome, again.calls) == (0, "intended", 0)
+    assert again.token != launch.token
+
+
+def test_a_call_without_a_clear_answer_is_not_replayed_once_the_job_could_not_be_done(starting):
+    """An answer that comes so late would buy a machine for nothing; the run looks for one by its tag, and then ends."""
+    record, half = starting(intent(called_at=at(1790), calls=1)), at(1800)
     before = reconcile(record, Observation(schedules={SWEEP: DEADLINE}), half - timedelta(milliseconds=1))
     assert isinstance(before[-1], Create)
-    stored = only_store(reconcile(record, Observation(), half))
-    assert (stored.state, stored.error["code"]) == ("ending", 103)
-    assert "9 calls" in stored.error["what"] and stored.last_launch.is_open
+    assert [type(action) for action in reconcile(record, Observation(), half)] == [Wait]
+    closed = only_store(reconcile(record, Observation(), at(1790) + UNANSWERED))
+    ended = only_store(reconcile(closed, Observation(), at(1790) + UNANSWERED))
+    assert (ended.state, ended.error["code"]) == ("ending", 103)
+    assert ended.error["what"] == "no clear answer from CreateFleet for g5.12xlarge on-demand in us-east-1a"
+    assert "1 call, and no instance of it within 5 minutes" in ended.error["why"]
+
+
+def test_a_rung_without_a_clear_answer_is_asked_under_one_more_token_and_then_gives_way_to_the_next(starting):
+    first = refused("NoClearAnswer", called_at=at(6), calls=2)
+    second = refused("NoClearAnswer", token="t0b", intended_at=at(306), called_at=at(312), calls=2)
+    assert only_store(reconcile(starting(first), Observation(), at(306))).last_launch.rung == 0
+    assert only_store(reconcile(starting(first, second), Observation(), at(612))).last_launch.rung == 1
 
 
 def test_pauses_grow_are_bounded_and_differ_by_token():
@@ -109,11 +145,11 @@ def test_pauses_grow_are_bounded_and_differ_by_token():
     assert len({pause_after(1, token) for token in "abcdefgh"}) > 1
 
 
-def test_a_refusal_by_exception_after_an_unclear_answer_takes_no_other_token(starting):
+def test_a_refusal_for_good_after_an_unclear_answer_ends_the_run_which_looks_for_the_instance_of_the_first_call(starting):
     """Credentials that ran out between two calls say nothing of the first one, which may have made an instance."""
-    launch = refused("InsufficientInstanceCapacity", calls=2, unanswered=True)
+    launch = refused("ExpiredToken", calls=2, unanswered=True)
     stored = only_store(reconcile(starting(launch), Observation(), at(9)))
-    assert (stored.state, stored.error["code"]) == ("ending", 101)
+    assert (stored.state, stored.error["code"], stored.last_launch.is_open) == ("ending", 103, True)
 
 
 def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
@@ -222,6 +258,14 @@ def test_a_rung_on_which_aws_stays_busy_gives_way_to_the_next_one(starting, code
     assert only_store(reconcile(starting(first, last), Observation(), over)).last_launch.rung == 1
 
 
+def test_a_rung_on_which_the_job_could_not_be_done_any_more_is_not_asked_because_aws_stays_busy(starting, make_record):
+    rungs = make_record().ladder
+    over, record = at(1) + PATIENCE["throttling"], starting(refused("Unavailable"), ladder=rungs)
+    for p90, rung in ((3300.0, 0), (3298.0, 1)):  # 55 minutes are left at minute 5
+        slower = replace(record, ladder=(rungs[0], replace(rungs[1], p90_seconds=p90)))
+        assert only_store(reconcile(slower, Observation(), over)).last_launch.rung == rung
+
+
 @pytest.mark.parametrize(
     ("p90", "minutes"), [(900.0, 45), (0.0, 30), (7200.0, 6)], ids=["P90", "no estimate", "longer than the run"]
 )
@@ -260,6 +304,26 @@ def test_whole_lives_of_errors_that_stay_end_in_time_and_never_use_a_token_twice
     assert lasts <= now - at(0) <= lasts + timedelta(seconds=40)
 
 
+def test_a_token_that_is_answered_badly_for_ever_is_called_twice_and_none_is_open_when_the_next_is_taken(starting):
+    """No call ever gets a clear answer, and no machine appears."""
+    record, now, ends_at = starting(), at(0), at(0)
+    while record.state == "starting":
+        for action in reconcile(record, Observation(schedules={SWEEP: DEADLINE}), now):
+            if isinstance(action, Store):
+                new = len(action.record.attempts[0].launches) > len(record.attempts[0].launches if record.attempts else ())
+                assert not new or now >= ends_at, "the last token's instance may still appear"
+                record = action.record
+            if isinstance(action, Create):
+                ends_at = now + UNANSWERED
+        now += timedelta(seconds=1)
+    launches = record.attempts[0].launches
+    assert {launch.calls for launch in launches} == {2}
+    assert [launch.rung for launch in launches] == [0, 0, 1, 1, 1, 1]
+    assert timedelta(minutes=30) <= now - at(0) <= timedelta(minutes=36)
+    assert (record.outcome, record.error["code"]) == ("failed", 103)
+    assert "NoClearAnswer" in record.error["why"] and "(4 times)" in record.error["why"]
+
+
 def test_a_failed_launch_lists_every_pool_with_the_code_that_refused_it(starting):
     record = starting(refused("NeverHeardOf"), refused("InsufficientInstanceCapacity", 1))
     error = only_store(reconcile(record, Observation(), at(3))).error
@@ -273,10 +337,10 @@ def test_whoever_may_not_start_waits(starting):
         assert [type(action) for action in reconcile(record, observed, at(60))] == [Wait]
 
 
-def test_a_launcher_that_repeats_its_call_is_not_called_dead(starting):
-    record = starting(intent(called_at=at(200), calls=9))
-    assert isinstance(reconcile(record, Observation(may_start=False), at(300))[0], Wait)
-    assert only_store(reconcile(record, Observation(may_start=False), at(321))).outcome == "interrupted"
+def test_a_launcher_that_looks_for_its_instance_is_not_called_dead(starting):
+    record = starting(intent(called_at=at(200), calls=2))
+    assert isinstance(reconcile(record, Observation(may_start=False), at(620))[0], Wait)
+    assert only_store(reconcile(record, Observation(may_start=False), at(621))).outcome == "interrupted"
 
 
 def test_the_attempts_deadline_is_the_runs_or_what_the_budget_buys(make_record):
@@ -288,6 +352,8 @@ def test_the_attempts_deadline_is_the_runs_or_what_the_budget_buys(make_record):
     assert (budget.at, budget.cause) == (NOON + timedelta(minutes=12), "budget")
     faster = attempt_deadline(record, replace(rung, default_seconds=1800.0), at(5))
     assert (faster.at, faster.cause) == (at(1805), "default_duration")
+    measured = attempt_deadline(replace(record, deadline_cause="max_duration"), replace(rung, estimate_seconds=1800.0), at(5))
+    assert (measured.at, measured.cause) == (at(1805), "estimate")
 
 
 def test_no_time_left_ends_the_run_before_anything_is_launched(starting):

@@ -64,6 +64,7 @@ def test_an_instance_that_aws_could_not_start_fails_with_the_remedy_of_its_reaso
         ("max_duration", "set by max_duration", "Raise --max-duration"),
         ("default_duration", "set by the default of max_duration", "Set --max-duration"),
         ("cap", "set by the stack's max lifetime", "pulumi up"),
+        ("estimate", "set by three times the slow estimate", "windows_per_second"),
     ],
 )
 def test_an_expired_run_names_the_instant_and_the_cause_on_record(ended, cause, why, remedy):

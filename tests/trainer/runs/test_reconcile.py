@@ -244,6 +244,46 @@ def test_an_instance_that_shows_itself_while_the_run_ends_is_terminated_and_then
     assert reconcile(record, observed, at(200))[0].instance_ids == ("i-1",)
 
 
+@pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
+def test_an_instance_that_shows_itself_while_the_run_may_start_is_adopted(starting, launch):
+    record = settle(starting(launch), Observation(instances=(instance("pending"),)), at(200))
+    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == ("running", "created", ("i-1",))
+
+
+NO_ANSWER = intent(called_at=at(1), calls=2, outcome="refused", error_code="NoClearAnswer")
+
+
+def test_a_launch_that_never_had_an_answer_leaves_the_runs_schedule_until_its_time(starting):
+    launches = (NO_ANSWER, intent(1, called_at=at(400), calls=1, outcome="refused", error_code="UnauthorizedOperation"))
+    record = starting(*launches, state="ending", outcome="failed", ending_at=at(401))
+    delete, close = reconcile(record, Observation(models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE}), at(402))
+    assert (delete, type(close)) == (DeleteSchedule(name=KILL), Close)
+
+
+def test_an_instance_that_appears_before_another_token_is_called_is_adopted_in_its_place(starting):
+    record = settle(starting(NO_ANSWER, intent(1, intended_at=at(301))), Observation(instances=(instance(),)), at(302))
+    assert (record.state, record.last_launch.instance_ids) == ("running", ("i-1",))
+
+
+def test_of_two_instances_one_is_the_runs_and_the_other_is_terminated(starting):
+    """A call without an answer made a machine that showed itself only after another token had made one, too."""
+    second = created(rung=1, token="t1", instance_ids=("i-2",))
+    record = starting(NO_ANSWER, second, state="running")
+    both = Observation(instances=(instance(), instance(instance_id="i-2", launched_at=at(310))))
+    record = settle(record, both, at(400))
+    assert reconcile(record, both, at(400)) == (Terminate(instance_ids=("i-1",), why="another instance does the run's work"),)
+    assert [keys.instance_id for keys in record.nodes] == ["i-2"]
+    ended = Observation(instances=(instance("terminated"), both.instances[1]))
+    record = settle(record, ended, at(460))
+    assert (record.state, isinstance(reconcile(record, ended, at(460))[0], Wait)) == ("running", True)
+
+
+def test_of_two_instances_that_nobody_answered_for_the_first_alive_is_adopted(starting):
+    both = (instance("terminated"), instance(instance_id="i-2"), instance(instance_id="i-3"))
+    record = settle(starting(NO_ANSWER, intent(1, called_at=at(302), calls=1)), Observation(instances=both), at(303))
+    assert record.last_launch.instance_ids == ("i-2",)
+
+
 def test_an_intent_that_was_never_called_keeps_nothing_open(starting):
     record = starting(intent(), state="ending", outcome="stopped", ending_at=at(2))
     observed = Observation(models=(), schedules={SWEEP: DEADLINE})

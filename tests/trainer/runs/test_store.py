@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sessions import forget_sessions
 from trainer.errors import ConnectionFailed, NotVersioned, PermissionDenied, UsageError
 from trainer.runs.store import Conflict, RecordMissing, create_record, open_objects, read_record, run_ids, swap_record
 
@@ -104,5 +105,7 @@ def test_missing_credentials_are_no_missing_run(monkeypatch, access):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    forget_sessions()  # an earlier test's would have its credentials
     with pytest.raises(PermissionDenied, match="Unable to locate credentials"):
         open_objects(Access(region="us-east-1", endpoint_url=access.endpoint_url), "b").get(key="k")
+    forget_sessions()

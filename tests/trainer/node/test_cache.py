@@ -1,0 +1,162 @@
+"""The cache of inputs, whatever lies in it: what is trained on is what the manifest pins, and nothing outside it is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.errors import DataError
+from trainer.node.cache import HALF_WRITTEN_SECONDS, LAYOUT, UNUSED_SECONDS, CacheUnusable, InputCache, open_cache
+from trainer.node.stage import Origins, fetch_inputs
+
+BARS = b"bars of BTC-USD"
+OTHER = b"bars of a thief"
+ENTRY = {
+    "key": "raw/main/BTC-USD_1m.parquet",
+    "version_id": "v1",
+    "sha256": hashlib.sha256(BARS).hexdigest(),
+    "bytes": len(BARS),
+}
+
+
+class Body(io.BytesIO):
+    """A body as botocore streams it."""
+
+    def iter_chunks(self, size: int) -> Any:
+        return iter(lambda: self.read(size), b"")
+
+
+class Bucket:
+    """An S3 client that gives one object and counts how often it was asked."""
+
+    def __init__(self, content: bytes = BARS) -> None:
+        self.content, self.reads = content, 0
+
+    def get_object(self, **_: str) -> dict[str, Any]:
+        self.reads += 1
+        return {"Body": Body(self.content)}
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Path:
+    """The folder that plays the file system."""
+    (tmp_path / "efs").mkdir()
+    return tmp_path / "efs"
+
+
+@pytest.fixture
+def fill(mount: Path, tmp_path: Path) -> Callable[..., Origins]:
+    """Fetch the input into a new folder as a node does, check that it has the right bytes, and return what came from where."""
+    nodes = iter(range(10))
+
+    def fetch(bucket: Bucket | None = None, entry: dict[str, Any] = ENTRY) -> Origins:
+        origins, folder = Origins(cache=open_cache(mount)), tmp_path / f"node-{next(nodes)}"
+        fetch_inputs(bucket or Bucket(), bucket="b", inputs=[entry], folder=folder, stopped=lambda: False, origins=origins)
+        assert (folder / "BTC-USD_1m.parquet").read_bytes() == (bucket.content if bucket else BARS)
+        return origins
+
+    return fetch
+
+
+def only_entry(mount: Path) -> Path:
+    (entry,) = (mount / LAYOUT).iterdir()
+    return entry
+
+
+def test_a_second_fill_asks_s3_for_nothing(fill: Callable[..., Origins], mount: Path) -> None:
+    first = fill(bucket := Bucket())
+    assert (first.counts["s3_files"], first.counts["cache_added"], bucket.reads) == (1, 1, 1)
+    second = fill(bucket)
+    assert (second.counts["cache_files"], second.counts["cache_bytes"], bucket.reads) == (1, len(BARS), 1)
+    assert second.summary == "0 files from S3, 1 from the cache, 0 refused there"
+
+
+def poison(entry: Path, outside: Path) -> None:
+    entry.write_bytes(OTHER)
+
+
+def lengthen(entry: Path, outside: Path) -> None:
+    entry.write_bytes(BARS + OTHER)
+
+
+def link(entry: Path, outside: Path) -> None:
+    entry.unlink()
+    entry.symlink_to(outside)  # with the very bytes: still no file of the cache's
+
+
+def pipe(entry: Path, outside: Path) -> None:
+    entry.unlink()
+    os.mkfifo(entry)
+
+
+@pytest.mark.parametrize("spoil", [poison, lengthen, link, pipe])
+def test_what_is_not_the_input_is_noticed_fetched_anew_and_replaced(
+    spoil: Callable[[Path, Path], None], fill: Callable[..., Origins], mount: Path, tmp_path: Path
+) -> None:
+    fill()
+    (outside := tmp_path / "outside").write_bytes(BARS)
+    spoil(only_entry(mount), outside)
+    spoiled = fill(bucket := Bucket())
+    assert (spoiled.counts["cache_refused"], spoiled.counts["cache_files"], bucket.reads) == (1, 0, 1)
+    assert fill(bucket).counts["cache_files"] == 1 and bucket.reads == 1
+    assert only_entry(mount).read_bytes() == BARS and not only_entry(mount).is_symlink()
+    assert outside.read_bytes() == BARS
+
+
+def test_another_version_of_a_key_is_another_entry(fill: Callable[..., Origins], mount: Path) -> None:
+    fill()
+    later = {**ENTRY, "version_id": "v2", "sha256": hashlib.sha256(OTHER).hexdigest(), "bytes": len(OTHER)}
+    assert fill(Bucket(OTHER), later).counts["cache_refused"] == 0
+    assert len(list((mount / LAYOUT).iterdir())) == 2
+
+
+def test_bytes_that_s3_itself_gave_wrong_are_an_error_and_never_reach_the_cache(mount: Path, tmp_path: Path) -> None:
+    origins = Origins(cache=open_cache(mount))
+    with pytest.raises(DataError, match="sha256"):
+        fetch_inputs(Bucket(OTHER), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins)
+    assert not list((mount / LAYOUT).iterdir())
+
+
+def test_an_input_without_a_hash_or_a_version_is_not_cached(fill: Callable[..., Origins], mount: Path) -> None:
+    for name in ("sha256", "version_id"):
+        fill(entry={**ENTRY, name: ""})
+    assert not list((mount / LAYOUT).iterdir())
+
+
+def test_a_name_of_any_length_and_with_any_folders_stays_in_the_cache(fill: Callable[..., Origins], mount: Path) -> None:
+    fill(entry={**ENTRY, "key": f"raw/../../{'x' * 900}/BTC-USD_1m.parquet"})
+    assert len(only_entry(mount).name) == 64
+
+
+def test_a_folder_of_the_cache_that_leads_elsewhere_is_not_entered(mount: Path, tmp_path: Path) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (mount / LAYOUT).symlink_to(elsewhere)
+    with pytest.raises(CacheUnusable, match="could not be opened"):
+        open_cache(mount)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp_path: Path) -> None:
+    gone = open_cache(mount)
+    os.close(gone.folder)
+    origins = Origins(cache=gone)
+    fetch_inputs(Bucket(), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins)
+    assert (tmp_path / "n/BTC-USD_1m.parquet").read_bytes() == BARS
+    assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
+
+
+def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(fill: Callable[..., Origins], mount: Path) -> None:
+    fill()
+    used = only_entry(mount)
+    unused, half, fresh = (mount / LAYOUT / name for name in ("f" * 64, ".new-dead", ".new-alive"))
+    for path, age in ((unused, UNUSED_SECONDS), (half, HALF_WRITTEN_SECONDS), (fresh, 0)):
+        path.write_bytes(b"x")
+        os.utime(path, (then := path.stat().st_mtime - age - 60, then))
+    InputCache(folder=open_cache(mount).folder).prune()
+    assert set((mount / LAYOUT).iterdir()) == {used, fresh}

@@ -1,0 +1,129 @@
+"""The storage mode efs-cache on nodes that boot from the stack's own template: they mount the cache and check what it holds."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.iam import assert_allowed_is_needed
+from tests.storage_modes import CONFIG
+from tests.trainer.node.conftest import SMOKE, STAND_IN, agent_files, model_done, started
+from tests.trainer.rehearsal.conftest import Desk
+from trainer.access import Access
+from trainer.job import job_of
+from trainer.rehearsal.account import EmbeddedAccount, Principal
+from trainer.rehearsal.file_systems import mount
+from trainer.rehearsal.world import AwsError
+from trainer.runs.record import iso
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.forks import ForkServerProcess
+    from trainer.rehearsal.server import EmbeddedAws
+
+pytestmark = pytest.mark.slow
+SCRIPT = json.dumps({"events": [started("A"), model_done("A"), {"event": "ended"}], "exit": 0}).encode()
+ZONE = "us-east-1a"
+
+
+@dataclass(kw_only=True)
+class Site:
+    """A stack whose nodes boot, with the stand-in for the trainer as its code and one input."""
+
+    access: Access
+    cloud: EmbeddedAccount
+    outputs: StackOutputs
+    wait_until: Any
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        s3, bucket = self.access.client("s3"), self.outputs.bucket
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            for name, content in agent_files().items():
+                archive.writestr(name, content)
+            for name, text in (("__init__", ""), ("__main__", STAND_IN), ("smoke", SMOKE)):
+                archive.writestr(f"trainer/train/{name}.py", text)
+        self.bundle_sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
+        s3.put_object(Bucket=bucket, Key=f"code/{self.bundle_sha256}.whl", Body=packed.getvalue())
+        version = s3.put_object(Bucket=bucket, Key="raw/main/script.json", Body=SCRIPT)["VersionId"]
+        pinned = {"version_id": version, "sha256": hashlib.sha256(SCRIPT).hexdigest(), "bytes": len(SCRIPT)}
+        self.inputs = [{"key": "raw/main/script.json", **pinned}]
+
+    @property
+    def entries(self) -> list[Path]:
+        """Return what the file system holds."""
+        return sorted((self.cloud.root / "efs" / self.cloud.account).glob("*/*/*/*"))
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """Let a machine work to its end, and return its result."""
+        s3, bucket = self.access.client("s3"), self.outputs.bucket
+        machine = {"gpu_count": 4, "smoke_seconds": 180}
+        manifest = {"job": job_of(symbols=("A",)).to_dict(), "inputs": self.inputs, "instance_types": {"p3.8xlarge": machine}}
+        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=json.dumps(manifest).encode())
+        (template,), (parameter,) = self.outputs.launch_templates.values(), self.outputs.images.values()
+        image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
+        desk = Desk(access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets)
+        deadline = datetime.now(timezone.utc) + timedelta(minutes=30)
+        tags = {"project": "mayfly", "stack": "dev", "run_id": run_id, "attempt": "1", "node": "0", "boot_seconds": "900"}
+        tags |= {"deadline": iso(deadline.replace(microsecond=0)), "role_id": self.outputs.instance_role_id}
+        tags |= {"bundle_key": f"code/{self.bundle_sha256}.whl", "bundle_sha256": self.bundle_sha256}
+        instance = desk.launched(token=run_id, types=("p3.8xlarge",), zones=(ZONE,), tags=tags)
+        self.wait_until(lambda: desk.state(instance) == "terminated")
+        key = f"attempts/{self.outputs.instance_role_id}:{instance}/{run_id}/1/0/result.json"
+        result: dict[str, Any] = json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+        return result
+
+
+@pytest.fixture
+def site(
+    aws_server: EmbeddedAws, node_forks: ForkServerProcess, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> Iterator[Site]:
+    access = aws_server.account()
+    aws_server.apply_program(access, CONFIG)
+    monkeypatch.setattr(aws_server.nodes, "forks", node_forks)
+    cloud = aws_server.cloud(access)
+    cloud.run_nodes = True
+    yield Site(access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), wait_until=eventually)
+    cloud.run_nodes = False
+
+
+def test_a_second_node_takes_the_input_from_the_cache_and_a_poisoned_one_is_fetched_anew(site: Site) -> None:
+    first = site.run("20261120-000001-a-aaaa")
+    assert first["state"] == "done", first
+    assert (first["inputs"]["s3_files"], first["inputs"]["cache_added"]) == (1, 1)
+    second = site.run("20261120-000002-a-aaaa")
+    assert (second["inputs"]["s3_files"], second["inputs"]["cache_files"]) == (0, 1)
+    (entry,) = site.entries
+    entry.write_bytes(bytes(reversed(SCRIPT)))  # as long as it was
+    third = site.run("20261120-000003-a-aaaa")
+    assert third["state"] == "done" and entry.read_bytes() == SCRIPT
+    assert (third["inputs"]["s3_files"], third["inputs"]["cache_refused"], third["inputs"]["cache_added"]) == (1, 1, 1)
+
+    decided = [(asked, decision) for who, asked, decision in site.cloud.decisions if "elasticfilesystem" in asked.action]
+    role = site.access.client("iam").get_role_policy(RoleName="mayfly-dev-us-east-1-instance", PolicyName="cache")
+    assert_allowed_is_needed(decided, role["PolicyDocument"], {})
+
+    # A mount target that no longer admits the instances.
+    efs, ec2 = site.access.client("efs"), site.access.client("ec2")
+    for target in efs.describe_mount_targets(FileSystemId=site.outputs.file_system)["MountTargets"]:
+        (group,) = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])["SecurityGroups"]
+    (described,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=described["IpPermissions"])
+    instance = next(iter(site.cloud.world.instances.values()))
+    (point,) = efs.describe_access_points(FileSystemId=site.outputs.file_system)["AccessPoints"]
+    node = Principal(kind="NODE", name=instance.id, role="mayfly-dev-us-east-1-instance")
+    with pytest.raises(AwsError, match="reaches no mount target"):
+        mount(site.cloud, instance, node, site.outputs.file_system, point["AccessPointId"])
+    with pytest.raises(AwsError, match="no access point"):
+        mount(site.cloud, instance, node, "fs-00000000", point["AccessPointId"])

@@ -1,0 +1,102 @@
+"""Samples of a node's hardware: what nvidia-smi and /proc say, and that every sample of ours is read at the desk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.node.test_report import NOON, status
+from trainer.node.report import lease, progress
+from trainer.node.sampling import QUERY, cpu_sample, cpu_times, read_gpus, sample_gpus
+from trainer.reading import Unsound
+from trainer.runs.lease import read_lease
+from trainer.runs.reports import Heartbeat, heartbeat
+from trainer.runs.samples import CpuSample, GpuSample, NodeSample
+
+LISTING = """0, NVIDIA A10G, 97, 14321, 23028, 289.91, 61
+1, NVIDIA A10G, [N/A], 3, 23028, [Not Supported], 33
+a line of another kind
+"""
+A10G = GpuSample(
+    gpu=0,
+    name="NVIDIA A10G",
+    use_percent=97,
+    memory_used_mib=14321,
+    memory_mib=23028,
+    power_watts=289.91,
+    temperature_celsius=61,
+)
+CPU = CpuSample(cores=48, use_percent=25.0, memory_used_mib=2048, memory_mib=4096)
+
+
+def beat_of(sample: Any) -> Heartbeat:
+    node = status(done="A")
+    node.sample = sample
+    body = json.dumps(lease(node, NOON)).encode()
+    return heartbeat(read_lease(body, NOON), progress(node))
+
+
+def test_nvidia_smis_table_is_read_and_what_a_driver_does_not_report_is_none() -> None:
+    first, second = read_gpus(LISTING)
+    assert first == A10G
+    assert (second.use_percent, second.memory_used_mib, second.power_watts) == (None, 3, None)
+    assert "utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu" in QUERY[1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "No such file"),
+        subprocess.TimeoutExpired(QUERY, 30),
+        subprocess.CalledProcessError(9, QUERY, stderr="GPU is lost"),
+    ],
+)
+def test_a_driver_that_fails_is_a_note(error: Exception) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    gpus, note = sample_gpus(fail)
+    assert gpus == () and note.startswith("nvidia-smi shows no GPU: ")
+
+
+def test_use_of_the_cores_is_that_between_two_readings(tmp_path: Path) -> None:
+    stat, meminfo = tmp_path / "stat", tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:        4194304 kB\nMemAvailable:    2097152 kB\n")
+    stat.write_text("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n")
+    before = cpu_times(stat)
+    stat.write_text("cpu  125 0 50 850 75 0 0 0 0 0\n")
+    sample = cpu_sample(before, cpu_times(stat), meminfo)
+    assert (sample.use_percent, sample.memory_used_mib, sample.memory_mib) == (25.0, 2048, 4096)
+    assert cpu_sample((0, 0), before, meminfo).use_percent is None  # the first reading has none before it
+    assert cpu_times(tmp_path / "none") == (0, 0)
+
+
+def test_a_sample_goes_through_the_progress_object_as_it_is() -> None:
+    sample = NodeSample(at=NOON, gpus=(A10G, GpuSample(gpu=1, name="x")), cpu=CPU, note="n")
+    assert beat_of(sample).sample == sample
+    assert beat_of(None).sample is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"at": "yesterday"},
+        {"gpus": [{"gpu": -1, "name": "x"}]},
+        {"gpus": [{"gpu": 0, "name": "x", "use_percent": "much"}]},
+        {"gpus": [{"gpu": 0, "name": "x" * 300}]},
+        {"gpus": [{"gpu": 0, "name": "x"}] * 2000},
+        {"cpu": {"use_percent": 5}},
+        {"note": 5},
+    ],
+)
+def test_a_crafted_sample_is_refused(change: dict[str, Any]) -> None:
+    good = NodeSample(at=datetime(2026, 11, 20, tzinfo=timezone.utc), cpu=CPU).to_dict()
+    node = status()
+    held = read_lease(json.dumps(lease(node, NOON)).encode(), NOON + timedelta(seconds=1))
+    with pytest.raises(Unsound):
+        heartbeat(held, json.dumps({"sample": {**good, **change}}).encode())

@@ -1,0 +1,246 @@
+"""A folder of the desk, backed up to the bucket under backup/ and restored from there: the storage mode `local`.
+
+backup/files/<path> holds each file, whose earlier versions S3 keeps; backup/index.json names path, size, SHA-256 and version of
+all, and changes by compare-and-swap. A backup deletes nothing. What it reads from the bucket it checks, as anybody's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainer.access import Access, aws_error, error_code
+from trainer.aws_errors import NO_OBJECT
+from trainer.data.sync import LARGEST_PUT_BYTES, put_file
+from trainer.errors import ConfigError, DataError, UsageError
+from trainer.reading import Unsound, read_object
+from trainer.runs.store import Conflict, Objects
+
+INDEX, FILES = "backup/index.json", "backup/files/"
+FORMAT = 1
+MOST_FILES = 100_000
+MOST_INDEX_BYTES = 64 << 20
+MOST_PATH = 900  # bytes of a path below the folder: S3's keys have 1,024
+SAVE_EVERY = 200  # files; a backup that is interrupted goes on from there, and uploads nothing twice
+_TRIES = 5  # to save the index while other desks do
+_OTHER_VERSIONS = "Its other versions are in the bucket: aws s3api list-object-versions."
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackedUp:
+    """One file as the index has it."""
+
+    bytes: int
+    sha256: str
+    version_id: str
+
+
+@dataclass(kw_only=True)
+class BackupReport:
+    """What a backup or a restore did, by path below the folder."""
+
+    moved: list[str] = field(default_factory=list)  # uploaded or restored
+    moved_bytes: int = 0
+    unchanged: int = 0
+    differing: list[str] = field(default_factory=list)  # here and in the backup, and not the same: left alone by a restore
+    skipped: dict[str, str] = field(default_factory=dict)  # path -> why
+
+
+def back_up(folder: Path, access: Access, objects: Objects, *, bucket: str, on_file: Callable[[str], None]) -> BackupReport:
+    """Upload what the backup has not yet, by SHA-256, and index it. Raises UsageError for too many files, ours for S3's errors.
+
+    `on_file` is told each path before its upload. An interrupted backup has indexed what it uploaded, or finds it by its hash.
+    """
+    report, known, added = BackupReport(), read_index(objects), dict[str, BackedUp]()
+    paths = list(_plain_files(folder, report))
+    if len(paths) > MOST_FILES:
+        raise UsageError(f"{folder} holds more than {MOST_FILES:,} files", do="Back up smaller folders.")
+    client = access.client("s3", timeout_seconds=120.0)
+    try:
+        for name in paths:
+            size, sha256 = _measure(folder / name)
+            if (entry := known.get(name)) and entry.sha256 == sha256:
+                report.unchanged += 1
+                continue
+            if size > LARGEST_PUT_BYTES:
+                report.skipped[name] = "larger than 5 GiB"
+                continue
+            on_file(name)
+            version = _uploaded(client, folder / name, f"{FILES}{name}", sha256, bucket=bucket)
+            added[name] = BackedUp(bytes=size, sha256=sha256, version_id=version)
+            report.moved.append(name)
+            report.moved_bytes += size
+            if len(added) % SAVE_EVERY == 0:
+                add_to_index(objects, added)
+    finally:
+        if added:
+            add_to_index(objects, added)
+    return report
+
+
+def restore(
+    folder: Path, access: Access, objects: Objects, *, bucket: str, overwrite: bool, on_file: Callable[[str], None]
+) -> BackupReport:
+    """Bring back what the folder lacks, each file by version and SHA-256; what differs here is replaced with `overwrite` alone.
+
+    Raises UsageError where there is no backup, DataError for a file that S3 gives otherwise than the index says.
+    """
+    index = read_index(objects)
+    if not index:
+        raise UsageError("there is no backup to restore", why=f"{INDEX} names no file", do="Make one: mayfly backup FOLDER.")
+    folder.mkdir(parents=True, exist_ok=True)
+    report, root = BackupReport(), folder.resolve()
+    client = access.client("s3", timeout_seconds=120.0)
+    for name, entry in sorted(index.items()):
+        path = root / name
+        if _leads_out(path, root):
+            report.skipped[name] = "a link lies in its way"
+            continue
+        if path.is_dir():
+            report.skipped[name] = "a folder lies in its way"
+            continue
+        if path.exists():
+            if _measure(path) == (entry.bytes, entry.sha256):
+                report.unchanged += 1
+                continue
+            if not overwrite:
+                report.differing.append(name)
+                continue
+        on_file(name)
+        _fetch(client, name, entry, path, bucket=bucket)
+        report.moved.append(name)
+        report.moved_bytes += entry.bytes
+    return report
+
+
+def read_index(objects: Objects) -> dict[str, BackedUp]:
+    """Return what is backed up, by path. Raises ConfigError for an index that no backup of ours wrote."""
+    return _read(objects)[0]
+
+
+def add_to_index(objects: Objects, added: Mapping[str, BackedUp]) -> None:
+    """Add files to the index, whoever else adds meanwhile. Raises ConfigError where others are always first."""
+    for _ in range(_TRIES):
+        known, etag = _read(objects)
+        files = [{"file": name, **asdict(entry)} for name, entry in sorted({**known, **added}.items())]
+        body = json.dumps({"format": FORMAT, "files": files}, separators=(",", ":")).encode()
+        with suppress(Conflict):
+            objects.put(key=INDEX, body=body, if_match=etag, create=not etag)
+            return
+    raise ConfigError(f"{INDEX} could not be written", why="another desk is backing up", do="Run the backup again.")
+
+
+def path_flaw(name: str) -> str:
+    """Return why a text is no path of a backup, '' if it is one: below its folder, without control characters, not too long."""
+    parts = PurePosixPath(name).parts
+    if not parts or name != "/".join(parts) or name.startswith("/") or ".." in parts:
+        return "it does not stay in its folder"
+    if not name.isprintable() or "\\" in name:
+        return "it has control characters or backslashes"
+    return "" if len(name.encode()) <= MOST_PATH else f"it is longer than {MOST_PATH} bytes"
+
+
+def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
+    stored = objects.get(key=INDEX)
+    if stored is None:
+        return {}, ""
+    try:
+        fields = read_object(stored.body, most_bytes=MOST_INDEX_BYTES, name="the backup's index")
+        if (version := fields.whole("format")) != FORMAT:
+            raise Unsound(f"it has format {version}")
+        files = {}
+        for row in fields.rows("files", most=MOST_FILES):
+            name = row.text("file", most=MOST_PATH)
+            if why := path_flaw(name):
+                raise Unsound(f"{name[:120]!r} is no path: {why}")
+            files[name] = BackedUp(
+                bytes=row.whole("bytes", most=LARGEST_PUT_BYTES),
+                sha256=row.value("sha256").sha256(),
+                version_id=row.text("version_id", most=1024),
+            )
+    except Unsound as error:
+        do = "Restore an earlier version of it: aws s3api list-object-versions."
+        raise ConfigError(f"{INDEX} can't be read", why=str(error), do=do) from error
+    return files, stored.etag
+
+
+def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
+    """Yield the paths of plain files below a folder, in order, and note what is left out; no link is followed."""
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", do="Name the folder to back up.")
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in [*folders, *sorted(files)]:
+            path = Path(place, name)
+            relative = path.relative_to(folder).as_posix()
+            mode = path.lstat().st_mode
+            if name.startswith("."):
+                report.skipped[relative] = "its name begins with a dot"
+            elif stat.S_ISLNK(mode):
+                report.skipped[relative] = "it is a link"
+            elif name in folders:
+                continue
+            elif not stat.S_ISREG(mode):
+                report.skipped[relative] = "it is no plain file"
+            elif why := path_flaw(relative):
+                report.skipped[relative] = why
+            else:
+                yield relative
+        folders[:] = [name for name in folders if not name.startswith(".")]
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    """Return size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def _uploaded(client: Any, path: Path, key: str, sha256: str, *, bucket: str) -> str:
+    """Return the version of a file in the bucket, which S3 has checked. Raises DataError for one that changes meanwhile."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return put_file(path, key, sha256, client, bucket=bucket)
+    except (BotoCoreError, ClientError) as error:
+        if error_code(error) in ("BadDigest", "XAmzContentChecksumMismatch"):
+            raise DataError(f"{path} changed while it was backed up", do="Run the backup again.") from error
+        raise aws_error(error, f"cannot back up {path} to s3://{bucket}/{key}") from error
+
+
+def _leads_out(path: Path, root: Path) -> bool:
+    """Return whether a link lies at a path below the root, or on the way to it."""
+    return any(place.is_symlink() for place in (path, *path.parents) if place.is_relative_to(root) and place != root)
+
+
+def _fetch(client: Any, name: str, entry: BackedUp, path: Path, *, bucket: str) -> None:
+    """Write one file by rename, once its bytes are those of the index."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part, digest = path.with_name(f"{path.name}.part"), hashlib.sha256()
+    part.unlink(missing_ok=True)
+    try:
+        answer = client.get_object(Bucket=bucket, Key=f"{FILES}{name}", VersionId=entry.version_id)
+        with part.open("xb") as file:
+            for block in answer["Body"].iter_chunks(1 << 20):
+                digest.update(block)
+                file.write(block)
+        if digest.hexdigest() != entry.sha256:
+            why = f"its sha256 is {digest.hexdigest()}, the index says {entry.sha256}"
+            raise DataError(f"{name} can't be restored", why=why, do=_OTHER_VERSIONS)
+        part.replace(path)
+    except (BotoCoreError, ClientError) as error:
+        if error_code(error) in (*NO_OBJECT, "NoSuchVersion"):
+            why = f"version {entry.version_id} is not in the bucket any more"
+            raise DataError(f"{name} can't be restored", why=why, do=_OTHER_VERSIONS) from error
+        raise aws_error(error, f"cannot restore {name}") from error
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,56 @@
+"""`mayfly backup [FOLDER]`: the local folder to the bucket, file by file what has changed; `--restore` brings it back."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trainer import environment
+from trainer.backup import BackupReport, back_up, restore
+from trainer.cli.connect import connected
+from trainer.cli.output import counted, say, say_json, warn
+from trainer.errors import ConfigError, UsageError
+from trainer.runs.store import open_objects
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Back the folder up, or restore it. Returns 0; 2 where a restore left files alone that differ."""
+    folder = Path(arguments.folder) if arguments.folder else environment.local_folder()
+    if arguments.overwrite and not arguments.restore:
+        raise UsageError("--overwrite is for --restore", do="A backup never overwrites: S3 keeps the version before.")
+    with connected(rehearse=arguments.rehearse, program=False) as access:
+        outputs = read_stack(access, stack=arguments.stack)
+        _refuse_other_modes(outputs)
+        objects = open_objects(access, outputs.bucket)
+        to, each = outputs.bucket, (lambda name: None) if arguments.json else say
+        try:
+            if arguments.restore:
+                report = restore(folder, access, objects, bucket=to, overwrite=arguments.overwrite, on_file=each)
+            else:
+                report = back_up(folder, access, objects, bucket=to, on_file=each)
+        except OSError as error:
+            raise UsageError(f"{error.filename or folder} can't be read or written", why=str(error.strerror)) from error
+    if arguments.json:
+        say_json({"folder": str(folder), "restored": arguments.restore, **vars(report)})
+    else:
+        _tell(report, "restored" if arguments.restore else "uploaded")
+    return 2 if report.differing else 0
+
+
+def _refuse_other_modes(outputs: StackOutputs) -> None:
+    if outputs.storage != "local":
+        why = f"the stack's storage is {outputs.storage}, which keeps candles and models in S3 already"
+        raise ConfigError("this stack has no backup", why=why, do="For one: pulumi config set storage local, then pulumi up.")
+
+
+def _tell(report: BackupReport, done: str) -> None:
+    """Print what came of it, to stderr; the files themselves were printed as they went."""
+    for name, why in report.skipped.items():
+        warn(f"left out: {name} ({why})")
+    for name in report.differing:
+        warn(f"left alone: {name} differs from the backup; --overwrite replaces it")
+    size = f" ({report.moved_bytes / 1e6:.1f} MB)" if report.moved else ""
+    left = f", {len(report.differing)} left alone" if report.differing else ""
+    warn(f"{counted(len(report.moved), 'file')} {done}{size}, {report.unchanged:,} unchanged{left}")

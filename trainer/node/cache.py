@@ -1,0 +1,155 @@
+"""The shared cache of inputs, a mounted folder that every node of the stack writes: nothing in it is believed.
+
+An entry is named by the hash of an input's key, version and sha256, and its bytes are hashed each time they are copied. What
+else lies there (a link, a pipe, other bytes) is refused, and replaced by a rename once S3 has given the input anew. Names have
+no folders and no link is followed, so nothing outside the folder is read or written.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+log = logging.getLogger(__name__)
+LAYOUT = "inputs-1"  # the folder below the mount; another layout gets another name
+BLOCK_BYTES = 1 << 20
+UNUSED_SECONDS = 90 * 86400.0  # after which the next node that adds an entry removes one: EFS bills what lies there
+HALF_WRITTEN_SECONDS = 86400.0  # likewise what a node left that died while it wrote
+MOST_LISTED = 100_000
+OF_THE_ENTRY = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO)  # a link, another user's file, a socket
+Taken = Literal["taken", "missing", "refused"]
+
+
+class CacheUnusable(Exception):
+    """The file system failed; the node does without it from here on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputCache:
+    """The cache, open for as long as the agent lives."""
+
+    folder: int  # descriptor of the entries' folder
+    clock: Callable[[], float] = time.time
+
+    def take(self, entry: Mapping[str, Any], target: Path) -> Taken:
+        """Copy an input to `target` if its bytes are those of the manifest. Raises CacheUnusable, OSError for the target."""
+        try:
+            source = os.open(_name(entry), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.folder)
+        except FileNotFoundError:
+            return "missing"
+        except OSError as error:
+            if error.errno in OF_THE_ENTRY:
+                return "refused"
+            raise _unusable("an input could not be read", error) from error
+        try:
+            status = os.fstat(source)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != entry["bytes"]:
+                return "refused"
+            if _copied(source, target, most=status.st_size) != entry["sha256"]:
+                return "refused"
+            with suppress(OSError):  # another user's
+                os.utime(source)  # in use: it is not removed
+        finally:
+            os.close(source)
+        return "taken"
+
+    def add(self, entry: Mapping[str, Any], source: Path) -> None:
+        """Put an input's bytes in the place of whatever lies there, by a rename. Raises CacheUnusable."""
+        new = f".new-{secrets.token_hex(16)}"
+        try:
+            target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self.folder)
+            try:
+                with source.open("rb") as file:
+                    while block := file.read(BLOCK_BYTES):
+                        _write(target, block)
+                os.fsync(target)  # NFS says here, or at the close, that it could not write
+            finally:
+                os.close(target)
+            os.rename(new, _name(entry), src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        except OSError as error:
+            self._remove(new)
+            raise _unusable("an input could not be added", error) from error
+
+    def prune(self) -> None:
+        """Remove entries that no node has used for 90 days. What can't be removed stays."""
+        now = self.clock()
+        with os.scandir(self.folder) as entries:
+            for number, entry in enumerate(entries):
+                if number >= MOST_LISTED:
+                    break
+                try:
+                    age = now - entry.stat(follow_symlinks=False).st_mtime
+                except OSError:
+                    continue
+                if age > (HALF_WRITTEN_SECONDS if entry.name.startswith(".new-") else UNUSED_SECONDS):
+                    self._remove(entry.name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self.folder)
+        except OSError as error:
+            log.info("the cache keeps %s: %s", name, error)
+
+
+def open_cache(mount: Path) -> InputCache:
+    """Open the cache below its mount point, whose own path bootstrap.sh made. Raises CacheUnusable."""
+    try:
+        root = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(LAYOUT, 0o700, dir_fd=root)
+            return InputCache(folder=os.open(LAYOUT, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root))
+        finally:
+            os.close(root)
+    except OSError as error:
+        raise _unusable("it could not be opened", error) from error
+
+
+def cacheable(entry: Mapping[str, Any]) -> bool:
+    """Return whether the manifest pins an input by all that names and checks an entry."""
+    return bool(entry.get("version_id")) and bool(entry.get("sha256"))
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    pinned = "\0".join((entry["key"], entry["version_id"], entry["sha256"]))
+    return hashlib.sha256(pinned.encode()).hexdigest()
+
+
+def _unusable(what: str, error: OSError) -> CacheUnusable:
+    return CacheUnusable(f"{what}: {error.strerror}")
+
+
+def _copied(source: int, target: Path, *, most: int) -> str:
+    """Copy at most so many bytes and return the sha256 of what was copied; '' for a source that goes on."""
+    digest, left = hashlib.sha256(), most
+    with target.open("wb") as file:
+        while block := _read(source):
+            left -= len(block)
+            if left < 0:
+                return ""
+            digest.update(block)
+            file.write(block)
+    return digest.hexdigest()
+
+
+def _read(source: int) -> bytes:
+    try:
+        return os.read(source, BLOCK_BYTES)
+    except OSError as error:
+        raise _unusable("an input could not be read", error) from error
+
+
+def _write(target: int, block: bytes) -> None:
+    view = memoryview(block)
+    while view:
+        view = view[os.write(target, view) :]

@@ -1,0 +1,64 @@
+#!/bin/bash
+# Mount what a node can use and does not need: its local disks as one volume, and the cache of the storage mode efs-cache.
+#
+#   volumes.sh disks FOLDER                          where the type has local disks that the image has not mounted itself
+#   volumes.sh cache FILE_SYSTEM:ACCESS_POINT FOLDER
+#
+# bootstrap.sh runs it as root. It always exits 0: what fails is printed and written to FOLDER.failed, and the node does without.
+set -uo pipefail
+
+MOUNT_SECONDS=60
+
+failed() { # folder, what
+  echo "volumes: $2" >&2
+  echo "$2" > "$1.failed"
+  exit 0
+}
+
+# Instance store is told from EBS by the device's model, https://docs.aws.amazon.com/ebs/latest/userguide/nvme-ebs-volumes.html
+# (looked up 2026-11-22). A disk that something holds (a partition, LVM, RAID) or that is mounted is left alone.
+local_disks() { # sysfs
+  local disk name
+  for disk in "$1"/block/nvme*n1; do
+    name=${disk##*/}
+    [[ -r $disk/device/model && $(< "$disk/device/model") == "Amazon EC2 NVMe Instance Storage"* ]] || continue
+    compgen -G "$disk/$name"p'*' > /dev/null && continue
+    compgen -G "$disk/holders/*" > /dev/null && continue
+    findmnt --source "/dev/$name" > /dev/null && continue
+    echo "/dev/$name"
+  done
+}
+
+# RAID 0: nothing on these disks outlives the instance, and a lost disk is a lost node. AWS encrypts them, with a key of each boot.
+disks() { # folder, sysfs where a test has its own
+  local folder=$1 found device
+  mapfile -t found < <(local_disks "${2:-/sys}")
+  ((${#found[@]})) || { echo "volumes: no local disk to mount" >&2; return; }
+  device=${found[0]}
+  if ((${#found[@]} > 1)); then
+    device=/dev/md/mayfly
+    mdadm --create "$device" --run --level=0 --raid-devices="${#found[@]}" "${found[@]}" \
+      || failed "$folder" "the local disks ${found[*]} could not be joined by mdadm"
+  fi
+  mkfs.ext4 -q -E nodiscard,lazy_itable_init=1 "$device" || failed "$folder" "$device could not be formatted"
+  mkdir -p "$folder" && mount -o noatime "$device" "$folder" || failed "$folder" "$device could not be mounted"
+  echo "volumes: ${#found[@]} local disks at $folder" >&2
+}
+
+# amazon-efs-utils speaks TLS to EFS and signs in with the instance's role; Amazon Linux has it in its own repositories, which
+# lie in S3, and elsewhere an image brings it. `soft`: a file system that does not answer is an error and not a node that hangs.
+# What half a read would spoil, the agent's check of each hash finds.
+cache() { # file system:access point, folder
+  local folder=$2 why
+  if ! type -P mount.efs > /dev/null && type -P dnf > /dev/null; then
+    timeout 120 dnf --quiet --assumeyes install amazon-efs-utils >&2 || true
+  fi
+  type -P mount.efs > /dev/null || failed "$folder" "the image has no mount.efs (amazon-efs-utils)"
+  mkdir -p "$folder"
+  why=$(timeout "$MOUNT_SECONDS" mount -t efs -o "tls,iam,accesspoint=${1#*:},soft,timeo=100" "${1%%:*}" "$folder" 2>&1) \
+    || failed "$folder" "EFS ${1%%:*} could not be mounted: ${why:0:300}"
+  echo "volumes: the cache is at $folder" >&2
+}
+
+"$@"
+exit 0

@@ -1,0 +1,140 @@
+"""The run record as JSON, and other documents of the control plane: frozen dataclasses, read strictly.
+
+Unknown keys are ignored, so that an older reader survives a newer writer. A value that no record of ours has is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, read_object
+from trainer.runs.lease import LONGEST_BOOT
+from trainer.runs.pieces import job_setting
+from trainer.runs.record import READABLE_FORMATS, RunRecord, from_iso, iso
+
+MOST_ATTEMPTS = 1_000
+MOST_RECORD_BYTES = 16 * 1024 * 1024
+
+
+def to_json(value: Any) -> str:
+    """Write a record (or any frozen dataclass of such values) as JSON, keys in the order of the fields."""
+    return json.dumps(_plain(value), indent=1)
+
+
+def record_from_json(text: str | bytes) -> RunRecord:
+    """Read a run record. Raises ValueError for another format, a missing field, or a value that no record of ours has.
+
+    A record keeps the format that it began with: an older command that watches the same run can go on reading it.
+    """
+    body = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    values = read_object(body, most_bytes=MOST_RECORD_BYTES, name="the run record").values
+    if values.get("format") not in READABLE_FORMATS:
+        known = ", ".join(map(str, READABLE_FORMATS))
+        raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {known}")
+    record = _typed(values, RunRecord, "the run record")
+    assert isinstance(record, RunRecord)
+    _check_sums(record)
+    return record
+
+
+T = TypeVar("T")
+
+
+def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...]) -> T:
+    """Read another document of the control plane's, a frozen dataclass with a `format`, as strictly as a record.
+
+    Raises Unsound. Keys that it does not know are ignored.
+    """
+    values = read_object(body, most_bytes=most_bytes, name=name).values
+    if values.get("format") not in formats:
+        known = ", ".join(map(str, formats))
+        raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
+    value = _typed(values, cls, name)
+    assert isinstance(value, cls)
+    return value
+
+
+def _check_sums(record: RunRecord) -> None:
+    """Raise Unsound where the parts of a record don't go together, so that nothing that is decided on it can fail."""
+    launches = [launch for attempt in record.attempts for launch in attempt.launches]
+    numbers = [attempt.number for attempt in record.attempts]
+    job = record.job
+    planned = [job_setting(job, key, 1) for key in ("data.folds", "train.seeds")]
+    symbols = job_setting(job, "data.symbols", [])
+    wrong = {
+        "no rung": not record.ladder,
+        "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
+        "a boot allowance of another kind": not all(
+            0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
+        ),
+        "a launch on a rung that its ladder has not": any(launch.rung >= len(record.ladder) for launch in launches),
+        "two launches of one token": len({launch.token for launch in launches}) < len(launches),
+        "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
+        "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
+        "no instance, and it is running": record.state == "running"
+        and (record.last_launch is None or record.last_launch.outcome != "created"),
+        "no outcome, and it has ended": record.state in ("ending", "closed") and record.outcome is None,
+        "no instant of its end": record.state == "ending" and record.ending_at is None,
+        "a job of another kind": not all(type(number) is int and 0 < number <= 10_000 for number in planned)
+        or type(job_setting(job, "train.seed", 0)) is not int
+        or not isinstance(symbols, list)
+        or not all(isinstance(symbol, str) for symbol in symbols),
+    }
+    for what, is_so in wrong.items():
+        if is_so:
+            raise Unsound(f"the run record has {what}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return iso(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """Build a value of the hinted type from JSON; unknown keys are ignored, so that an older reader survives a newer writer."""
+    origin = get_origin(hint)
+    if origin in (types.UnionType, Union):
+        return None if value is None else _typed(value, next(arg for arg in get_args(hint) if arg is not type(None)), name)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_typed(item, get_args(hint)[0], name) for item in value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        return _built(value, hint, name)
+    if hint is datetime and isinstance(value, str):
+        return from_iso(value)
+    if hint is float and type(value) in (int, float) and 0 <= value <= MOST_NUMBER:
+        return float(value)
+    if hint is int and type(value) is int and 0 <= value <= MOST_WHOLE:
+        return value
+    if origin is Literal and value in get_args(hint) or hint is bool and isinstance(value, bool):
+        return value
+    if hint is str and isinstance(value, str) or (origin or hint) is dict and isinstance(value, dict):
+        return value
+    raise Unsound(f"{name} is {str(value)[:80]!r}, which no record of ours has")
+
+
+@cache
+def _hints_of(cls: Any) -> dict[str, Any]:
+    """Return the types of a class's fields; working them out takes most of the time of reading a record."""
+    return get_type_hints(cls)
+
+
+def _built(values: Mapping[str, Any], cls: Any, name: str) -> Any:
+    hints = _hints_of(cls)
+    fields = {key: _typed(item, hints[key], f"{name}.{key}") for key, item in values.items() if key in hints}
+    try:
+        return cls(**fields)
+    except TypeError as error:
+        raise Unsound(f"{name} lacks a field ({error})") from error
