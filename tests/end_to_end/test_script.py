@@ -39,6 +39,13 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     assert end["last_lines"][0] == "resumed after epoch 2" and end["last_lines"][-1].startswith("accuracy ")
     assert [file["file"] for file in receipt["files"]] == ["model.pt", "scores.json"] and receipt["models"] == []
 
+    again = desk.run("launch", "--rehearse", "--dry-run", "--json", *words)
+    assert again.returncode == 0, again.stderr
+    plan = json.loads(again.stdout)
+    (candidate,) = plan["candidates"]
+    assert plan["times_are"] == f"rough: as its run of {receipt['created_at'][:10]} took"
+    assert candidate["seconds"]["p50"] >= receipt["seconds"]["train"]
+
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr
     for file in receipt["files"]:

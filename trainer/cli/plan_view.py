@@ -15,7 +15,6 @@ from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, PlanCandidate
 from trainer.pieces import kind_of
 from trainer.runs.deadline import CAUSES
-from trainer.script import KIND as SCRIPT
 
 LONG_REHEARSAL_SECONDS = 900.0
 MOST_NAMES = 6  # of symbols; more are counted
@@ -140,8 +139,6 @@ def _storage(cost: StorageCost) -> str:
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured
-    is_script = any(piece.kind == SCRIPT for piece in plan.pieces)
-    what = "of this script has ended here" if is_script else "has measured this model on this chip"
-    why = CAUSES[stop.cause] + (f" alone: no run {what}" if alone else "")
+    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured and not plan.is_script
+    why = CAUSES[stop.cause] + (" alone: no run has measured this model on this chip" if alone else "")
     return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {why}."

@@ -29,8 +29,8 @@ from trainer.launch.bundle import build_bundle
 from trainer.launch.images import refuse_unfit
 from trainer.launch.machines import refuse_retired
 from trainer.launch.preflight import look
-from trainer.launch.script import plan_script, register_script, script_record
-from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, upload_data
+from trainer.launch.script import known_rates_of, plan_script, register_script, script_record
+from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
 from trainer.runs.store import open_objects
@@ -46,6 +46,7 @@ class ReadyToRun(Ready):
 
     files: Mapping[str, str]  # of the script, by path: sha256
     folder: tuple[DataFile, ...]
+    sha256: str  # of all that its time depends on
 
     @property
     def data(self) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class ReadyToRun(Ready):
         return upload_data(self.folder, self.objects, access, bucket=self.outputs.bucket)
 
     def register(self, record: RunRecord, uploaded: list[dict[str, Any]]) -> None:
-        register_script(record, self.job, self.bundle, self.files, uploaded, self.offers, self.objects)
+        register_script(record, self.job, self.bundle, self.files, uploaded, self.offers, self.objects, sha256=self.sha256)
 
     def looks(self, receipt: Receipt, arguments: argparse.Namespace) -> list[str]:
         run_id = receipt["run_id"]
@@ -112,21 +113,33 @@ def script_preflight(
     """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    objects = open_objects(access, outputs.bucket)
+    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    sha256 = script_sha256(job.script, hashes, folder)
+    with ThreadPoolExecutor(max_workers=4) as pool:
         offered = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=files)
+        rates = pool.submit(known_rates_of, objects, job, sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)
     offers = offered.result()
     return ReadyToRun(
         outputs=outputs,
-        objects=open_objects(access, outputs.bucket),
+        objects=objects,
         offers=offers,
         bundle=bundle.result(),
         job=job,
-        plan=plan_script(job, offers, outputs, rehearsal=access.rehearsal, input_bytes=sum(file.bytes for file in folder)),
-        files={path: hashlib.sha256(content).hexdigest() for path, content in files.items()},
+        plan=plan_script(
+            job,
+            offers,
+            outputs,
+            rates=rates.result(),
+            rehearsal=access.rehearsal,
+            input_bytes=sum(file.bytes for file in folder),
+        ),
+        files=hashes,
+        sha256=sha256,
         folder=tuple(folder),
     )

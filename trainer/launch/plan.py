@@ -33,6 +33,7 @@ from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
 from trainer.script import KIND as SCRIPT
 
+EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 UNPROVEN = "its image is not known to support it"
 
 
@@ -85,11 +86,18 @@ class LaunchPlan:
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
     @property
+    def is_script(self) -> bool:
+        """Return whether it runs a script of the user's."""
+        return any(piece.kind == SCRIPT for piece in self.pieces)
+
+    @property
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
         if not self.first.is_estimated:
-            is_script = any(piece.kind == SCRIPT for piece in self.pieces)
-            return f"not estimated: {'this script has not run yet' if is_script else 'the machine tries your own model first'}"
+            why = "this script has not run yet" if self.is_script else "the machine tries your own model first"
+            return f"not estimated: {why}"
+        if self.is_script:
+            return f"as {self.first.rate.basis} took"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,12 +68,11 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def script_sha256(script: ScriptSettings, files: dict[str, bytes]) -> str:
-    """Return the hash of what a script is: its command, its variables and its files."""
-    digest = hashlib.sha256(repr((script.words, sorted(script.variables.items()), script.requirements)).encode())
-    for path, content in sorted(files.items()):
-        digest.update(path.encode() + b"\0" + hashlib.sha256(content).digest())
-    return digest.hexdigest()
+def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DataFile]) -> str:
+    """Return the hash of what a script's time depends on: command, variables, files and data, each by path and sha256."""
+    read = sorted((file.path, file.sha256) for file in data)
+    known = (script.words, sorted(script.variables.items()), script.requirements, sorted(files.items()), read)
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
 
 def data_files(folder: str) -> list[DataFile]:

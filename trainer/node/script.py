@@ -80,6 +80,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     (model,) = manifest["pieces"]
     place = Place(root=node.work / "script")
     place.make()
+    (node.work / "events").mkdir(exist_ok=True)
     lay_out(node, manifest, place)
     stranger = make_stranger(rehearsal=node.rehearsal)
     python = environment.image_python()
@@ -90,7 +91,8 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
         install(node, python=python, venv=place.venv, requirements=requirements, wheels=place.script, environment=bare)
     if stranger is not None:
         stranger.give(place.script, place.out, place.checkpoints, place.own)
-        close_to_others(*(path for path in node.work.iterdir() if path != place.root), _code())
+        close_to_others(*(path for path in node.work.iterdir() if path != place.root))
+        close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "venv")))
         leave_mount(_code().parent / "cache")  # of inputs: who reaches it may read and write what other runs read
     contract = {
         "MAYFLY_DATA": str(place.data),
@@ -102,7 +104,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     home = {"HOME": str(place.own / "home"), "TMPDIR": str(place.own / "tmp")}
     variables = environment.for_script({**home, **script.variables, **contract}, path=str(programs))
     words = [replaced(word, {**script.variables, **contract}) for word in script.words]
-    return _Run(node, model, script, place, words, variables, stranger).to_the_end()
+    return _Run(node, model, script, place, words, variables, stranger).to_the_end(sha256=manifest["script_sha256"])
 
 
 class _Run:
@@ -125,8 +127,11 @@ class _Run:
         self._starts, self._exit_code, self._last_lines = 0, 0, list[str]()
         self._asked_to_end = False
 
-    def to_the_end(self) -> int:
-        """Run it, again after a signal, and send what it left. Raises TrainingFailed, or Stopped."""
+    def to_the_end(self, *, sha256: str) -> int:
+        """Run it, again after a signal, and send what it left. Raises TrainingFailed, or Stopped.
+
+        `sha256` is the script's, by which a later launch knows how long it took.
+        """
         node = self._node
         outputs = Outputs(folder=self._place.out, node=node, most_bytes=int(self._script.out_gib * 2**30))
         node.enter("train")
@@ -145,6 +150,7 @@ class _Run:
             node.status.scripts = [
                 {
                     **{key: self._model[key] for key in PIECE},
+                    "sha256": sha256,
                     "exit_code": self._exit_code,
                     "starts": self._starts,
                     "seconds": round(time.monotonic() - began, 3),

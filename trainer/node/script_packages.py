@@ -21,6 +21,8 @@ log = logging.getLogger("trainer.node")
 INSTALL_SECONDS = 1200.0
 POLL_SECONDS = 0.1
 _FIRST_BYTES = 256  # of a console script, in which its first line ends
+# What pip writes where a Python's path is too long for a first line: a shell and Python each read their half of it.
+_LAUNCHER = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 # One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come first.
 _BESIDE = """import pathlib, site, sys, sysconfig
 folder = sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]})
@@ -56,7 +58,7 @@ def _copy_programs(theirs: Path, ours: Path) -> None:
             continue
         first, newline, rest = place.read_bytes().partition(b"\n")
         if newline and len(first) < _FIRST_BYTES and first.startswith(b"#!") and b"python" in first:
-            target.write_bytes(f"#!{ours / 'python'}\n".encode() + rest)
+            target.write_bytes(_LAUNCHER.format(python=ours / "python").encode() + rest)
             target.chmod(0o755)
 
 

@@ -20,7 +20,7 @@ def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Pie
             kind=KIND,
             series=(),
             source=job.name,
-            estimate=0.0,
+            estimate=1.0,  # of itself: rates are in scripts a second
         ),
     )
 

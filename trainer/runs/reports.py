@@ -176,6 +176,7 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
             **read_identity(item),
+            "sha256": item.text("sha256", "", pattern=SHA256),
             "exit_code": item.value("exit_code").whole(least=-255, most=255),
             "starts": item.whole("starts", most=1_000),
             "seconds": item.number("seconds", least=0) or 0.0,

@@ -308,6 +308,7 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
         manifest = {
             "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
             "script_files": {"run.sh": ""},
+            "script_sha256": "",
             "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}],
             "pieces": [model],
         }

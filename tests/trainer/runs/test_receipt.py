@@ -192,7 +192,15 @@ def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_r
     file = {"file": "a/m.pt", "key": f"{prefix}{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
     piece = {"piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
     run = replace(ended, work="script", job={"name": "s"}, pieces=(RunPiece(model="script_s", **{**piece, "series": ()}),))
-    end = {**piece, "exit_code": -9, "starts": 2, "seconds": 1.5, "last_lines": ["a", "\x1b[2J"], "notes": ["empty"]}
+    end = {
+        **piece,
+        "sha256": "",
+        "exit_code": -9,
+        "starts": 2,
+        "seconds": 1.5,
+        "last_lines": ["a", "\x1b[2J"],
+        "notes": ["empty"],
+    }
     done = make_receipt(run, Observation(result=result(models=(), scripts=(end,)), outputs=(file,)))
     assert (done["work"], done["scripts"], done["files"], done["failed"]) == ("script", [end], [file], [])
     assert receipt_from_json(json.dumps(done).encode(), ended.run_id)["files"] == [file]
