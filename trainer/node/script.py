@@ -29,6 +29,7 @@ from trainer.script import FOLDER, ScriptSettings, path_flaw, replaced
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
+GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
 PIECE = ("piece", "kind", "series", "fold", "seed")
 
 
@@ -165,7 +166,11 @@ class _Run:
         node, self._starts = self._node, self._starts + 1
         self._tell({"event": "model_started", **self._model, "worker": 0})
         with ScriptProcess(
-            self._words, folder=self._place.script, environment=self._variables, stranger=self._stranger
+            self._words,
+            folder=self._place.script,
+            environment=self._variables,
+            stranger=self._stranger,
+            grace_seconds=GRACE_SECONDS,
         ) as process:
             log.info("started: %s", " ".join(self._words))
             while (code := process.poll()) is None:

@@ -19,7 +19,6 @@ from trainer.node.stranger import Stranger
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 
 log = logging.getLogger("trainer.node")
-GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
 MOST_LOG_BYTES = 64 * 2**20  # of one start's output
 READER_SECONDS = 5.0  # for the last lines; who left the session may hold the pipe
 _BLOCK = 8 * 1024  # of a line, at most
@@ -35,7 +34,7 @@ class ScriptProcess:
         folder: Path,
         environment: Mapping[str, str],
         stranger: Stranger | None = None,
-        grace_seconds: float = GRACE_SECONDS,
+        grace_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start it. Raises TrainingFailed where its first word is no program of this machine."""

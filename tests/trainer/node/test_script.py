@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -28,9 +29,10 @@ from trainer.node.script_events import EventFile, ScriptEvents, StepRate
 from trainer.node.script_outputs import UNCHANGED_SECONDS, Outputs
 from trainer.node.script_process import ScriptOutput, ScriptProcess
 from trainer.node.shared import Node
-from trainer.node.stranger import Stranger, close_to_others
+from trainer.node.stranger import Stranger
 from trainer.reading import Fields
 from trainer.runs.reports import heartbeat, read_outputs, read_result
+from trainer.script import CONTRACT
 
 PYTHON = Path("/usr/bin/python3")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -187,8 +189,9 @@ def test_events_file_and_step_rate_are_bounded(tmp_path, monkeypatch):
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-def run(words: list[str], tmp_path: Path, **keys: Any) -> ScriptProcess:
-    return ScriptProcess(words, folder=tmp_path, environment=environment.for_script({}, path="/usr/bin"), **keys)
+def run(words: list[str], tmp_path: Path, *, grace_seconds: float = 10.0, **keys: Any) -> ScriptProcess:
+    variables = environment.for_script({}, path="/usr/bin")
+    return ScriptProcess(words, folder=tmp_path, environment=variables, grace_seconds=grace_seconds, **keys)
 
 
 def wait_for(process: ScriptProcess) -> int:
@@ -214,7 +217,7 @@ def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_p
     monkeypatch.setattr("trainer.node.script_process.READER_SECONDS", 0.01)
     clock = [0.0]
     code = "trap '' TERM; (setsid sleep 1000 & echo $! > child); touch ready; sleep 1000"
-    with run(["sh", "-c", code], tmp_path, grace_seconds=10.0, clock=lambda: clock[0]) as process:
+    with run(["sh", "-c", code], tmp_path, clock=lambda: clock[0]) as process:
         while not (tmp_path / "ready").exists():
             time.sleep(0.01)
         process.stop()
@@ -231,59 +234,6 @@ def test_a_first_word_that_the_machine_has_not_is_one_line(tmp_path):
         run(["torchrunn", "train.py"], tmp_path)
     with pytest.raises(TrainingFailed, match=r"the machine has no ./a \(it is no program there\)"):
         run(["./a"], tmp_path)
-
-
-HOSTILE = """
-import os, signal, socket, sys
-def can(what, act):
-    try: act(); print(what)
-    except OSError: pass
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-can("read the agent's log", lambda: open(sys.argv[1]).read())
-can("read the agent's folder", lambda: os.listdir(os.path.dirname(sys.argv[1])))
-can("read the agent's variables", lambda: open(f"/proc/{os.getppid()}/environ").read())
-can("kill the agent", lambda: os.kill(os.getppid(), 0))
-can("become root", lambda: os.setuid(0))
-can("write to its folder", lambda: open("x", "w").close())
-print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_"))))
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        open("escaped", "w").write(str(os.getpid()))
-        signal.pause()
-    os._exit(0)
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
-def test_a_hostile_script_of_its_own_user_reads_nothing_of_the_agents_and_leaves_no_process(monkeypatch):
-    stranger = Stranger(uid=64_321, gid=64_321)
-    base = Path("/tmp") / f"mayfly-stranger-{os.getpid()}"
-    agent, folder = base / "agent", base / "script"
-    try:
-        for made in (agent, folder):
-            made.mkdir(parents=True)
-        (agent / "node.log").write_text("secret")
-        (folder / "hostile.py").write_text(HOSTILE)
-        stranger.give(folder)
-        close_to_others(agent, agent / "node.log")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-        variables = environment.for_script({"MAYFLY_OUT": "x"}, path="/usr/bin")
-        words = [str(PYTHON), "-I", "-S", "hostile.py", str(agent / "node.log")]
-        with ScriptProcess(words, folder=folder, environment=variables, stranger=stranger) as process:
-            while not (folder / "escaped").exists() and process.poll() is None:
-                time.sleep(0.01)
-            while not (folder / "escaped").exists() or not (folder / "escaped").read_text():
-                time.sleep(0.01)
-            assert int((folder / "escaped").read_text()) in stranger.processes()
-        assert process.output.last_lines == ["write to its folder", "['MAYFLY_OUT']"]
-        assert list(stranger.processes()) == []
-    finally:
-        stranger.kill_all()
-        for path in (agent / "node.log", *folder.iterdir()):
-            path.unlink()
-        for made in (agent, folder, base):
-            made.rmdir()
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------
@@ -304,6 +254,7 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
 
     def run_it(text: str, **keys: Any) -> int:
         (packed / "run.sh").write_text(text)
+        (node.work / "node.log").write_text("the agent's own")
         model = {"model": "script_s", "piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
         manifest = {
             "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
@@ -376,3 +327,76 @@ def test_data_larger_than_the_disk_is_one_line(start, monkeypatch):
     monkeypatch.setattr("trainer.node.stage.shutil.disk_usage", lambda folder: SimpleNamespace(free=10))
     with pytest.raises(TrainingFailed, match=r"the inputs take 0.0 GiB, .* has 0.0 GiB free"):
         start("true")
+
+
+# What a hostile script tries, and whether it can. It runs as on EC2, as a user of its own; metadata is the firewall's.
+HOSTILE = """
+import os, signal, sys, time
+work, out = os.path.abspath("../.."), os.environ["MAYFLY_OUT"]
+def can(what, act):
+    try: act()
+    except OSError: return
+    print("CAN", what, flush=True)
+can("read its data", lambda: open(os.environ["MAYFLY_DATA"] + "/y.csv").read())
+can("change its data", lambda: open(os.environ["MAYFLY_DATA"] + "/y.csv", "w"))
+can("write to its folder", lambda: open("x", "w").close())
+can("read the agent's log", lambda: open(work + "/node.log").read())
+can("write to the agent's folder", lambda: open(work + "/x", "w"))
+can("read the run's events", lambda: os.listdir(work + "/events"))
+can("read the agent's inputs", lambda: os.listdir(work + "/inputs"))
+can("read the agent's variables", lambda: open(f"/proc/{os.getppid()}/environ").read())
+can("read the agent's memory", lambda: open(f"/proc/{os.getppid()}/mem", "rb"))
+can("kill the agent", lambda: os.kill(os.getppid(), 0))
+can("become root", lambda: os.setuid(0))
+print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_"))))
+print("\\x1b]0;title\\x07", flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for name in ("good", ".bashrc"):
+    open(out + "/" + name, "w").write(name)
+os.symlink(work + "/node.log", out + "/log")
+can("link to the agent's log", lambda: os.link(work + "/node.log", out + "/hard"))
+open(out + "/zzz-large", "wb").truncate(20_000_001)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(out + "/ready", "w").close()
+    while True:
+        time.sleep(1000)
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
+def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_its_own(node, start, monkeypatch):
+    stranger = Stranger(uid=64_321, gid=64_321)
+    base = Path("/tmp") / f"mayfly-stranger-{os.getpid()}"  # pytest's own folders are closed to others
+    node.work = base / "work"
+    node.work.mkdir(parents=True)
+    monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    follow = module._Run._follow
+
+    def stop_once_ready(running: Any) -> None:
+        follow(running)
+        if (node.work / "script" / "out" / "ready").exists():
+            node.stop("SIGTERM")
+
+    monkeypatch.setattr(module._Run, "_follow", stop_once_ready)
+    try:
+        with pytest.raises(Stopped) as stopped:
+            start(HOSTILE, command=f"{PYTHON} -I run.sh", out_gib=20_000_000 / 2**30)
+        read = reported(node, None, stopped.value)
+        assert list(stranger.processes()) == [], "whatever it forked away is gone"
+        assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
+        said = read.scripts[0]["last_lines"]
+        assert [line.removeprefix("CAN ") for line in said[:-2]] == ["read its data", "write to its folder"]
+        assert said[-2] == str(sorted(CONTRACT)) and said[-1] == "\x1b]0;title\x07"  # escaped where it is printed
+        assert listed(node) == {"good": "good", "ready": ""}
+        told = "\n".join(read.scripts[0]["notes"])
+        assert ".bashrc was not" in told and "log was not uploaded: it is a link" in told and "zzz-large was not" in told
+        assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
+    finally:
+        stranger.kill_all()
+        shutil.rmtree(base)
