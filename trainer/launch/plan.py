@@ -229,7 +229,7 @@ def weigh(
         refused = verdict.why
     elif not rehearsal and verdict.unproven:
         note = UNPROVEN
-    idle = machine.num_workers - len(work.pieces)
+    idle = 0 if job.is_script else machine.num_workers - len(work.pieces)  # a script gets all of them
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(

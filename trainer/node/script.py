@@ -147,31 +147,42 @@ class _Run:
             node.enter("upload")
             outputs.finish()
             node.status.files = [outputs.sent[path] for path in sorted(outputs.sent)]
-            lines = [f"{self._events.unsound:,} lines of its events could not be read"] if self._events.unsound else []
-            node.status.scripts = [
-                {
-                    **{key: self._model[key] for key in PIECE},
-                    "sha256": sha256,
-                    "exit_code": self._exit_code,
-                    "starts": self._starts,
-                    "seconds": round(time.monotonic() - began, 3),
-                    "last_lines": self._last_lines,
-                    "notes": [*outputs.notes, *lines],
-                }
-            ]
+            node.status.scripts = [self._end(sha256, time.monotonic() - began, outputs.notes)] if self._starts else []
         return self._ended()
+
+    def _end(self, sha256: str, seconds: float, notes: list[str]) -> dict[str, Any]:
+        """Return how a script that began has ended, as the receipt has it."""
+        left_out = [f"{self._events.unsound:,} lines of its events could not be read"] if self._events.unsound else []
+        return {
+            **{key: self._model[key] for key in PIECE},
+            "sha256": sha256,
+            "exit_code": self._exit_code,
+            "starts": self._starts,
+            "seconds": round(seconds, 3),
+            "last_lines": self._last_lines,
+            "notes": [*notes, *left_out],
+        }
+
+    def _process(self) -> ScriptProcess:
+        """Start the command. Raises TrainingFailed where this machine can't run it."""
+        try:
+            return ScriptProcess(
+                self._words,
+                folder=self._place.script,
+                environment=self._variables,
+                stranger=self._stranger,
+                grace_seconds=GRACE_SECONDS,
+            )
+        except TrainingFailed as error:
+            self._tell({"event": "model_failed", **self._model, "reason": error.what})
+            raise
 
     def _start(self) -> int:
         """Run the command once, to its end."""
-        node, self._starts = self._node, self._starts + 1
-        self._tell({"event": "model_started", **self._model, "worker": 0})
-        with ScriptProcess(
-            self._words,
-            folder=self._place.script,
-            environment=self._variables,
-            stranger=self._stranger,
-            grace_seconds=GRACE_SECONDS,
-        ) as process:
+        node = self._node
+        with self._process() as process:
+            self._starts += 1
+            self._tell({"event": "model_started", **self._model, "worker": 0})
             log.info("started: %s", " ".join(self._words))
             while (code := process.poll()) is None:
                 if node.stopping.is_set():

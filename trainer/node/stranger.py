@@ -10,7 +10,6 @@ import os
 import pwd
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,11 +19,11 @@ from pathlib import Path
 from trainer.errors import ConfigError
 
 USER = "mayfly-script"
-METADATA = "169.254.169.254"
+METADATA = ("169.254.169.254", 80)
 METADATA_V6 = "fd00:ec2::254"  # answers only where a launch template turns it on, as ours does not
 KILL_SECONDS = 10.0
 _EXISTS = 9  # useradd's exit code for a name that is taken
-_TRY_METADATA = f"import socket; socket.create_connection(('{METADATA}', 80), timeout=3)"
+_PYTHON = "/usr/bin/python3"  # Ubuntu's own, which every user may run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +72,10 @@ def make_stranger(*, rehearsal: bool) -> Stranger | None:
         raise ConfigError(f"the user {USER} can't be made", why=f"useradd ended with {made}", do="Choose another image_line.")
     entry = pwd.getpwnam(USER)
     stranger = Stranger(uid=entry.pw_uid, gid=entry.pw_gid)
-    for tool, address in (("iptables", METADATA), ("ip6tables", METADATA_V6)):
+    for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6)):
         _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(stranger.uid), "-j", "REJECT")
     if _reaches_metadata(stranger):
-        why = f"its user still reaches {METADATA} beside the firewall rule"
+        why = f"its user still reaches {METADATA[0]} beside the firewall rule"
         do = "Choose an image_line whose image has iptables with its owner match."
         raise ConfigError("the script can't be kept from the machine's credentials", why=why, do=do)
     return stranger
@@ -98,7 +97,7 @@ def leave_mount(place: Path) -> None:
 
 def _reaches_metadata(stranger: Stranger) -> bool:
     asked = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _TRY_METADATA],
+        [_PYTHON, "-I", "-S", "-c", f"import socket; socket.create_connection({METADATA!r}, timeout=3)"],
         user=stranger.uid,
         group=stranger.gid,
         extra_groups=[],

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -20,8 +21,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from trainer import environment
-from trainer.errors import Stopped, TrainingFailed
+from trainer.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import script as module
+from trainer.node import stranger as stranger_module
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, progress, result
 from trainer.node.script import run_script
@@ -29,7 +31,7 @@ from trainer.node.script_events import EventFile, ScriptEvents, StepRate
 from trainer.node.script_outputs import UNCHANGED_SECONDS, Outputs
 from trainer.node.script_process import ScriptOutput, ScriptProcess
 from trainer.node.shared import Node
-from trainer.node.stranger import Stranger
+from trainer.node.stranger import Stranger, make_stranger
 from trainer.reading import Fields
 from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.script import CONTRACT
@@ -306,6 +308,17 @@ def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start)
     assert listed(node) == {"half": "half\n"}
 
 
+def test_one_that_the_machine_can_not_run_says_so_and_has_no_exit_code(node, start):
+    with pytest.raises(TrainingFailed, match="the machine has no torchrunn") as failed:
+        start("", command="torchrunn train.py")
+    read = reported(node, None, failed.value)
+    assert (read.state, read.scripts, [entry["reason"] for entry in read.failed]) == (
+        "failed",
+        (),
+        ["the machine has no torchrunn"],
+    )
+
+
 def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(node, start, monkeypatch):
     follow = module._Run._follow
 
@@ -400,3 +413,20 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
     finally:
         stranger.kill_all()
         shutil.rmtree(base)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
+def test_no_script_begins_while_its_user_reaches_the_machines_credentials(monkeypatch):
+    ran: list[str] = []
+    monkeypatch.setattr(stranger_module, "_run", lambda *words: ran.append(words[0]) or 0)
+    monkeypatch.setattr(stranger_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321))
+    with socket.create_server(("127.0.0.1", 0)) as metadata:
+        monkeypatch.setattr(stranger_module, "METADATA", metadata.getsockname())
+        with pytest.raises(ConfigError, match="the script can't be kept from the machine's credentials"):
+            make_stranger(rehearsal=False)
+    assert make_stranger(rehearsal=False) == Stranger(uid=64_321, gid=64_321)  # nothing answers there any more
+    assert make_stranger(rehearsal=True) is None
+    assert ran == ["useradd", "iptables", "ip6tables"] * 2
+    monkeypatch.setattr(stranger_module, "_run", lambda *words: 1)
+    with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):
+        make_stranger(rehearsal=False)
