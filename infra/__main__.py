@@ -9,27 +9,33 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.access_logs import AccessLogs, AccessLogsArgs
 from infra.attach import SSM, AttachPolicy, AttachPolicyArgs, agent_messages
 from infra.budget import AccountBudget, AccountBudgetArgs
 from infra.control import ControlFunction, ControlFunctionArgs, Sweeper, SweeperArgs
 from infra.efs import EfsCache, EfsCacheArgs
+from infra.encryption import KeyUse, KeyUseArgs, StackKey, StackKeyArgs, own_key
 from infra.identity import Identity, IdentityArgs
+from infra.image import ImagePipelines, ImagePipelinesArgs
 from infra.image_lines import read_image_lines
 from infra.launch_templates import LaunchTemplates, LaunchTemplatesArgs, bootstrap_template, render_user_data
 from infra.launcher import LauncherPolicy, LauncherPolicyArgs
 from infra.network import Network, NetworkArgs
 from infra.notify import DeadLetters, DeadLettersArgs, Notifications, NotificationsArgs
+from infra.replication import Replica, ReplicaArgs, other_region
 from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
-from infra.storage import ModelStore, ModelStoreArgs
+from infra.storage import ModelStore, ModelStoreArgs, beside_bucket
+from infra.subnets import look_up_vpc
 from trainer.retrains.schedule import PUBLISHED_FORMAT
-from trainer.stack_outputs import FORMAT, StackOutputs, dead_letters_queue, messages_topic, parameter_name
+from trainer.stack_outputs import FORMAT, StackOutputs, baked_parameter, dead_letters_queue, messages_topic, parameter_name
 
 CONTROL_MINUTES = 5  # between two calls of control
 PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
 
 settings = read_settings()
-account = look_up_account(settings)
+account = look_up_account()
+existing_vpc = look_up_vpc(settings, zones=account.availability_zones) if settings.vpc_id else None
 lines = read_image_lines(x86_64=settings.image_line, arm64=settings.image_line_arm64)
 
 # Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
@@ -42,6 +48,14 @@ schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
 topic_name = messages_topic(settings.project, settings.stack)
 
+log_bucket_name, replica_name = (beside_bucket(settings.prefix, kind, account) for kind in ("logs", "replica"))
+
+key: pulumi.Input[str] | None
+if settings.kms_key == "create":
+    key = StackKey("key", StackKeyArgs(account=account.id, alias=settings.prefix, tags=settings.tags)).arn
+else:
+    key = own_key(settings.kms_key, account.region)
+
 store = ModelStore(
     "store",
     ModelStoreArgs(
@@ -49,8 +63,22 @@ store = ModelStore(
         noncurrent_days=settings.noncurrent_days,
         experiment_days=settings.experiment_days,
         tags=settings.tags,
+        key=key,
     ),
 )
+
+if settings.access_logs:
+    AccessLogs(
+        "access-logs",
+        AccessLogsArgs(
+            account=account.id,
+            bucket=store.bucket,
+            bucket_name=bucket_name,
+            log_bucket_name=log_bucket_name,
+            log_days=settings.log_days,
+            tags=settings.tags,
+        ),
+    )
 
 roles = IdentityArgs(
     account=account.id,
@@ -63,11 +91,42 @@ roles = IdentityArgs(
     control_name=control_name,
     dead_letters=dead_letters_name,
     schedule_group=schedule_group,
-    retrain_group=retrain_group,
+    retrain_group=retrain_group if settings.retrains else "",
     training_also=(agent_messages(),) if settings.attach == SSM else (),
     tags=settings.tags,
 )
 identity = Identity("identity", roles)
+
+if key is not None:  # control's policy and people's have it, too (launcher.py)
+    KeyUse(
+        "key-use",
+        KeyUseArgs(
+            region=account.region,
+            key=key,
+            writers={"instance": identity.instance_role_name, "prepare": identity.prepare_role_name},
+            readers={"sweeper": identity.sweeper_role_name},
+        ),
+    )
+
+if settings.replicate_to:
+    Replica(
+        "replica",
+        ReplicaArgs(
+            account=account.id,
+            region=account.region,
+            to_region=other_region(settings.replicate_to, account.region),
+            prefix=settings.prefix,
+            bucket_name=bucket_name,
+            replica_name=replica_name,
+            role_name=roles.replication_role,
+            noncurrent_days=settings.noncurrent_days,
+            experiment_days=settings.experiment_days,
+            tags=settings.tags,
+            key=key,
+        ),
+        store,
+    )
+
 dead_letters = DeadLetters("dead-letters", DeadLettersArgs(queue_name=dead_letters_name, tags=settings.tags))
 
 sweeper = Sweeper(
@@ -105,10 +164,14 @@ network = Network(
         prefix=settings.prefix,
         region=account.region,
         vpc_cidr=settings.vpc_cidr,
-        availability_zones=account.availability_zones,
+        availability_zones=account.availability_zones[: settings.max_availability_zones],
+        existing=existing_vpc,
+        ipv6=settings.ipv6,
+        endpoints=settings.endpoints,
         ssh_from=settings.attach_from,
         tags=settings.tags,
         file_system=settings.storage == "efs-cache",
+        public_addresses=settings.image_pipeline,
     ),
     opts=pulumi.ResourceOptions(depends_on=[sweeper, schedule]),
 )
@@ -124,6 +187,7 @@ if network.file_system_group_id is not None:
             security_group_id=network.file_system_group_id,
             instance_role=identity.instance_role_name,
             tags=settings.tags,
+            key=key,
         ),
     )
 
@@ -143,6 +207,8 @@ training = LaunchTemplatesArgs(
     user_data=cache.source.apply(training_user_data) if cache else training_user_data(""),
     instance_profile_arn=identity.instance_profile_arn,
     security_group_id=network.security_group_id,
+    public_address=existing_vpc is None or existing_vpc.public,
+    ipv6=settings.ipv6,
     volume_gib=settings.volume_gib,
     tags=settings.tags,
 )
@@ -157,6 +223,28 @@ after_net = pulumi.ResourceOptions(depends_on=[sweeper, schedule])
 templates = LaunchTemplates("training", training, opts=after_net)
 prepare_templates = LaunchTemplates("prepare", prepare, opts=after_net)
 
+if settings.image_pipeline:
+    ImagePipelines(
+        "images",
+        ImagePipelinesArgs(
+            account=account.id,
+            region=account.region,
+            project=settings.project,
+            stack=settings.stack,
+            prefix=settings.prefix,
+            bucket=store.bucket,
+            bucket_name=bucket_name,
+            image_lines=lines,
+            build_type=settings.image_build_type,
+            volume_gib=settings.volume_gib,
+            log_days=settings.log_days,
+            vpc_id=network.vpc_id,
+            subnet_id=next(iter(network.subnet_ids.values())),
+            tags=settings.tags,
+        ),
+    )
+baked = [baked_parameter(settings.project, settings.stack, line.name) for line in lines] if settings.image_pipeline else []
+
 permissions = LauncherPolicyArgs(
     account=account.id,
     region=account.region,
@@ -169,11 +257,14 @@ permissions = LauncherPolicyArgs(
     instance_roles=(roles.instance_role,),
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
+    baked_parameters=tuple(baked),
     launch_templates=list(templates.template_ids.values()),
     vpc=network.vpc_id,
+    subnet_arns=existing_vpc.subnet_arns if existing_vpc else (),
     security_group=network.security_group_id,
     tags=settings.tags,
     backups=settings.storage == "local",
+    key=key or "",
 )
 launcher = LauncherPolicy("launcher", permissions)
 
@@ -256,6 +347,7 @@ outputs: dict[str, Any] = {
     "images": {line.name: line.parameter for line in lines},
     "subnets": network.subnet_ids,
     "security_group": network.security_group_id,
+    "public_address": training.public_address,
     "schedule_group": schedule.group,
     "instance_role_id": identity.instance_role_id,
     "prepare_templates": prepare_templates.template_ids,
@@ -269,6 +361,7 @@ outputs: dict[str, Any] = {
     "retrain_format": PUBLISHED_FORMAT,
     "max_lifetime_minutes": settings.max_lifetime_minutes,
     "experiment_days": settings.experiment_days,
+    "image_pipeline": settings.image_pipeline,
     "storage": settings.storage,
     "file_system": cache.file_system_id if cache else "",
     "efs_throughput": settings.efs_throughput if cache else "",

@@ -27,6 +27,7 @@ class EfsCacheArgs:
     security_group_id: pulumi.Input[str]
     instance_role: pulumi.Input[str]  # its name
     tags: dict[str, str]
+    key: pulumi.Input[str] | None = None  # ARN of a KMS key; None: the account's own for EFS
 
 
 class EfsCache(pulumi.ComponentResource):
@@ -42,6 +43,7 @@ class EfsCache(pulumi.ComponentResource):
             name,
             creation_token=f"{args.prefix}-cache",
             encrypted=True,
+            kms_key_id=args.key,
             performance_mode="generalPurpose",
             throughput_mode=args.throughput,
             lifecycle_policies=lifecycle(args.throughput),

@@ -63,7 +63,7 @@ class IdentityArgs:
     control_name: str
     dead_letters: str
     schedule_group: str
-    retrain_group: str
+    retrain_group: str  # "" without retrains: whoever may make a group that the role trusts has the role act for them
     tags: dict[str, str]
     training_also: tuple[policies.Document, ...] = ()  # further statements of the training instances' role
 
@@ -94,6 +94,11 @@ class IdentityArgs:
         return f"{self._prefix}-notifier"
 
     @property
+    def replication_role(self) -> str:
+        """Return the name of the role by which S3 fills a replica."""
+        return f"{self._prefix}-replication"
+
+    @property
     def scheduler_role(self) -> str:
         """Return the schedules' role's name."""
         return f"{self._prefix}-scheduler"
@@ -109,6 +114,8 @@ class Identity(pulumi.ComponentResource):
     instance_profile_arn: pulumi.Output[str]
     instance_role_id: pulumi.Output[str]
     instance_role_name: pulumi.Output[str]
+    prepare_role_name: pulumi.Output[str]
+    sweeper_role_name: pulumi.Output[str]
     prepare_profile_arn: pulumi.Output[str]
     prepare_role_id: pulumi.Output[str]
     sweeper_role_arn: pulumi.Output[str]
@@ -177,7 +184,9 @@ class Identity(pulumi.ComponentResource):
                 role_name=args.scheduler_role,
                 description="Schedules: call the two functions, end instances of this stack.",
                 trust=policies.trust_scheduler(
-                    account=args.account, region=args.region, schedule_groups=(args.schedule_group, args.retrain_group)
+                    account=args.account,
+                    region=args.region,
+                    schedule_groups=tuple(filter(None, (args.schedule_group, args.retrain_group))),
                 ),
                 policy=policies.scheduler(
                     account=args.account,
@@ -194,6 +203,8 @@ class Identity(pulumi.ComponentResource):
         self.instance_profile_arn = profile.arn
         self.instance_role_id = instance.unique_id
         self.instance_role_name = instance.role_name
+        self.prepare_role_name = prepare.role_name
+        self.sweeper_role_name = sweeper.role_name
         self.prepare_profile_arn = prepare_profile.arn
         self.prepare_role_id = prepare.unique_id
         self.sweeper_role_arn = sweeper.arn

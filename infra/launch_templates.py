@@ -29,6 +29,8 @@ class LaunchTemplatesArgs:
     user_data: pulumi.Input[str]
     instance_profile_arn: pulumi.Input[str]
     security_group_id: pulumi.Input[str]
+    public_address: bool  # the way out of a subnet whose route leads to an internet gateway
+    ipv6: bool
     volume_gib: int
     tags: dict[str, str]
 
@@ -73,7 +75,8 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
         network_interfaces=[
             aws.ec2.LaunchTemplateNetworkInterfaceArgs(
                 device_index=0,
-                associate_public_ip_address="true",  # the way out of a public subnet; the group lets nobody in
+                associate_public_ip_address="true" if args.public_address else "false",  # the group lets nobody in
+                ipv6_address_count=1 if args.ipv6 else None,
                 delete_on_termination="true",
                 security_groups=[args.security_group_id],
             )

@@ -13,7 +13,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.policies import Document, document, end_own_instances
+from infra.policies import Document, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
@@ -52,12 +52,15 @@ class LauncherPolicyArgs:
     control_name: str
     instance_roles: tuple[str, ...]
     scheduler_role: str
-    image_parameters: tuple[str, ...]
+    image_parameters: tuple[str, ...]  # AWS's
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
     vpc: pulumi.Input[str]
+    subnet_arns: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     security_group: pulumi.Input[str]
     tags: dict[str, str]
+    baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
     backups: bool = False  # whether people back their folders up
+    key: pulumi.Input[str] = ""  # ARN of the bucket's KMS key; "": S3's own
 
 
 class LauncherPolicy(pulumi.ComponentResource):
@@ -81,7 +84,9 @@ class LauncherPolicy(pulumi.ComponentResource):
 
 def launch_policy_text(args: LauncherPolicyArgs, limits: LaunchLimits, *also: Document) -> pulumi.Output[str]:
     """Return the policy as text, once the ids that it names are known; `also` are further statements."""
-    used = pulumi.Output.all(launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group)
+    used = pulumi.Output.all(
+        launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group, key=args.key
+    )
 
     def text(ids: dict[str, Any]) -> str:
         policy = launcher(args, limits, **ids)
@@ -97,12 +102,14 @@ def launcher(
     launch_templates: list[str],
     vpc: str,
     security_group: str,
+    key: str = "",
 ) -> Document:
     """Return the policy of who launches from the stack's resources."""
     where = f"{args.region}:{args.account}"
     return document(
         *_looks(args, limits, where),
         *_objects(args.bucket, limits),
+        *([use_key(region=args.region, key=key, writes=True)] if key else ()),
         *_launches(
             args,
             limits,
@@ -171,6 +178,7 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
                 f"arn:aws:ssm:{where}:parameter/mayfly/{args.project}/{args.stack}",
                 # AWS's own parameters belong to no account.
                 *(f"arn:aws:ssm:{args.region}::parameter{name}" for name in args.image_parameters),
+                *(f"arn:aws:ssm:{where}:parameter{name}" for name in args.baked_parameters),
             ],
         },
     ]
@@ -230,13 +238,7 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
             "Action": launch,
             "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*"],
         },
-        {  # by their VPC, which is the stack's own: sixteen subnets by name take a fifth of a managed policy
-            "Sid": "LaunchInTheVpc",
-            "Effect": "Allow",
-            "Action": launch,
-            "Resource": f"arn:aws:ec2:{where}:subnet/*",
-            "Condition": {"ArnEquals": {"ec2:Vpc": vpc}},
-        },
+        _launch_in(args.subnet_arns, every=f"arn:aws:ec2:{where}:subnet/*", vpc=vpc),
         {
             "Sid": "LaunchImagesOfAmazon",
             "Effect": "Allow",
@@ -262,6 +264,14 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
         _pass_roles("PassInstanceRole", args.account, args.instance_roles, "ec2.amazonaws.com"),
         _pass_roles("PassSchedulerRole", args.account, (args.scheduler_role,), "scheduler.amazonaws.com"),
     ]
+
+
+def _launch_in(subnet_arns: tuple[str, ...], *, every: str, vpc: str) -> Document:
+    """Allow the stack's subnets: by name in a shared VPC, else all of the stack's own VPC, in a fifth of the characters."""
+    statement = {"Sid": "LaunchInSubnets", "Effect": "Allow", "Action": ["ec2:CreateFleet", "ec2:RunInstances"]}
+    if subnet_arns:
+        return {**statement, "Resource": list(subnet_arns)}
+    return {**statement, "Resource": every, "Condition": {"ArnEquals": {"ec2:Vpc": vpc}}}
 
 
 def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]) -> list[Document]:

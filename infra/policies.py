@@ -6,6 +6,7 @@ AWS takes no resource; those are alone in statements whose Sid ends in `HasNoRes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.stack_outputs import metrics_namespace
@@ -132,6 +133,79 @@ def file_system(*, file_system: str, access_point: str) -> Document:
     return document(
         {"Sid": "TlsOnly", **refused, "Condition": {"Bool": {"aws:SecureTransport": "false"}}},
         {"Sid": "AccessPointOnly", **refused, "Condition": other},
+    )
+
+
+def use_key(*, region: str, key: str, writes: bool) -> Document:
+    """Allow S3, and no other service, to use the bucket's KMS key for a role; a role that only reads decrypts alone."""
+    return {
+        "Sid": "UseKey",
+        "Effect": "Allow",
+        "Action": ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt",
+        "Resource": key,
+        "Condition": {"StringEquals": {"kms:ViaService": f"s3.{region}.amazonaws.com"}},
+    }
+
+
+def key(*, account: str) -> Document:
+    """Leave a key to the account's IAM, as KMS's own default does: a key whose policy names nobody is lost for good."""
+    owner = {"AWS": f"arn:aws:iam::{account}:root"}
+    return document({"Sid": "Account", "Effect": "Allow", "Principal": owner, "Action": "kms:*", "Resource": "*"})
+
+
+def access_logs(*, account: str, bucket: str, log_bucket: str) -> Document:
+    """Let S3's logging service write the accesses of one bucket of this account, and refuse what comes without TLS."""
+    source = {"aws:SourceAccount": account}
+    return document(
+        *tls_only(log_bucket)["Statement"],
+        {
+            "Sid": "WriteLogs",
+            "Effect": "Allow",
+            "Principal": {"Service": "logging.s3.amazonaws.com"},
+            "Action": "s3:PutObject",
+            "Resource": _objects(log_bucket, "s3/*"),
+            "Condition": {"StringEquals": source, "ArnLike": {"aws:SourceArn": f"arn:aws:s3:::{bucket}"}},
+        },
+    )
+
+
+def replication(
+    *, bucket: str, replica: str, prefixes: tuple[str, ...], keys: Sequence[str], regions: tuple[str, str]
+) -> Document:
+    """Return the policy of S3's replication: read these prefixes, write the replica; no deletion.
+
+    `keys` and `regions`: the bucket's, then the replica's; without a KMS key both are empty.
+    """
+    read = [f"s3:GetObjectVersion{what}" for what in ("ForReplication", "Acl", "Tagging")]
+    (own_key, its_key), (own_region, its_region) = keys, regions
+    by_key = [
+        {**use_key(region=own_region, key=own_key, writes=False), "Sid": "ReadByKey"},
+        {
+            **use_key(region=its_region, key=its_key, writes=True),
+            "Sid": "WriteByKey",
+            "Action": ["kms:Encrypt", "kms:GenerateDataKey"],
+        },
+    ]
+    return document(
+        {
+            "Sid": "ReadRules",
+            "Effect": "Allow",
+            "Action": ["s3:GetReplicationConfiguration", "s3:ListBucket"],
+            "Resource": f"arn:aws:s3:::{bucket}",
+        },
+        {
+            "Sid": "ReadVersions",
+            "Effect": "Allow",
+            "Action": read,
+            "Resource": [_objects(bucket, f"{prefix}*") for prefix in prefixes],
+        },
+        {
+            "Sid": "WriteReplica",
+            "Effect": "Allow",
+            "Action": ["s3:ReplicateObject", "s3:ReplicateTags"],
+            "Resource": _objects(replica, "*"),
+        },
+        *(by_key if own_key else ()),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 EXTRACT = Path(__file__).resolve().parents[1] / "tests" / "iam_reference.json"
 KINDS = {
     *("fleet", "image", "instance", "launch-template", "network-interface", "security-group", "spot-instances-request"),
-    *("subnet", "volume", "file-system", "bucket", "object", "quota", "document"),
+    *("subnet", "volume", "file-system", "bucket", "object", "quota", "document", "key"),
 }
 
 

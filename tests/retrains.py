@@ -22,7 +22,7 @@ RETRAINS = [
     {"name": "night", "cron": "cron(30 2 ? * SUN *)", "time_zone": "America/New_York", "budget": 1, "budget_month": 9},
     {"name": "sunday", "cron": "cron(0 3 ? * SUN *)", "time_zone": "America/New_York", "budget": 5, "budget_month": 20},
 ]
-CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250"}
+CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250", "kms_key": "create"}
 JOB = """
 name = "weekly-lstm"
 [model]

@@ -28,7 +28,10 @@ class Variable:
 
 VARIABLES = (
     Variable(
-        name="MAYFLY_HOME", set_by=YOU, meaning="folder of the embedded AWS, for you alone", default="`mayfly` in XDG_DATA_HOME"
+        name="MAYFLY_HOME",
+        set_by=YOU,
+        meaning="folder of the embedded AWS, and in `keys/` of running machines' SSH keys; for you alone",
+        default="`mayfly` in XDG_DATA_HOME",
     ),
     Variable(
         name="XDG_DATA_HOME",
@@ -126,7 +129,9 @@ VARIABLES = (
         meaning="set to anything: plain lines on a terminal, no colours and nothing that is redrawn",
         default="colours",
     ),
-    Variable(name="TERM", set_by=YOU, meaning="`dumb`: as with NO_COLOR"),
+    Variable(
+        name="TERM", set_by=YOU, meaning="`dumb`: as with NO_COLOR; kind of the terminal that `mayfly attach` gives a machine"
+    ),
     Variable(name="MAYFLY_BUCKET", set_by="bootstrap.sh", meaning="the stack's bucket, for the agent"),
     Variable(name="MAYFLY_WORK", set_by="bootstrap.sh", meaning="folder that the agent works in"),
     Variable(name="MAYFLY_CACHE", set_by="bootstrap.sh", meaning="folder where the cache is mounted", default="no cache"),
@@ -185,6 +190,16 @@ def rehearsal_home() -> Path:
         return Path.home() / "Library" / "Application Support" / "mayfly"
     data = Path(os.environ.get("XDG_DATA_HOME") or "")
     return (data if data.is_absolute() else Path.home() / ".local" / "share") / "mayfly"
+
+
+def keys_folder() -> Path:
+    """Return the folder of the SSH keys of this desk's runs, there or not."""
+    return rehearsal_home() / "keys"
+
+
+def terminal_kind() -> str:
+    """Return the kind of this process's terminal, by terminfo's name."""
+    return os.environ.get("TERM") or "xterm"
 
 
 def own_access_key() -> str:

@@ -11,6 +11,7 @@ EXTRAS = {
         *("torch", "numpy", "pandas", "pyarrow", "safetensors", "pynvml", "sklearn", "arch", "exchange_calendars"),
         "threadpoolctl",
     ),
+    "attach": ("paramiko", "cryptography"),
     "rehearsal": ("moto", "werkzeug"),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }

@@ -55,6 +55,11 @@ def architecture_of(image_line: str) -> str:
     return "arm64" if image_line.endswith("-arm64") else "x86_64"
 
 
+def baked_parameter(project: str, stack: str, image_line: str) -> str:
+    """Return the SSM parameter with the newest baked image of a line; Image Builder's own role writes below this path alone."""
+    return f"/imagebuilder/{project}/{stack}/{image_line}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StackOutputs:
     """Everything a launch needs to know about the account's standing resources."""
@@ -81,8 +86,10 @@ class StackOutputs:
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
+    public_address: bool = True  # of an instance: false where its subnets lead out through somebody's NAT
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
+    image_pipeline: bool = False  # whether images are baked: a launch boots the newest one of its line, if there is any
     storage: str = "s3"  # or efs-cache, local
     file_system: str = ""  # of the cache, where there is one
     efs_throughput: str = ""  # of that

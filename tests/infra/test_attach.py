@@ -14,7 +14,7 @@ from infra.settings import read_settings
 from tests.iam import condition_keys, kind_of, listed
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 OWN = {"account": "123456789012", "region": "eu-west-1", "project": "mayfly", "stack": "dev"}
 

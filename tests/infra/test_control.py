@@ -18,7 +18,7 @@ from trainer.code_files import code_files
 from trainer.rehearsal.pulumi_archives import zip_archive
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 # What the function needs of its zip, tried in an interpreter that sees nothing else: no site packages, no checkout.
 USE_THE_ZIP = """

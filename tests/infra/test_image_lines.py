@@ -6,7 +6,7 @@ import pulumi
 import pytest
 
 from infra.image_lines import read_image_lines
-from tests.infra.conftest import Recorded
+from tests.infra.program import Recorded
 
 LINE, ARM = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04", "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"
 

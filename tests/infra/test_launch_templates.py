@@ -11,7 +11,7 @@ import pytest
 from infra.launch_templates import USER_DATA_LIMIT_BYTES, bootstrap_template, render_user_data
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 VALUES: dict[str, Any] = {
     "bucket": "store",

@@ -11,7 +11,7 @@ from infra.control import WRITES as CONTROL_WRITES
 from infra.launcher import PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 # IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
 MOST_CHARACTERS = 6144
@@ -37,6 +37,7 @@ def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] =
         image_parameters=(line,) * lines,
         launch_templates=["lt-0123456789abcdef0"] * lines,
         vpc="vpc-0123456789abcdef0",
+        subnet_arns=("arn:aws:ec2:ap-southeast-2:123456789012:subnet/subnet-0123456789abcdef0",) * 6,
         security_group="sg-0123456789abcdef0",
         tags={},
     )
@@ -101,7 +102,7 @@ def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Re
         "spot-instances-request",
     }
     wildcards = [one for one in resources if one.endswith("*")]
-    in_vpc = statements["LaunchInTheVpc"]
+    in_vpc = statements["LaunchInSubnets"]
     assert (in_vpc["Resource"], in_vpc["Condition"]) == (f"{where}:subnet/*", {"ArnEquals": {"ec2:Vpc": f"{where}:vpc/vpc-id"}})
     assert all(one.startswith(where) for one in resources) and wildcards == [f"{where}:spot-instances-request/*"]
     assert statements["PassInstanceRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-instance")

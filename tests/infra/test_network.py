@@ -11,7 +11,7 @@ import pytest
 from infra.network import subnet_range
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 
 def test_security_group_lets_nothing_in_and_only_https_out(program: Recorded) -> None:

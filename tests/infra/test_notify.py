@@ -11,7 +11,7 @@ from infra.notify import silent
 from trainer.stack_outputs import ALARMS
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 TOPIC, LETTERS = "arn:aws:mock:::mayfly-dev-messages", "arn:aws:mock:::mayfly-dev-dead-letters"
 

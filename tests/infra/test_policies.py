@@ -15,7 +15,7 @@ from tests.iam import condition_keys, kind_of, listed
 from trainer.runs.keys import OWN_PREFIXES, NodeKeys
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 WHERE = {"account": "123456789012", "region": "eu-west-1"}
 OWN_TAGS = {"StringEquals": {"aws:ResourceTag/project": "mayfly", "aws:ResourceTag/stack": "dev"}}

@@ -7,31 +7,11 @@ from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-import pulumi_aws as aws
-
-from tests.infra.pages import as_rows, rows_of
+from tests.infra.pages import hold
 from trainer.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
 
 if TYPE_CHECKING:
-    from tests.infra.pages import as_rows, rows_of
-from tests.infra.conftest import Recorded
-
-# Types whose resources AWS can't tag.
-UNTAGGABLE = {
-    "aws:ec2/routeTableAssociation:RouteTableAssociation",
-    "aws:cloudwatch/eventTarget:EventTarget",
-    "aws:iam/rolePolicy:RolePolicy",
-    "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
-    "aws:lambda/permission:Permission",
-    "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
-    "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
-    "aws:s3/bucketPolicy:BucketPolicy",
-    "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
-    "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
-    "aws:s3/bucketVersioning:BucketVersioning",
-    "aws:scheduler/schedule:Schedule",
-    "aws:sns/topicSubscription:TopicSubscription",
-}
+    from tests.infra.program import Recorded
 
 
 def test_the_parameter_holds_exactly_the_stack_outputs(program: Recorded) -> None:
@@ -59,20 +39,6 @@ def test_every_stack_output_is_exported_and_besides_the_launcher_policy(program:
     assert set(program.outputs) == {*(field.name for field in fields(StackOutputs)), "launcher_policy_arn"}
 
 
-def test_everything_that_can_be_tagged_is_tagged(program: Recorded) -> None:
-    for resource in program.resources:
-        if resource.typ not in UNTAGGABLE:
-            tags = resource.inputs.get("tags", {})
-            assert {"project": "mayfly", "stack": "dev", "owner": "mayfly"}.items() <= tags.items(), resource.typ
-
-
-def test_what_is_not_tagged_could_not_be(program: Recorded) -> None:
-    for resource_type in UNTAGGABLE & {resource.typ for resource in program.resources}:
-        module, _, name = resource_type.removeprefix("aws:").replace("lambda", "lambda_").partition("/")
-        resource_class = getattr(getattr(aws, module), name.partition(":")[2])
-        assert not hasattr(resource_class, "tags"), resource_type
-
-
 def test_nothing_can_be_launched_any_more_when_the_safety_net_goes(program: Recorded) -> None:
     net = ("aws:scheduler/schedule:Schedule", "aws:lambda/function:Function", "aws:scheduler/scheduleGroup:ScheduleGroup")
     launching = ("aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/subnet:Subnet", "aws:ec2/vpc:Vpc")
@@ -86,9 +52,8 @@ def test_no_instance_and_no_fleet_is_part_of_the_stack(program: Recorded) -> Non
     assert not {"aws:ec2/instance:Instance", "aws:ec2/fleet:Fleet", "aws:ec2/spotInstanceRequest:SpotInstanceRequest"} & types
 
 
-def test_the_page_counts_the_resources(program: Recorded) -> None:
+def test_the_page_counts_the_resources(program: Recorded, renew: bool) -> None:
     """By the names that `infra/` calls them by, such as s3.Bucket."""
     types = [item.typ.replace(":", "/").split("/") for item in program.resources]
     count = Counter(f"{kind[1]}.{kind[-1]}" for kind in types if kind[0] == "aws")
-    expected = [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())]
-    assert [row[:2] for row in rows_of("What stays")] == expected, "docs/infrastructure.md should have:\n" + as_rows(expected)
+    hold("What stays", [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())], renew=renew)

@@ -9,7 +9,7 @@ import pytest
 from infra.schedule import rate
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Recorded
+    from tests.infra.program import Recorded
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.live.context import HUNG, Live, require
+from trainer.attach.ssm import check_tools
 from trainer.control.boot_log import boot_log
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
@@ -168,6 +169,29 @@ def detach(live: Live) -> None:
     _show(live, live.mayfly("receipts", run_id), state="done")
 
 
+def attach(live: Live) -> None:
+    """Open the stack for Session Manager, look at a machine's GPU without it and by it, and close the stack again."""
+    check_tools()
+    configure = ("pulumi", "config", "set", "--stack", live.stack, "attach")
+    up_again = ("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
+    live.run(*configure, "ssm")
+    try:
+        live.run(*up_again)
+        run_id = _detached(live, "--epochs", "5000", "--set", "patience=5000")
+        ends = time.monotonic() + timedelta(minutes=15).total_seconds()
+        while not (seen := live.mayfly("gpu", run_id))["gpus"]:
+            require(time.monotonic() < ends, f"no figures of {run_id} after 15 minutes: {seen}")
+            time.sleep(20)
+        live.say(json.dumps(seen))
+        words = ("attach", run_id, "--stack", live.stack, "--", "nvidia-smi -L")
+        said = live.run(sys.executable, "-m", "trainer.cli.main", *words)
+        require("GPU 0" in said, f"Session Manager gave no list of GPUs: {said}")
+        _show(live, live.mayfly("stop", run_id), state="stopped")
+    finally:
+        live.run(*configure, "off")
+        live.run(*up_again)
+
+
 def bill(live: Live) -> None:
     """Compare what the receipts say with what AWS bills; on the day after, since its data lags."""
     receipts = live.mayfly("receipts")["receipts"]
@@ -238,6 +262,14 @@ CHECKS = (
         run=launch("--instance", "g6.12xlarge", budget="2.70"),
     ),
     Check(
+        name="attach",
+        what="a machine's GPU by mayfly gpu, and by attach = ssm, which is off again afterwards",
+        dollars=0.41,
+        minutes=25,
+        run=attach,
+        not_embedded="its machines are processes of the desk",
+    ),
+    Check(
         name="bill",
         what="the next day: receipts beside the bill",
         dollars=0.01,
@@ -260,9 +292,9 @@ def _tags(live: Live, instance_id: str) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in live.described(instance_id)["Tags"]}
 
 
-def _detached(live: Live) -> str:
-    options = ("--data", str(live.candles()), "--epochs", "1", "--budget", "0.41", "--instance", "g6.xlarge", "-y", "--detach")
-    return str(live.mayfly("launch", *options)["run_id"])
+def _detached(live: Live, *words: str) -> str:
+    options = ("--data", str(live.candles()), "--budget", "0.41", "--instance", "g6.xlarge", "-y", "--detach")
+    return str(live.mayfly("launch", *options, *(words or ("--epochs", "1")))["run_id"])
 
 
 def _show(live: Live, receipt: dict[str, Any], *, state: str) -> None:

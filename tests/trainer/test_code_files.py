@@ -24,8 +24,13 @@ PASSES_ON = "trainer/train/probe.py"
 RUNS_PIECES = "trainer/train/runner.py"
 # Parts of which neither a node nor a training runs anything. `control` starts nodes; `data/sync` speaks to S3 at the desk.
 AT_THE_DESK = ("cli", "control", "cost", "launch", "rehearsal", "registry")
-# Files that a module names and does not read: who sets a variable, and the user's file of the same name.
-NAMED_ONLY = {"trainer/environment.py": {"bootstrap.sh", "gpu_profiles.toml"}}
+# Files that a module names and does not read: who sets a variable, and the user's file of the same name; the bundle is made at
+# the desk, and no function makes one.
+NAMED_ONLY = {
+    "trainer/environment.py": {"bootstrap.sh", "gpu_profiles.toml"},
+    "trainer/launch/bundle.py": {"requirements.lock"},
+}
+FUNCTIONS = ("trainer.control.function", "trainer.control.sweep", "trainer.control.notifier")  # each is packed into a zip
 
 
 @cache
@@ -107,7 +112,7 @@ def test_every_data_file_that_a_reached_module_names_is_declared():
     for path in PACKAGE.rglob("*"):
         if path.is_file() and path.suffix not in (".py", ".pyc") and "rehearsal" not in path.parts:
             by_name.setdefault(path.name, []).append(f"trainer/{path.relative_to(PACKAGE).as_posix()}")
-    for file, source in files_of("node").items():
+    for file, source in (files_of("node") | code_files(FUNCTIONS)).items():
         if not file.endswith(".py") or file == "trainer/code_files.py":  # the declaration itself
             continue
         used = {Path(text).name for text in texts(source)} & by_name.keys() - NAMED_ONLY.get(file, set())

@@ -1,22 +1,33 @@
-"""`mayfly doctor`: check everything that a run depends on, each on its own, and say what to do about what is not well."""
+"""`mayfly doctor`: check everything that a run depends on, each on its own, and say what to do about what is not well.
+
+With `--fix` it deletes remains of runs that ended, after it has shown them and asked.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.access import Access, aws_error
+from trainer.attach.ssm import check_tools
 from trainer.cli.connect import connected
-from trainer.cli.output import say_json
+from trainer.cli.output import ask, say_json, warn
 from trainer.cli.table import FittedTable, TableColumn
 from trainer.cli.terminal import show
-from trainer.errors import PermissionDenied, TrainerError
+from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
+from trainer.errors import PermissionDenied, Stopped, TrainerError, UsageError
+from trainer.extras import needs
 from trainer.launch.health import stack_checks
+from trainer.runs.record import utc_now
+from trainer.runs.store import open_objects
 from trainer.stack import read_stack, require_sign_in
+from trainer.stack_outputs import StackOutputs
 
 OK, NOTE, UNKNOWN, FAILED = "ok", "note", "unknown", "failed"
 MARKS = {OK: "✓", NOTE: "!", UNKNOWN: "?", FAILED: "✗"}
@@ -36,11 +47,14 @@ class Finding:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the stack. Returns 0, or the exit code of the first check that failed."""
+    """Check the stack, after deletions with `--fix`. Returns 0, or the exit code of the first check that failed."""
+    if arguments.fix:
+        _refuse_unasked(arguments)
     with connected(rehearse=arguments.rehearse, create=False) as access:
+        deleted = _fix(access, arguments) if arguments.fix else []
         findings = examine(access, stack=arguments.stack)
     if arguments.json:
-        say_json({"checks": [asdict(one) for one in findings]})
+        say_json({"checks": [asdict(one) for one in findings], "deleted": [asdict(one) for one in deleted]})
     else:
         show(FittedTable(COLUMNS, [(MARKS[one.state], one.check, _words(one)) for one in findings]))
     return next((one.exit_code for one in findings if one.state == FAILED), 0)
@@ -56,9 +70,60 @@ def examine(access: Access, *, stack: str) -> list[Finding]:
     except TrainerError as error:
         return [signed_in, _of_error("stack", error)]
     found = Finding(check="stack", state=OK, what=f"{outputs.project}-{outputs.stack} in {outputs.region}, {outputs.bucket}")
-    checks = stack_checks(access, outputs)
+    checks = {**stack_checks(access, outputs), **attach_checks(outputs)}
+    objects = open_objects(access, outputs.bucket)
+    for kind in KINDS:
+        checks[f"orphaned {kind}s"] = partial(orphans_note, kind, access, outputs, objects, now=utc_now())
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
         return [signed_in, found, *pool.map(finding, checks.keys(), checks.values())]
+
+
+def attach_checks(outputs: StackOutputs) -> dict[str, Callable[[], str]]:
+    """Return the check of what `mayfly attach` needs at this desk, by its name; none where the stack has attach = off."""
+
+    def check() -> str:
+        if outputs.attach == "ssm":
+            check_tools()
+        else:
+            needs("paramiko")
+        return ""
+
+    return {} if outputs.attach == "off" else {"attach": check}
+
+
+def _refuse_unasked(arguments: argparse.Namespace) -> None:
+    """Raise UsageError where something would be deleted and nobody can be asked."""
+    if arguments.yes or (sys.stdin.isatty() and sys.stderr.isatty() and not arguments.json):
+        return
+    why = "--json was given" if arguments.json else "there is no terminal to ask on"
+    raise UsageError("--fix would delete things and was not confirmed", why=why, do="Add -y, or leave --fix out to look.")
+
+
+def _fix(access: Access, arguments: argparse.Namespace) -> list[Orphan]:
+    """Show the remains of runs that ended, ask, and delete them. Raises Stopped for a no, and ours for what AWS refuses."""
+    outputs = read_stack(access, stack=arguments.stack)
+    objects, now = open_objects(access, outputs.bucket), utc_now()
+    try:
+        remains = [one for kind in KINDS for one in orphans(kind, access, outputs, objects, now=now)]
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, "cannot look for remains of runs") from error
+    if not remains:
+        warn("nothing to delete: no volume, interface or schedule of a run that ended is left")
+        return []
+    for one in remains:
+        warn(f"{one.kind} {one.id}{one.about}, of run {one.run_id}")
+    if not arguments.yes and ask(f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}? [y/N] ").lower() not in (
+        "y",
+        "yes",
+    ):
+        raise Stopped("not deleted", do="Everything is as it was.")
+    for one in remains:
+        try:
+            delete(access, outputs, one)
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot delete the {one.kind} {one.id}") from error
+        warn(f"deleted {one.id}")
+    return remains
 
 
 def finding(name: str, check: Callable[[], str]) -> Finding:

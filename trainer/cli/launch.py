@@ -8,25 +8,24 @@ Reads downwards: the job, preflight, the plan, the question, the record, the run
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainer.access import Access, own_access
+from trainer.attach.keys import forget_ended, forget_key, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
-from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
+from trainer.cli.candles import DataCheck, find_candles
 from trainer.cli.connect import connected
 from trainer.cli.local import local_candles
-from trainer.cli.output import ask, counted, mayfly, say, say_json
+from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.ready import Ready
+from trainer.cli.ready_to_train import ReadyToTrain
 from trainer.cli.script_launch import read_data, script_preflight, with_script
 from trainer.cli.settled import report_settled
 from trainer.cli.terminal import Console, show
@@ -37,18 +36,18 @@ from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.data.paths import check_path
-from trainer.errors import Stopped, UsageError
+from trainer.errors import ConfigError, Stopped, UsageError
+from trainer.extras import needs
 from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.images import refuse_unfit
-from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_rates
 from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import UNPROVEN, LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import look
 from trainer.launch.script_files import script_files
-from trainer.launch.start import new_record, register
+from trainer.launch.start import attach_entry
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
@@ -63,45 +62,6 @@ if TYPE_CHECKING:
 
 FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "market", "max_duration")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadyToTrain(Ready):
-    """A launch of models of ours; its job has the symbols and the timeframe that the candles decide."""
-
-    checked: CheckedCandles
-    candles: ChosenCandles
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return self.candles.to_dict()
-
-    def view(self) -> RenderableType:
-        from trainer.cli.plan_view import plan_view  # late, as in `run`
-
-        return plan_view(self.plan, self.job, self.candles)
-
-    def record(self, *, preflight_at: datetime, now: datetime) -> RunRecord:
-        return new_record(self.job, self.plan, self.bundle, self.outputs, preflight_at=preflight_at, now=now)
-
-    def upload(self, access: Access, console: Console) -> ChosenCandles:
-        files, bucket = self.checked.files, self.outputs.bucket
-        if not files:
-            return self.candles
-        size = sum(file.bytes for file in files) / 1e6
-        data_set = self.job.data.set
-        console.update(f"uploading {counted(len(files), 'file')}, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
-        return upload_candles(self.candles, files, access, bucket=bucket, data_set=data_set)
-
-    def register(self, record: RunRecord, uploaded: ChosenCandles) -> None:
-        register(record, self.job, self.bundle, uploaded, self.offers, self.objects)
-
-    def looks(self, receipt: Receipt, arguments: argparse.Namespace) -> list[str]:
-        run_id, here = receipt["run_id"], self.checked.job.data.path
-        looks = [f"logs {run_id}", *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else [])]
-        if receipt["models"] and here and not is_in_bucket(given_settings(arguments).get("data", {}).get("path", "")):
-            looks.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
-        return looks
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -162,7 +122,8 @@ def run(arguments: argparse.Namespace) -> int:
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             upload_bundle(ready.bundle, ready.objects)
-            ready.register(record, uploaded)
+            attach = attach_entry(ready.outputs, _attach_key(ready, record.run_id, access, console))
+            ready.register(record, uploaded, attach)
             console.line()
             console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC at the latest"]))
             watch = Watch(console, stop)
@@ -229,6 +190,7 @@ def _preflight(
         job=job,
         candles=candles.candles,
         plan=plan,
+        given_path=given_settings(arguments).get("data", {}).get("path", ""),
     )
 
 
@@ -274,6 +236,19 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 
+def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> str:
+    """Make the run's SSH key where its stack has attach = ssh, and return the public half; keys of ended runs go."""
+    if ready.outputs.attach != "ssh" or access.rehearsal:
+        return ""
+    try:
+        needs("paramiko")
+    except ConfigError as error:  # a run that nobody can attach to is one all the same
+        console.line(f"note: nobody will be able to attach to this run: {error}")
+        return ""
+    forget_ended(ready.objects)
+    return make_key(run_id)
+
+
 def _detached(arguments: argparse.Namespace, record: RunRecord, ready: Ready, console: Console) -> int:
     """Leave a run that has its instance; print the receipt of one that ended before."""
     receipt = read_receipt(ready.objects, record.run_id) if record.state == "closed" else None
@@ -311,8 +286,9 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console:
     from trainer.cli.receipt_view import receipt_view
 
     console.close()
+    forget_key(receipt["run_id"])
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
-    looks, where = ready.looks(receipt, arguments), _where(arguments)
+    looks, where = ready.looks(receipt), _where(arguments)
     console.line()
     console.line("look at it:")
     for look_at in looks:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
     """Run one command and return its exit code. `argv` starts with the verb."""
     words = list(sys.argv[1:] if argv is None else argv)
+    words, command = _before_command(words)
     as_json = "--json" in words
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal or pipe of another encoding shows an escape, and nothing fails
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         return train(words[1:], prog="mayfly train", story=TrainStory)
     try:
         arguments = build_parser(prog).parse_args(words if prog == "mayfly" else words[1:])
+        arguments.command = command
         # Late by design: only the verb that runs pays for its imports.
         return int(import_module(f"trainer.cli.{arguments.verb}").run(arguments))
     except KeyboardInterrupt:
@@ -44,6 +46,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         if problem is None:
             raise
         return _report(problem.as_dict(), str(problem), as_json)
+
+
+def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words of `mayfly attach` and those after `--`, which are not ours; of another verb all of them, and none."""
+    if words[:1] != ["attach"] or "--" not in words:
+        return words, []
+    end = words.index("--")
+    return words[:end], words[end + 1 :]
 
 
 def _problem(error: Exception) -> TrainerError | None:

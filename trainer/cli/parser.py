@@ -48,6 +48,15 @@ def build_parser(prog: str = "mayfly") -> Parser:
     gpu.add_argument("-f", "--follow", action="store_true", help="keep showing the newest figures until the run ends")
     _where_flags(gpu)
 
+    attach = verbs.add_parser("attach", help="a shell, a command or a port of a running machine, where the stack allows it")
+    attach.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--tensorboard] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
+    attach.add_argument("run", metavar="RUN", help="run id; after --, a command (default: a shell)")
+    attach.add_argument(
+        "--forward", action="append", default=[], metavar="LOCAL:REMOTE", help="lead a port here to one of the machine's own"
+    )
+    attach.add_argument("--tensorboard", action="store_true", help="open the learning curves of the running machine")
+    _where_flags(attach, json=False)
+
     stop = verbs.add_parser("stop", help="end a run: upload finished models, then terminate its machine")
     stop.add_argument("run", metavar="RUN", help="run id")
     _where_flags(stop)
@@ -69,6 +78,8 @@ def build_parser(prog: str = "mayfly") -> Parser:
     _where_flags(backup)
 
     doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
+    doctor.add_argument("--fix", action="store_true", help="delete volumes, interfaces and schedules that ended runs left")
+    doctor.add_argument("-y", "--yes", action="store_true", help="don't ask before --fix deletes")
     _where_flags(doctor)
 
     down = verbs.add_parser("down", help="remove the stack except its bucket; refuses while a run is open")
@@ -147,10 +158,11 @@ def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
-def _where_flags(parser: argparse.ArgumentParser) -> None:
+def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
     parser.add_argument("--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, and nothing else there")
+    if json:
+        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, and nothing else there")
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:

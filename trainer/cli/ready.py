@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -50,10 +50,10 @@ class Ready:
         """Put the desk's data into the bucket, and return what `register` pins."""
         raise NotImplementedError
 
-    def register(self, record: RunRecord, uploaded: Any) -> None:
-        """Write what the run needs, then its record."""
+    def register(self, record: RunRecord, uploaded: Any, attach: Mapping[str, str]) -> None:
+        """Write what the run needs, then its record. `attach` is how people may get onto the machine."""
         raise NotImplementedError
 
-    def looks(self, receipt: Receipt, arguments: argparse.Namespace) -> list[str]:
+    def looks(self, receipt: Receipt) -> list[str]:
         """Return the commands that a receipt ends with."""
         raise NotImplementedError

@@ -29,7 +29,7 @@ from trainer.launch.bundle import build_bundle
 from trainer.launch.images import refuse_unfit
 from trainer.launch.machines import refuse_retired
 from trainer.launch.preflight import look
-from trainer.launch.script import known_rates_of, plan_script, register_script, script_record
+from trainer.launch.script import known_rates_of, plan_script, register_script, script_manifest, script_record
 from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
@@ -68,10 +68,13 @@ class ReadyToRun(Ready):
         console.update(f"uploading what is new of {counted(len(self.folder), 'file')}, {size:.1f} MB, to {place} ...")
         return upload_data(self.folder, self.objects, access, bucket=self.outputs.bucket)
 
-    def register(self, record: RunRecord, uploaded: list[dict[str, Any]]) -> None:
-        register_script(record, self.job, self.bundle, self.files, uploaded, self.offers, self.objects, sha256=self.sha256)
+    def register(self, record: RunRecord, uploaded: list[dict[str, Any]], attach: Mapping[str, str]) -> None:
+        manifest = script_manifest(
+            record, self.job, self.bundle, self.files, uploaded, self.offers, sha256=self.sha256, attach=attach
+        )
+        register_script(record, manifest, self.objects)
 
-    def looks(self, receipt: Receipt, arguments: argparse.Namespace) -> list[str]:
+    def looks(self, receipt: Receipt) -> list[str]:
         run_id = receipt["run_id"]
         return [f"logs {run_id}", *([f"pull {run_id}"] if receipt["files"] else [])]
 

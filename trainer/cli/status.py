@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from trainer.attach.keys import forget_ended
 from trainer.cli.connect import connected
 from trainer.cli.output import counted, duration, money, say, say_json, warn
 from trainer.cli.progress_view import share_done
@@ -53,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]
         else:
             shown = runs_shown(cloud)
+        forget_ended(cloud.objects)
     if arguments.json:
         say_json({"runs": shown})
     elif arguments.run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from trainer.attach.keys import forget_key
 from trainer.cli.connect import connected
 from trainer.cli.output import say_json
 from trainer.cli.receipt_view import receipt_view
@@ -32,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
                 watch = Watch(console, stop)
                 receipt = drive(access, outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
     console.close()
+    forget_key(arguments.run)
     assert receipt is not None  # only a question lets a user leave
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

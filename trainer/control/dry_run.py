@@ -59,7 +59,7 @@ def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[s
                 "DeviceIndex": 0,
                 "SubnetId": rung.subnet_id,
                 "Groups": [outputs.security_group],
-                "AssociatePublicIpAddress": True,
+                "AssociatePublicIpAddress": outputs.public_address,
                 "DeleteOnTermination": True,
             }
         ],

@@ -23,7 +23,7 @@ from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
 from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record, register_prepare
-from trainer.launch.start import new_record, register
+from trainer.launch.start import attach_entry, new_record, register
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     ScheduledRun,
@@ -297,7 +297,8 @@ def _registered(
     if ready.offers.image_id != published.image_id:
         notes.append(f"the image {published.image_id} is gone: this run has {ready.offers.image_id}, the newest of its line")
     try:
-        register(record, ready.job, code, candles, ready.offers, objects)
+        attach = attach_entry(home.outputs)
+        register(record, ready.job, code, candles, ready.offers, objects, attach=attach)
     except Conflict:  # the same schedule, delivered twice at once
         if not _on_record(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None

@@ -34,6 +34,7 @@ def build_manifest(
     machines: Iterable[InstanceType],
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
+    attach: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the manifest. `job` has its symbols and timeframe; where its candles came from is left out."""
     return {
@@ -63,6 +64,7 @@ def build_manifest(
         },
         "tuned": dict(tuned),
         "gpu_profiles": dict(gpu_profiles),
+        "attach": dict(attach),  # how people may get onto the machine, and the run's public key; {}: not at all
     }
 
 

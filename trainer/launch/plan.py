@@ -218,7 +218,8 @@ def weigh(
     time = estimate(work, machine, rehearsal=rehearsal, rate=rate)
     refused = note = ""
     if not zones:
-        refused = "not offered in a zone of the stack"
+        sold = ", ".join(offers.elsewhere.get(machine.name, ()))
+        refused = f"offered in {sold} alone, where the stack has no subnet" if sold else "not offered in a zone of the stack"
     elif not on_demand:
         refused = "no list price known, so no deadline can be made"
     elif rehearsal and not machine.launchable:

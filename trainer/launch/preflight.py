@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trainer.access import Access, aws_error, error_code
-from trainer.aws_errors import NO_IMAGE
+from trainer.aws_errors import NO_IMAGE, NO_PARAMETER
 from trainer.cost.instances import InstanceType
 from trainer.errors import ConfigError, ConnectionFailed
 from trainer.launch.images import line_for
 from trainer.launch.prices import PricedTypes, list_prices
 from trainer.runs.record import utc_now
-from trainer.stack_outputs import StackOutputs
+from trainer.stack_outputs import StackOutputs, baked_parameter
 
 LIMIT_SECONDS = 10.0
 REHEARSAL_LIMIT_SECONDS = 300.0  # the embedded AWS runs the sweeper on this machine, however busy that is
@@ -33,6 +33,7 @@ class Offers:
     image_id: str
     launch_template_id: str
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
+    elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones without a subnet of the stack
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
     priced: PricedTypes  # the types that were asked for, with their list prices in the region
 
@@ -48,8 +49,8 @@ def look(
 ) -> Offers:
     """Ask the account, all at once, for image, zones and spot prices. Raises ours for a failed call or an unfit stack.
 
-    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line. `templates`: other
-    launch templates than those of training, by image line.
+    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line, baked if there is one.
+    `templates`: other launch templates than those of training, by image line.
     """
     line = line_for(machines, outputs)
     names = [machine.name for machine in machines]
@@ -57,7 +58,7 @@ def look(
     ec2 = access.client("ec2")
     asked: dict[str, Callable[[], Any]] = {
         "the image": partial(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template),
-        "the zones": partial(_zones, ec2, names=names, subnets=outputs.subnets),
+        "the zones": partial(_zones, ec2, names=names),
         "the prices": partial(list_prices, access, machines, region=outputs.region, today=utc_now().date()),
     }
     if spot and not access.rehearsal:  # a rehearsal has no spot market; its dollars are list prices
@@ -67,7 +68,10 @@ def look(
         image_line=line,
         image_id=str(answers["the image"]["ImageId"]),
         launch_template_id=template,
-        zones=answers["the zones"],
+        zones={name: tuple(one for one in zones if one in outputs.subnets) for name, zones in answers["the zones"].items()},
+        elsewhere={
+            name: tuple(one for one in zones if one not in outputs.subnets) for name, zones in answers["the zones"].items()
+        },
         spot_usd_per_hour=answers.get("the spot prices", {}),
         priced=answers["the prices"],
     )
@@ -110,6 +114,9 @@ def find_image(
     """
     parameter = outputs.images[line]
     image_id, images = pinned, _images(ec2, pinned) if pinned else []
+    if not images and outputs.image_pipeline:
+        image_id = _baked_image_id(access, baked_parameter(outputs.project, outputs.stack, line))
+        images = _images(ec2, image_id) if image_id else []
     if not images:
         image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
         images = ec2.describe_images(ImageIds=[image_id])["Images"]
@@ -133,6 +140,18 @@ def find_image(
     return {**images[0], "ImageId": image_id}
 
 
+def _baked_image_id(access: Access, parameter: str) -> str:
+    """Return the id of a line's newest baked image, '' where none was baked yet."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
+    except ClientError as error:
+        if error_code(error) in NO_PARAMETER:
+            return ""
+        raise
+
+
 def _images(ec2: Any, image_id: str) -> list[Any]:
     """Return an image, or nothing where it is gone."""
     from botocore.exceptions import ClientError
@@ -151,14 +170,15 @@ def _root_gib(mapped: Any, root: str) -> int:
     return int(max(sizes, default=0))
 
 
-def _zones(ec2: Any, *, names: Sequence[str], subnets: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def _zones(ec2: Any, *, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the zones of the region that sell each type."""
     pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
         LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": list(names)}]
     )
     by_name: dict[str, set[str]] = {name: set() for name in names}
     for page in pages:
         for offering in page["InstanceTypeOfferings"]:
-            if offering["Location"] in subnets and offering["InstanceType"] in by_name:
+            if offering["InstanceType"] in by_name:
                 by_name[offering["InstanceType"]].add(offering["Location"])
     return {name: tuple(sorted(zones)) for name, zones in by_name.items()}
 

@@ -6,7 +6,7 @@ ended last; without one the plan says that it is not estimated. Either way `max_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -84,19 +84,9 @@ def script_record(
     return replace(record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0)
 
 
-def register_script(
-    record: RunRecord,
-    job: Job,
-    bundle: BundleName,
-    files: Mapping[str, str],
-    inputs: Sequence[Mapping[str, Any]],
-    offers: Offers,
-    objects: Objects,
-    *,
-    sha256: str,
-) -> None:
-    """Write manifest, entry in the index and record. `files` are the script's, by path, with their sha256."""
-    write_manifest(script_manifest(record, job, bundle, files, inputs, offers, sha256=sha256), objects)
+def register_script(record: RunRecord, manifest: dict[str, Any], objects: Objects) -> None:
+    """Write manifest, entry in the index and record. Raises Conflict where the run's manifest or record is there."""
+    write_manifest(manifest, objects)
     begin_run(objects, record)
 
 
@@ -109,8 +99,12 @@ def script_manifest(
     offers: Offers,
     *,
     sha256: str,
+    attach: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the manifest: code, script and data by hash, and what its piece is called. Places at the desk are left out."""
+    """Return the manifest: code, script and data by hash, and what its piece is called. Places at the desk are left out.
+
+    `files` are the script's, by path, with their sha256; `sha256` is of all that its time depends on.
+    """
     machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
     return {
         "format": FORMAT,
@@ -123,6 +117,7 @@ def script_manifest(
         "lock_sha256": bundle.lock_sha256,
         "script_files": dict(files),
         "script_sha256": sha256,
+        "attach": dict(attach),
         "image": {"line": offers.image_line, "id": offers.image_id},
         "inputs": [dict(entry) for entry in inputs],
         "pieces": [{"model": piece.model, **piece.identity} for piece in record.pieces],

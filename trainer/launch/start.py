@@ -6,7 +6,7 @@ Nothing here starts a machine. If it is killed half-way, it leaves a manifest th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from trainer.cost.instances import instance_type
@@ -60,6 +60,13 @@ def new_record(
     )
 
 
+def attach_entry(outputs: StackOutputs, public_key: str = "") -> dict[str, str]:
+    """Return the manifest's entry for a stack's setting `attach`: {} where it is off, and a key where the run has one."""
+    if outputs.attach == "off":
+        return {}
+    return {"mode": outputs.attach, **({"public_key": public_key} if public_key else {})}
+
+
 def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
     """Return pieces as a record keeps them: by name, kind and series."""
     return tuple(
@@ -68,10 +75,20 @@ def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
     )
 
 
-def register(record: RunRecord, job: Job, bundle: BundleName, candles: ChosenCandles, offers: Offers, objects: Objects) -> None:
+def register(
+    record: RunRecord,
+    job: Job,
+    bundle: BundleName,
+    candles: ChosenCandles,
+    offers: Offers,
+    objects: Objects,
+    *,
+    attach: Mapping[str, str],
+) -> None:
     """Write plan, manifest, entry in the index and record, in this order: all that a readable record names exists.
 
-    The code lies in the bucket already. Raises Conflict where the run's manifest or record is there.
+    `attach` is what the node is to know of people who may get onto it (`attach_entry`). The code lies in the bucket already.
+    Raises Conflict where the run's manifest or record is there.
     """
     plan, key = None, plan_key(record.run_id)
     if candles.plan:
@@ -92,6 +109,7 @@ def register(record: RunRecord, job: Job, bundle: BundleName, candles: ChosenCan
         machines=machines,
         tuned=known_ways(job, profiles, objects),
         gpu_profiles=own_profiles(job, profiles),
+        attach=attach,
     )
     write_manifest(manifest, objects)
     begin_run(objects, record)

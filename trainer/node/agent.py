@@ -22,6 +22,7 @@ from trainer.access import Access, aws_error
 from trainer.errors import Stopped, TrainerError, TrainingFailed
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
+from trainer.node.curves_page import serve_curves
 from trainer.node.devices import find_devices, smoke_test
 from trainer.node.identity import read_identity
 from trainer.node.model_uploads import ModelUploads
@@ -31,6 +32,7 @@ from trainer.node.refresh import prepare_data
 from trainer.node.sampling import Sampling
 from trainer.node.script import run_script
 from trainer.node.shared import Node
+from trainer.node.ssh import open_ssh
 from trainer.node.stage import Origins, fetch_inputs, read_patiently
 from trainer.node.telling import Telling
 from trainer.node.trainer_process import TrainerFiles, TrainerProcess
@@ -122,13 +124,14 @@ def read_manifest(node: Node) -> dict[str, Any]:
 
 def check_machine(node: Node, manifest: dict[str, Any]) -> None:
     """Check the machine, and begin to stage. Nothing is downloaded to a machine that can't train."""
+    open_ssh(node, manifest)
+    serve_curves(node, manifest)
     identity, torch = node.status.identity, check_torch()
     machine = manifest["instance_types"][identity.instance_type]
     node.status.devices = devices = find_devices(expected=machine["gpu_count"], rehearsal=node.rehearsal)
     log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
     node.status.message = "smoke test"
     smoke_test(devices, folder=node.work, seconds=machine["smoke_seconds"])
-    send_host_keys(node)
 
     node.enter("stage")
     node.status.message = f"{len(manifest['inputs'])} inputs"
@@ -154,13 +157,6 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
     log.info("inputs: %s", node.origins.summary)
     if node.stopping.is_set():
         raise Stopped("stopped before training")
-
-
-def send_host_keys(node: Node) -> None:
-    """Write the machine's public SSH host keys to S3, authenticated by its role; a rehearsal's node has none of its own."""
-    keys = [] if node.rehearsal else sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub"))
-    if keys:
-        node.uplink.try_send(f"{node.status.identity.keys.folder}host_keys", b"".join(key.read_bytes() for key in keys))
 
 
 def train(node: Node, manifest: dict[str, Any]) -> int:

@@ -112,7 +112,10 @@ class EmbeddedAccount:
     decisions: deque[tuple[Principal, Authorization, Decision]] = field(default_factory=lambda: deque(maxlen=10_000))
     quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
     has_spot_role: bool = True  # as in an account that has launched on spot before
+    image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
     bucket_policies: dict[str, str] = field(default_factory=dict)
+    bucket_logging: dict[str, dict[str, Any]] = field(default_factory=dict)
+    bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
     in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries

@@ -20,6 +20,11 @@ from trainer.rehearsal.wire import Call
 Asked = list[Authorization]
 PREFIXES = {"service-quotas": "servicequotas"}  # where IAM's name of a service differs from botocore's
 NO_POLICY = {("sts", "GetCallerIdentity")}
+_BY_ID = {  # operation -> the resource's type and its member in the call
+    "DescribeVpcAttribute": ("vpc", "VpcId"),
+    "DeleteVolume": ("volume", "VolumeId"),
+    "DeleteNetworkInterface": ("network-interface", "NetworkInterfaceId"),
+}
 _CREATED = ("instance", "volume", "network-interface")
 
 
@@ -38,21 +43,35 @@ def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
 def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Ask for reading an object: HeadObject has no action of its own, and reading a version has another one."""
     action = "s3:GetObjectVersion" if call.params.get("VersionId") else "s3:GetObject"
-    return [Authorization(action=action, resource=_object(call))]
+    return [Authorization(action=action, resource=_object(call)), *_key_use(cloud, call, "kms:Decrypt")]
+
+
+def _key_use(cloud: EmbeddedAccount, call: Call, *actions: str) -> Asked:
+    """Ask for the use of the KMS key that the bucket encrypts by, which S3 does on the caller's behalf.
+
+    Objects of before the bucket had its key are taken for encrypted by it, too, and bucket keys, which spare calls, for none.
+    """
+    key = cloud.bucket_keys.get(call.params["Bucket"], "")
+    via: dict[str, Values] = {"kms:viaservice": f"s3.{call.region}.amazonaws.com"}
+    return [Authorization(action=action, resource=key, context=dict(via)) for action in actions if key]
 
 
 def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Ask for writing an object; a policy can go by whether the write may replace one."""
     condition = call.params.get("IfNoneMatch")
     context: dict[str, Values] = {} if condition is None else {"s3:if-none-match": condition}
-    return [Authorization(action="s3:PutObject", resource=_object(call), context=context)]
+    return [
+        Authorization(action="s3:PutObject", resource=_object(call), context=context),
+        *_key_use(cloud, call, "kms:GenerateDataKey"),
+    ]
 
 
 def object_copy(cloud: EmbeddedAccount, call: Call) -> Asked:
     """A copy reads its source, by version where it names one, and writes its key."""
     source, _, version = unquote(call.params["CopySource"]).partition("?versionId=")
     action = "s3:GetObjectVersion" if version else "s3:GetObject"
-    return [Authorization(action=action, resource=f"arn:aws:s3:::{source.lstrip('/')}"), *object_write(cloud, call)]
+    read = Authorization(action=action, resource=f"arn:aws:s3:::{source.lstrip('/')}")
+    return [read, *_key_use(cloud, call, "kms:Decrypt"), *object_write(cloud, call)]
 
 
 def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
@@ -201,6 +220,16 @@ def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
+def resource_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
+    """Ask for the one resource that a call names, by its tags."""
+    kind, member = _BY_ID[call.operation]
+    described = cloud.moto("ec2", "DescribeTags", {"Filters": [{"Name": "resource-id", "Values": [call.params[member]]}]})
+    tags = _resource_tags({tag["Key"]: tag["Value"] for tag in described["Tags"]})
+    return [
+        Authorization(action=f"ec2:{call.operation}", resource=_arn(cloud, call, f"{kind}/{call.params[member]}"), context=tags)
+    ]
+
+
 def _request_tags(specifications: Iterable[dict[str, Any]]) -> dict[str, Values]:
     tags = {tag["Key"]: tag.get("Value", "") for one in specifications for tag in one.get("Tags", [])}
     return {f"aws:requesttag/{key.lower()}": value for key, value in tags.items()}
@@ -318,6 +347,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("ec2", create_fleet, "CreateFleet"),
         ("ec2", run_instances, "RunInstances"),
         ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
+        ("ec2", resource_by_id, " ".join(_BY_ID)),
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
         ("cloudwatch", metric_data, "PutMetricData"),

@@ -65,6 +65,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[RecordedCall] = []
         self._params: dict[str, dict[str, Any]] = {}  # of the call under way; callers make one at a time
+        self._body: dict[str, Any] = {}  # of an object, which botocore replaces by a file
 
     def watch(self, client: Any) -> None:
         """Record a client's calls from now on."""
@@ -73,13 +74,14 @@ class Recorder:
 
     def _asked(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         self._params = {model.name: params}
+        self._body = {"Body": params["Body"]} if "Body" in params else {}
 
     def _answered(self, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
         if http_response.status_code < 300 or parsed.get("Error", {}).get("Code") == _OWNED_ALREADY:
             call = RecordedCall(
                 service=model.service_model.service_name,
                 operation=model.name,
-                params=self._params[model.name],
+                params={**self._params[model.name], **self._body},
                 identifiers=identifiers(parsed),
             )
             self.calls.append(call)

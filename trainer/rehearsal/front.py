@@ -21,6 +21,7 @@ from trainer.rehearsal import (
     alarms,
     compute,
     identities,
+    image_builder,
     lambdas,
     quotas,
     scheduling,
@@ -38,7 +39,7 @@ from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
-_OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, alarms, sessions)
+_OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, alarms, sessions, image_builder)
 RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20

@@ -21,6 +21,12 @@ from trainer.rehearsal.applied_program import Recorder
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters
 
+# Members of a route that the provider calls otherwise.
+_ROUTE_MEMBERS = {
+    "cidrBlock": "destinationCidrBlock",
+    "ipv6CidrBlock": "destinationIpv6CidrBlock",
+    "egressOnlyGatewayId": "egressOnlyInternetGatewayId",
+}
 _ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 
 
@@ -72,6 +78,8 @@ class Resources:
                 do="Add it to trainer/rehearsal/pulumi_resources.py.",
             )
         properties = Properties({key: value for key, value in inputs.items() if value is not None})
+        if resource_type != "aws:s3/bucket:Bucket":  # the embedded AWS has one region: only a bucket may lie in another
+            properties.pop("region", None)
         try:
             made = maker(self, name, properties)
         except (ClientError, ParamValidationError) as error:
@@ -122,9 +130,9 @@ def physical_name(properties: Properties, logical_name: str) -> str:
 
 @makes("aws:s3/bucket:Bucket")
 def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
-    bucket, s3 = properties.pop("bucket"), cloud.client("s3")
+    bucket, s3, region = properties.pop("bucket"), cloud.client("s3"), properties.pop("region", cloud.region)
     properties.pop("forceDestroy", None)  # tells Pulumi how to delete, AWS nothing
-    elsewhere = {} if cloud.region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": cloud.region}}
+    elsewhere = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     try:
         s3.create_bucket(Bucket=bucket, **elsewhere)
     except ClientError as error:
@@ -182,10 +190,13 @@ def _bucket_lifecycle(cloud: Resources, name: str, properties: Properties) -> Ma
 def _vpc(cloud: Resources, name: str, properties: Properties) -> Made:
     ec2, switches = cloud.client("ec2"), properties.take("enableDnsSupport", "enableDnsHostnames")
     tags = _tag_specifications("vpc", properties)
-    vpc = cloud.send("ec2", "CreateVpc", properties.rest(), TagSpecifications=tags)["Vpc"]["VpcId"]
+    ipv6 = {"AmazonProvidedIpv6CidrBlock": True} if properties.pop("assignGeneratedIpv6CidrBlock", False) else {}
+    made = cloud.send("ec2", "CreateVpc", properties.rest(), TagSpecifications=tags, **ipv6)["Vpc"]
+    vpc = made["VpcId"]
     for switch, value in switches.items():  # EC2 takes one a call
         ec2.modify_vpc_attribute(VpcId=vpc, **{switch[0].upper() + switch[1:]: {"Value": value}})
-    return vpc, {"arn": cloud.arn("ec2", f"vpc/{vpc}")}
+    ranges = [one["Ipv6CidrBlock"] for one in made.get("Ipv6CidrBlockAssociationSet", [])]
+    return vpc, {"arn": cloud.arn("ec2", f"vpc/{vpc}"), "ipv6CidrBlock": ranges[0] if ranges else ""}
 
 
 @makes("aws:ec2/internetGateway:InternetGateway")
@@ -196,13 +207,20 @@ def _internet_gateway(cloud: Resources, name: str, properties: Properties) -> Ma
     return gateway, {"arn": cloud.arn("ec2", f"internet-gateway/{gateway}")}
 
 
+@makes("aws:ec2/egressOnlyInternetGateway:EgressOnlyInternetGateway")
+def _egress_only_internet_gateway(cloud: Resources, name: str, properties: Properties) -> Made:
+    tags = _tag_specifications("egress-only-internet-gateway", properties)
+    made = cloud.send("ec2", "CreateEgressOnlyInternetGateway", properties.rest(), TagSpecifications=tags)
+    return made["EgressOnlyInternetGateway"]["EgressOnlyInternetGatewayId"], {}
+
+
 @makes("aws:ec2/routeTable:RouteTable")
 def _route_table(cloud: Resources, name: str, properties: Properties) -> Made:
     routes, tags = properties.pop("routes", []), _tag_specifications("route-table", properties)
     table = cloud.send("ec2", "CreateRouteTable", properties.rest(), TagSpecifications=tags)["RouteTable"]["RouteTableId"]
     for route in routes:
-        destination = {"destinationCidrBlock": route.pop("cidrBlock")} if "cidrBlock" in route else {}
-        cloud.send("ec2", "CreateRoute", {**destination, **route}, RouteTableId=table)
+        renamed = {_ROUTE_MEMBERS.get(key, key): value for key, value in route.items()}
+        cloud.send("ec2", "CreateRoute", renamed, RouteTableId=table)
     return table, {"arn": cloud.arn("ec2", f"route-table/{table}")}
 
 

@@ -22,9 +22,10 @@ _OBJECT_WRITES = (
 )  # fmt: skip
 _BUCKET_SETTINGS = (
     "CreateBucket", "PutBucketVersioning", "PutBucketEncryption", "PutPublicAccessBlock", "PutBucketOwnershipControls",
-    "PutBucketLifecycleConfiguration", "PutBucketTagging",
+    "PutBucketLifecycleConfiguration", "PutBucketTagging", "PutBucketReplication",
 )  # fmt: skip
 REMEMBERED_PARAMETERS = "/mayfly/"
+LOGGING_SERVICE = "logging.s3.amazonaws.com"
 
 
 def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
@@ -46,6 +47,8 @@ def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Change a bucket's settings and store them: a later session needs its versioning, for example."""
     with cloud.storage_lock:
         answer = wire.collect(call.environ, call.account)
+        if call.operation == "PutBucketEncryption" and answer[0] < 300:
+            cloud.bucket_keys[call.params["Bucket"]] = _key_of(call.params)
         if cloud.objects and answer[0] < 300:
             params = {name: value for name, value in call.params.items() if name not in ("ContentMD5", "ChecksumAlgorithm")}
             cloud.objects.save_setting("s3", call.operation, call.params["Bucket"], params)
@@ -88,6 +91,27 @@ def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Drop the policy."""
     cloud.bucket_policies.pop(call.params["Bucket"], None)
     return {}
+
+
+def put_bucket_logging(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Keep where a bucket's accesses are logged; nothing is logged. S3 refuses a target that does not let its service write."""
+    bucket, status = call.params["Bucket"], call.params["BucketLoggingStatus"]
+    cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
+    with cloud.storage_lock:
+        if (told := status.get("LoggingEnabled")) and LOGGING_SERVICE not in cloud.bucket_policies.get(
+            told["TargetBucket"], ""
+        ):
+            raise AwsError("InvalidTargetBucketForLogging", "The target bucket's policy does not let the service write.", 400)
+        cloud.bucket_logging[bucket] = status
+        if cloud.objects:
+            cloud.objects.save_setting("s3", "PutBucketLogging", bucket, call.params)
+    return {}
+
+
+def get_bucket_logging(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Return where a bucket's accesses are logged."""
+    cloud.moto("s3", "GetBucketLocation", {"Bucket": call.params["Bucket"]})
+    return cloud.bucket_logging.get(call.params["Bucket"], {})
 
 
 def get_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
@@ -142,12 +166,23 @@ def _restore_setting(cloud: EmbeddedAccount, service: str, operation: str, param
     if operation == "PutBucketPolicy":
         cloud.bucket_policies[params["Bucket"]] = params["Policy"]
         return
+    if operation == "PutBucketLogging":
+        cloud.bucket_logging[params["Bucket"]] = params["BucketLoggingStatus"]
+        return
+    if operation == "PutBucketEncryption":
+        cloud.bucket_keys[params["Bucket"]] = _key_of(params)
     try:
         cloud.moto(service, operation, params)
     except AwsError as error:
         raise ValueError(f"{operation}: {error}") from error
     if operation == "PutParameter":
         cloud.restored_parameters.add(params["Name"])
+
+
+def _key_of(params: dict[str, Any]) -> str:
+    """Return the ARN of the KMS key that a bucket's encryption names, '' for S3's own."""
+    (rule,) = params["ServerSideEncryptionConfiguration"]["Rules"]
+    return str(rule["ApplyServerSideEncryptionByDefault"].get("KMSMasterKeyID", ""))
 
 
 def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
@@ -193,6 +228,8 @@ RULES: Rules = {
     ("s3", "PutBucketPolicy"): put_bucket_policy,
     ("s3", "GetBucketPolicy"): get_bucket_policy,
     ("s3", "DeleteBucketPolicy"): delete_bucket_policy,
+    ("s3", "PutBucketLogging"): put_bucket_logging,
+    ("s3", "GetBucketLogging"): get_bucket_logging,
     ("ssm", "GetParameter"): get_parameter,
     ("ssm", "GetParameters"): get_parameters,
     ("ssm", "PutParameter"): put_parameter,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CURVES_PORT = 6006  # of a node's loopback, where its learning curves are while people may attach; TensorBoard's own
 LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
 OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS)
 
@@ -52,6 +53,11 @@ class NodeKeys:
     @property
     def bootstrap_log(self) -> str:
         return f"{self.folder}bootstrap.log"
+
+    @property
+    def host_keys(self) -> str:
+        """Return the key of its SSH host keys, with attach = ssh."""
+        return f"{self.folder}host_keys"
 
     @property
     def files(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -34,7 +34,7 @@ class Examined:
 @pytest.fixture
 def doctor(
     aws_server: EmbeddedAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Access], Examined]:
+) -> Iterator[Callable[[Access], Examined]]:
     """Run `mayfly doctor --json` with an account's credentials, as AWS's own variables name it."""
 
     def run(access: Access) -> Examined:
@@ -51,7 +51,8 @@ def doctor(
         findings = {one["check"]: one for one in json.loads(capsys.readouterr().out).get("checks", [])}
         return Examined(aws=aws_server, access=access, exit_code=code, findings=findings)
 
-    return run
+    yield run
+    forget_sessions()
 
 
 def test_a_fresh_stack_is_well_but_tells_nobody(stack: Any, doctor: Callable[[Access], Examined]) -> None:

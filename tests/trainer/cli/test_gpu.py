@@ -11,64 +11,18 @@ from typing import Any
 
 import pytest
 
+from tests.running import Running
 from tests.trainer.conftest import CLOSED_RUN, OPEN_RUN
 from tests.trainer.node.test_sampling import A10G, CPU
 from tests.trainer.runs.test_training_events import EPOCH
 from trainer.access import Access
 from trainer.cli import gpu, pull
-from trainer.cli.drawing import drawn
 from trainer.cli.main import main
-from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Attempt, Launch, RunRecord, iso, utc_now
-from trainer.runs.record_json import to_json
+from trainer.runs.record import utc_now
 from trainer.runs.samples import NodeSample
-from trainer.runs.store import Objects, read_record
+from trainer.runs.store import Objects
 
 pytestmark = pytest.mark.slow  # an account in which a machine is up
-
-
-class Running:
-    """A machine of OPEN_RUN as EC2 and S3 have it, and what its agent would send."""
-
-    def __init__(self, access: Access, account: Objects) -> None:
-        self.ec2, self.objects = access.client("ec2"), account
-        record, _ = read_record(account, OPEN_RUN)
-        tags = {"project": "mayfly", "stack": "dev", "run_id": OPEN_RUN, "attempt": "1"}
-        spec = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
-        image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-        made = self.ec2.run_instances(ImageId=image, InstanceType="g6.xlarge", MinCount=1, MaxCount=1, TagSpecifications=spec)
-        self.instance_id = made["Instances"][0]["InstanceId"]
-        self._store(record)
-        self.keys = NodeKeys(role_id="AROA1", instance_id=self.instance_id, run_id=OPEN_RUN, attempt=1)
-        self.renew()
-
-    def _store(self, record: RunRecord) -> None:
-        now = utc_now()
-        launch = Launch(
-            rung=0,
-            token="t",
-            deadline=now + timedelta(hours=1),
-            intended_at=now,
-            called_at=now,
-            outcome="created",
-            instance_ids=(self.instance_id,),
-        )
-        started = replace(
-            record, state="running", attempts=(Attempt(number=1, launches=(launch,), created_at=now),), deadline=launch.deadline
-        )
-        self.objects.put(key=f"runs/{OPEN_RUN}/run.json", body=to_json(started).encode())
-
-    def renew(self) -> None:
-        now = utc_now()
-        lease = {"instance_id": self.instance_id, "at": iso(now), "lease_until": iso(now + timedelta(seconds=80))}
-        self.objects.put(key=self.keys.lease, body=json.dumps(lease).encode())
-
-    def sample(self, sample: NodeSample) -> None:
-        body = {"phase": "train", "sample": sample.to_dict()}
-        self.objects.put(key=self.keys.progress, body=json.dumps(body).encode())
-
-    def end(self) -> None:
-        self.ec2.terminate_instances(InstanceIds=[self.instance_id])
 
 
 @pytest.fixture
@@ -102,6 +56,9 @@ def test_gpu_shows_the_newest_figures_of_a_running_node(running: Running, mayfly
     ]
     _, told, _ = mayfly("gpu", OPEN_RUN, "--json")
     assert (told["instance_id"], told["gpus"][0]["power_watts"], told["cpu"]["cores"]) == (running.instance_id, 289.91, 48)
+    running.sample(NodeSample(at=utc_now(), gpus=(replace(A10G, name="\x1b[2K"),), note="nvidia-smi \x1b]0;x\x07"))
+    out = mayfly("gpu", OPEN_RUN)[1]
+    assert "\\x1b[2K" in out and "\x1b" not in out  # what a terminal obeys
 
 
 def test_gpu_of_an_ended_run_says_where_its_figures_are(mayfly: Any) -> None:
@@ -144,10 +101,3 @@ def test_pull_live_grows_with_the_run_and_ends_with_its_receipt(
     assert (tmp_path / "out/observed/models" / f"{EPOCH['model']}.jsonl").read_text().count('"epoch":') == 2
     assert json.loads((tmp_path / "out/receipt.json").read_text())["run_id"] == OPEN_RUN
     assert [Path(name).name for name in out.splitlines()] == ["log.txt", "events.jsonl", "observed", "receipt.json"]
-
-
-def test_a_driver_that_fails_is_seen_and_what_a_terminal_obeys_is_not(running: Running, mayfly: Any) -> None:
-    running.sample(NodeSample(at=utc_now(), gpus=(replace(A10G, name="\x1b[2K"),), note="nvidia-smi \x1b]0;x\x07"))
-    out = mayfly("gpu", OPEN_RUN)[1]
-    assert "\\x1b[2K" in out and "\x1b" not in out
-    assert drawn(gpu.gpu_view(None, utc_now())) == f"{gpu.NONE_YET}\n"

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.cli.drawing import drawn
-from trainer.cli.launch import ReadyToTrain, _end
+from trainer.cli.launch import _end
 from trainer.cli.parser import build_parser
+from trainer.cli.ready_to_train import ReadyToTrain
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console
 from trainer.job import job_of
@@ -176,7 +177,7 @@ def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, name
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
     checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
     nothing = dict.fromkeys(("outputs", "objects", "offers", "bundle", "job", "plan", "candles"))
-    ready = ReadyToTrain(checked=checked, **nothing)
+    ready = ReadyToTrain(checked=checked, given_path=data, **nothing)
     assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [

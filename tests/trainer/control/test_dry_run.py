@@ -15,7 +15,7 @@ from trainer.control.fleet import TAGGED
 from trainer.errors import ConfigError, PermissionDenied
 from trainer.runs.record import RunRecord
 
-OUTPUTS: Any = SimpleNamespace(security_group="sg-1")
+OUTPUTS: Any = SimpleNamespace(security_group="sg-1", public_address=False)
 
 
 def test_the_requests_are_the_launchs_own_without_a_token(make_record: Callable[..., RunRecord]) -> None:

@@ -26,6 +26,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         machines=[instance_type("p3.8xlarge")],
         tuned={"cpu": {"a shape": {"pack": 1}}},
         gpu_profiles={"mine": {"memory_gib": 20}},
+        attach={},
     )
     assert manifest == {
         "format": 3,
@@ -48,4 +49,5 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         },
         "tuned": {"cpu": {"a shape": {"pack": 1}}},
         "gpu_profiles": {"mine": {"memory_gib": 20}},
+        "attach": {},
     }

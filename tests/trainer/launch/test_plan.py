@@ -33,6 +33,7 @@ def plan(
     cap: timedelta = timedelta(hours=12),
     rates: dict[str, Rate] | None = None,
     bars: dict[str, int] | None = None,
+    elsewhere: dict[str, tuple[str, ...]] | None = None,
 ) -> LaunchPlan:
     names = job.machine.instance or DEFAULT_TYPES
     offers = Offers(
@@ -40,6 +41,7 @@ def plan(
         image_id="ami-1",
         launch_template_id="lt-1",
         zones=zones if zones is not None else dict.fromkeys(names, ZONES),
+        elsewhere=elsewhere or {},
         spot_usd_per_hour=spot or {},
         priced=table_prices([instance_type(name) for name in names]),
     )
@@ -63,6 +65,10 @@ def test_without_a_named_type_the_cheapest_plan_is_asked_first():
 def test_a_type_that_no_zone_offers_is_shown_and_not_asked():
     made = plan(job_of(instance=("p5.4xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES})
     assert made.candidates[0].refused == "not offered in a zone of the stack"
+    made = plan(
+        job_of(instance=("g5.xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES}, elsewhere={"g5.xlarge": ("us-east-1f",)}
+    )
+    assert made.candidates[0].refused == "offered in us-east-1f alone, where the stack has no subnet"
     assert {rung.instance_type for rung in made.ladder} == {"g6.xlarge"}
 
 

@@ -29,6 +29,17 @@ def test_a_type_that_is_offered_nowhere_has_no_zones(applied):
     assert look(applied, outputs=outputs, machines=[instance_type("p5e.48xlarge")], spot=False).zones == {"p5e.48xlarge": ()}
 
 
+def test_a_zone_that_sells_a_type_and_has_no_subnet_of_the_stack_is_told_apart(applied):
+    outputs = read_stack(applied, stack="dev")
+    everywhere = look(applied, outputs=outputs, machines=TYPES[1:], spot=False)
+    first, *others = everywhere.zones["g6.xlarge"]
+    offers = look(
+        applied, outputs=dataclasses.replace(outputs, subnets={first: outputs.subnets[first]}), machines=TYPES[1:], spot=False
+    )
+    assert (offers.zones, offers.elsewhere) == ({"g6.xlarge": (first,)}, {"g6.xlarge": tuple(others)})
+    assert everywhere.elsewhere == {"g6.xlarge": ()}
+
+
 def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(applied):
     outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
     (line,) = outputs.launch_templates

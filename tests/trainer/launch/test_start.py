@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
-from trainer.launch.start import new_record, register
+from trainer.launch.start import attach_entry, new_record, register
 from trainer.runs.index import INDEX_KEY
 from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
@@ -102,12 +103,14 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     memory, bundle = Memory(), build_bundle()
     item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
-    register(record, JOB, bundle, chosen, OFFERS, memory)
+    attach = attach_entry(replace(OUTPUTS, attach="ssh"), "ssh-ed25519 AAAA")
+    register(record, JOB, bundle, chosen, OFFERS, memory, attach=attach)
     keys = (plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
     assert list(memory.written) == list(keys)
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["plan"] == {"key": keys[0], "sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}
     assert manifest["inputs"] == [item.pinned()]
+    assert manifest["attach"] == {"mode": "ssh", "public_key": "ssh-ed25519 AAAA"} and attach_entry(OUTPUTS) == {}
     assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
 

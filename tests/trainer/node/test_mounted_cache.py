@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 SCRIPT = json.dumps({"events": [started("A"), model_done("A"), {"event": "ended"}], "exit": 0}).encode()
-ZONE = "us-east-1a"
+ZONE, ROLE = "us-east-1a", "mayfly-dev-us-east-1-instance"
 
 
 @dataclass(kw_only=True)
@@ -110,9 +110,10 @@ def test_a_second_node_takes_the_input_from_the_cache_and_a_poisoned_one_is_fetc
     assert third["state"] == "done" and entry.read_bytes() == SCRIPT
     assert (third["inputs"]["s3_files"], third["inputs"]["cache_refused"], third["inputs"]["cache_added"]) == (1, 1, 1)
 
-    decided = [(asked, decision) for who, asked, decision in site.cloud.decisions if "elasticfilesystem" in asked.action]
-    role = site.access.client("iam").get_role_policy(RoleName="mayfly-dev-us-east-1-instance", PolicyName="cache")
-    assert_allowed_is_needed(decided, role["PolicyDocument"], {})
+    for policy, service in (("cache", "elasticfilesystem"), ("key", "kms")):  # beside the role's own
+        decided = [(asked, by) for who, asked, by in site.cloud.decisions if asked.action.startswith(service)]
+        written = site.access.client("iam").get_role_policy(RoleName=ROLE, PolicyName=policy)["PolicyDocument"]
+        assert_allowed_is_needed(decided, written, {})
 
     # A mount target that no longer admits the instances.
     efs, ec2 = site.access.client("efs"), site.access.client("ec2")
@@ -122,7 +123,7 @@ def test_a_second_node_takes_the_input_from_the_cache_and_a_poisoned_one_is_fetc
     ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=described["IpPermissions"])
     instance = next(iter(site.cloud.world.instances.values()))
     (point,) = efs.describe_access_points(FileSystemId=site.outputs.file_system)["AccessPoints"]
-    node = Principal(kind="NODE", name=instance.id, role="mayfly-dev-us-east-1-instance")
+    node = Principal(kind="NODE", name=instance.id, role=ROLE)
     with pytest.raises(AwsError, match="reaches no mount target"):
         mount(site.cloud, instance, node, site.outputs.file_system, point["AccessPointId"])
     with pytest.raises(AwsError, match="no access point"):

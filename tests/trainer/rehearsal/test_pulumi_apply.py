@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import shutil
@@ -20,7 +21,7 @@ from trainer.launch.preflight import find_image
 from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_resources import Properties, Resources
-from trainer.stack_outputs import StackOutputs, architecture_of, parameter_name
+from trainer.stack_outputs import StackOutputs, architecture_of, baked_parameter, parameter_name
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 NAMES = {field.name for field in fields(StackOutputs)}
 ROOT = Path(__file__).resolve().parents[3]
 ARM = "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"
-CONFIG = {"owner": "somebody", "sweep_minutes": "3", "image_line_arm64": ARM}
+CONFIG = {"owner": "somebody", "sweep_minutes": "3", "image_line_arm64": ARM, "image_pipeline": "true"}
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 
 
@@ -78,6 +79,39 @@ def test_each_architecture_has_a_template_that_sizes_its_images_root_disk(applie
         for templates in (outputs["launch_templates"], outputs["prepare_templates"]):
             image = find_image(access, ec2, outputs=told, line=line, template=templates[line])
             assert image["Architecture"] == system
+
+
+def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(applied: tuple[Access, dict[str, Any]]) -> None:
+    access, outputs = applied
+    ec2, told = access.client("ec2"), StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
+    line, arm = outputs["images"]
+    assert find_image(access, ec2, outputs=told, line=line)["Description"] == line  # nothing was baked yet
+    baked = ec2.register_image(
+        Name="baked", RootDeviceName="/dev/sda1", BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100}}]
+    )["ImageId"]
+    # As the pipeline's distribution does after a build that its smoke test let pass.
+    access.client("ssm").put_parameter(Name=baked_parameter("mayfly", "dev", line), Value=baked, Type="String")
+    assert find_image(access, ec2, outputs=told, line=line)["ImageId"] == baked
+    assert find_image(access, ec2, outputs=told, line=arm)["ImageId"] != baked
+    ec2.deregister_image(ImageId=baked)
+    assert find_image(access, ec2, outputs=told, line=line)["Description"] == line
+
+
+def test_the_pipeline_of_each_line_is_made_of_what_the_account_holds(
+    aws_server: EmbeddedAws, applied: tuple[Access, dict[str, Any]]
+) -> None:
+    access, outputs = applied
+    made = aws_server.cloud(access).image_builder
+    kinds = [arn.split(":")[5].split("/")[0] for arn in made]
+    assert sorted(kinds) == sorted(
+        ["component"] * 2 + ["image-recipe", "infrastructure-configuration", "distribution-configuration", "image-pipeline"] * 2
+    )
+    for arn, given in made.items():
+        if ":image-recipe/" in arn:
+            source = next(one["value"][0] for one in given["components"][0]["parameters"] if one["name"] == "Source")
+            key = source.removeprefix(f"s3://{outputs['bucket']}/")
+            parts = access.client("s3").get_object(Bucket=outputs["bucket"], Key=key)["Body"].read()
+            assert hashlib.sha256(parts).hexdigest() in key
 
 
 def test_the_security_group_has_one_way_out_and_none_in(applied: tuple[Access, dict[str, Any]]) -> None:

@@ -1,0 +1,32 @@
+"""The policy of instances that build images: fetch the parts, read the components, log, and let Image Builder command them."""
+
+from __future__ import annotations
+
+from infra.attach import agent_messages
+from infra.policies import Document, document, write_own_log
+
+PARTS = "images/"  # prefix of the zips that builds install from; Pulumi alone writes there
+LOG_GROUPS = "/aws/imagebuilder/"
+
+
+def image_builder(*, account: str, region: str, bucket: str, prefix: str) -> Document:
+    """Return the policy. Its agent is commanded as by a session; AWS's tools lie in a bucket of Image Builder's own.
+
+    What AWS's managed policy EC2InstanceProfileForImageBuilder allows, held to this stack's components, log and bucket.
+    """
+    return document(
+        {
+            "Sid": "ReadParts",
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": [f"arn:aws:s3:::{bucket}/{PARTS}*", "arn:aws:s3:::ec2imagebuilder*/*"],
+        },
+        {
+            "Sid": "ReadOwnComponents",
+            "Effect": "Allow",
+            "Action": "imagebuilder:GetComponent",
+            "Resource": f"arn:aws:imagebuilder:{region}:{account}:component/{prefix}-*/*/*",
+        },
+        write_own_log(account=account, region=region, log_group=f"{LOG_GROUPS}{prefix}-*"),
+        agent_messages(),
+    )

@@ -1,0 +1,180 @@
+"""Apply the Pulumi program in each pair of its settings to the embedded AWS: `scripts/settings-pairs`. No account.
+
+The combinations are those that the suite runs against mocks (tests/infra/pairs.py). Each gets an account of its own, with a VPC
+where it launches in an existing one. Every id and every name of a resource that a call uses must be one that is there.
+Prints a line for each combination; ends with 1 where one fails. About five core-seconds each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.idle_costs import idle_usd_a_month
+from tests.infra.pairs import VALUES, pairwise
+from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
+from trainer.access import Access
+from trainer.errors import TrainerError
+from trainer.rehearsal import pulumi_apply
+from trainer.rehearsal.applied_program import AppliedProgram
+from trainer.rehearsal.server import EmbeddedAws
+
+ID = re.compile(r"\b(?:vpc|subnet|sg|lt|rtb|igw|eigw|vpce|fs|fsap|fsmt)-[0-9a-f]{8,17}\b")
+ARN = re.compile(r"arn:aws:([a-z0-9-]+):[a-z0-9-]*:(\d{12}|):([^\s\"',\\]+)")
+AWS_OWN = ("aws-service-role/",)  # roles that AWS makes
+
+
+def main() -> int:
+    """Apply every combination; return 1 if one could not be applied or refers to what is not there."""
+    failed = 0
+    with EmbeddedAws(run_nodes=False, fire_schedules=False) as aws:
+        for number, config in enumerate(pairwise(VALUES), start=1):
+            recorded = run_program(config)
+            dollars = idle_usd_a_month((one.typ, one.inputs) for one in recorded.resources)
+            try:
+                dangling = sorted(applied(aws, config))
+                outcome = f"dangling: {', '.join(dangling)}" if dangling else "ok"
+            except TrainerError as error:
+                outcome = f"failed: {error}"
+            failed += outcome != "ok"
+            shown = " ".join(f"{key}={value}" for key, value in sorted(config.items())) or "the defaults"
+            print(
+                f"{number:3} {len(recorded.resources):4} resources  ${dollars:6.2f} a month idle  {outcome}  {shown}",
+                flush=True,
+            )
+    return 1 if failed else 0
+
+
+def applied(aws: EmbeddedAws, config: Mapping[str, str]) -> Iterator[str]:
+    """Apply one combination to a fresh account, and yield each reference to something that is not there."""
+    access = aws.account()
+    given = existing_network(access) if "vpc_id" in config else {}
+    text = json.dumps(config)
+    for placeholder, identifier in given.items():
+        text = text.replace(placeholder, identifier)
+    program = pulumi_apply.apply(access, config=json.loads(text))
+    yield from dangling_ids(program, set(given.values()))
+    yield from dangling_arns(program, access)
+
+
+def existing_network(access: Access) -> dict[str, str]:
+    """Make a VPC with a subnet in two zones, as the tests pretend it; return placeholder -> id."""
+    ec2 = access.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16", AmazonProvidedIpv6CidrBlock=True)["Vpc"]
+    ids = {EXISTING_VPC: vpc["VpcId"]}
+    ec2.modify_vpc_attribute(VpcId=vpc["VpcId"], EnableDnsHostnames={"Value": True})
+    gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc["VpcId"])
+    (main_table,) = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}])["RouteTables"]
+    table = {"RouteTableId": main_table["RouteTableId"]}
+    ec2.create_route(**table, DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
+    ec2.create_route(**table, DestinationIpv6CidrBlock="::/0", GatewayId=gateway)
+    ipv6 = vpc["Ipv6CidrBlockAssociationSet"][0]["Ipv6CidrBlock"].replace("00::/56", "")
+    for number, placeholder in enumerate(EXISTING_SUBNETS):
+        subnet = ec2.create_subnet(
+            VpcId=vpc["VpcId"],
+            CidrBlock=f"10.9.{number}.0/24",
+            Ipv6CidrBlock=f"{ipv6}0{number}::/64",
+            AvailabilityZone=f"us-east-1{'ab'[number]}",
+            TagSpecifications=[{"ResourceType": "subnet", "Tags": [{"Key": "Tier", "Value": "private"}]}],
+        )
+        ids[placeholder] = subnet["Subnet"]["SubnetId"]
+    return ids
+
+
+def dangling_ids(program: AppliedProgram, given: set[str]) -> Iterator[str]:
+    """Yield ids in calls that no earlier answer has."""
+    known = set(given)
+    for call in program.calls:
+        yield from set(ID.findall(json.dumps(call.params, default=str))) - known
+        known |= {one for one in call.identifiers if ID.fullmatch(one)}
+    yield from set(ID.findall(json.dumps(program.outputs))) - known
+
+
+def dangling_arns(program: AppliedProgram, access: Access) -> Iterator[str]:
+    """Yield ARNs of the account in calls, policies included, that name nothing that is there; patterns are left out."""
+    text = json.dumps([call.params for call in program.calls], default=str).replace('\\"', '"')
+    for service, account, name in sorted(set(ARN.findall(text))):
+        if "*" in name or "${" in name or account not in ("", program.account) or any(own in name for own in AWS_OWN):
+            continue
+        if (check := EXISTS.get(service)) is None:
+            yield f"{service} (no check of its ARNs)"
+            continue
+        try:
+            check(access, name)
+        except (ClientError, LookupError):
+            yield f"{service}:{name}"
+
+
+def _iam(access: Access, name: str) -> None:
+    kind, _, own = name.partition("/")
+    iam = access.client("iam")
+    if kind == "role":
+        iam.get_role(RoleName=own)
+    elif kind == "instance-profile":
+        iam.get_instance_profile(InstanceProfileName=own)
+    else:
+        raise LookupError(kind)
+
+
+def _ec2(access: Access, name: str) -> None:
+    kind, _, own = name.partition("/")
+    operation, member = {
+        "launch-template": ("describe_launch_templates", "LaunchTemplateIds"),
+        "security-group": ("describe_security_groups", "GroupIds"),
+        "subnet": ("describe_subnets", "SubnetIds"),
+        "vpc": ("describe_vpcs", "VpcIds"),
+    }[kind]
+    getattr(access.client("ec2"), operation)(**{member: [own]})
+
+
+def _scheduler(access: Access, name: str) -> None:
+    kind, _, own = name.partition("/")
+    scheduler = access.client("scheduler")
+    if kind == "schedule-group":
+        scheduler.get_schedule_group(Name=own)
+    else:
+        group, _, schedule = own.partition("/")
+        scheduler.get_schedule(GroupName=group, Name=schedule)
+
+
+def _parameter(access: Access, name: str) -> None:
+    """A webhook's parameter, and AWS's own, are not of the stack."""
+    own = name.removeprefix("parameter")
+    if not own.startswith("/aws/") and not own.endswith("/webhook"):
+        access.client("ssm").get_parameter(Name=own)
+
+
+def _log_group(access: Access, name: str) -> None:
+    group = name.removeprefix("log-group:").partition(":")[0]
+    if not access.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
+        raise LookupError(group)
+
+
+def _rule(access: Access, name: str) -> None:
+    access.client("events").describe_rule(Name=name.removeprefix("rule/"))
+
+
+EXISTS: dict[str, Callable[[Access, str], Any]] = {
+    "iam": _iam,
+    "ec2": _ec2,
+    "scheduler": _scheduler,
+    "ssm": _parameter,
+    "logs": _log_group,
+    "events": _rule,
+    "s3": lambda access, name: access.client("s3").head_bucket(Bucket=name.partition("/")[0]),
+    "lambda": lambda access, name: access.client("lambda").get_function(FunctionName=name.removeprefix("function:")),
+    "sqs": lambda access, name: access.client("sqs").get_queue_url(QueueName=name),
+    "sns": lambda access, name: access.client("sns").get_topic_attributes(
+        TopicArn=f"arn:aws:sns:{access.region}:{access.access_key[4:16] if access.access_key else ''}:{name}"
+    ),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

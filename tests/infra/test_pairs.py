@@ -1,0 +1,62 @@
+"""The whole program in every pair of its settings, against mocks; `scripts/settings-pairs` applies each to the embedded AWS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import wheels
+from infra.idle_costs import FREE, PRICES, idle_usd_a_month
+from tests.infra.pages import hold
+from tests.infra.pairs import VALUES, pairwise
+from tests.infra.program import ROOT, Recorded, run_program
+from tests.infra.standing import assert_can_be_taken_down, assert_closed, assert_owned
+from trainer.stack_outputs import StackOutputs
+
+COMBINATIONS = pairwise(VALUES)
+DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
+
+
+def test_every_setting_is_there_both_ways() -> None:
+    for name, values in VALUES.items():
+        assert values[0] == {} and len(values) > 1, f"{name} begins with its default"
+    changed = {(key, text) for values in VALUES.values() for one in values for key, text in one.items()}
+    assert {key for key, _ in changed} == DECLARED.keys()
+    assert not [key for key, text in changed if text == str(DECLARED[key]["default"])]
+
+
+def test_each_two_values_meet_in_some_combination() -> None:
+    for one, other in combinations(VALUES, 2):
+        for left, right in product(VALUES[one], VALUES[other]):
+            keys = {key for group in (VALUES[one], VALUES[other]) for value in group for key in value}
+            wanted = {**left, **right}
+            assert any({key: row[key] for key in keys & row.keys()} == wanted for row in COMBINATIONS), (left, right)
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=lambda config: "-".join(config) or "defaults")
+def test_the_program_holds_its_rules_whatever_its_settings(config: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
+    stack = run_program(config)
+    assert_closed(stack, config)
+    assert_owned(stack, config)
+    assert len(assert_can_be_taken_down(stack)) > 40
+    assert_exported(stack)
+    assert idle_usd_a_month((one.typ, one.inputs) for one in stack.resources) > 0
+
+
+def assert_exported(stack: Recorded) -> None:
+    outputs = stack.inputs("aws:ssm/parameter:Parameter")["insecureValue"]
+    shown = {name: value for name, value in stack.outputs.items() if not name.endswith("_policy_arn")}
+    assert json.loads(outputs) == json.loads(StackOutputs(**shown).to_json())
+
+
+def test_the_page_shows_what_is_billed_while_nothing_runs(renew: bool) -> None:
+    kinds = {kind: kind.removeprefix("aws:").partition("/")[0] + "." + kind.rpartition(":")[2] for kind in PRICES}
+    rows = [[f"`{kinds[kind]}`", price.words, price.source] for kind, price in sorted(PRICES.items())]
+    hold("What it costs when nothing runs", rows, renew=renew)
+    assert not PRICES.keys() & FREE

@@ -1,0 +1,86 @@
+"""Subnets of an existing VPC: looked up, checked, and refused with one error that names setting, value and remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra.subnets import ExistingSubnet, ExistingVpc, by_zone, check_vpc
+from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
+from trainer.stack_outputs import StackOutputs
+
+SUBNET = ExistingSubnet(
+    id="subnet-0a",
+    arn="arn:aws:ec2:eu-west-1:210987654321:subnet/subnet-0a",
+    zone="eu-west-1a",
+    ipv6_range="2600:1f00::/64",
+    route_out="nat-0a",
+    ipv6_route_out="eigw-0a",
+)
+VPC = ExistingVpc(id="vpc-0e", resolves_names=True, names_hosts=True, subnets={SUBNET.zone: SUBNET})
+GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "ipv6": True, "endpoints": True}
+
+
+def with_subnet(**changed: Any) -> ExistingVpc:
+    return replace(VPC, subnets={"z": replace(SUBNET, **changed)})
+
+
+def test_a_vpc_with_a_way_out_is_taken() -> None:
+    check_vpc(VPC, **GOOD)
+    check_vpc(with_subnet(ipv6_range="", ipv6_route_out=""), **{**GOOD, "ipv6": False})
+    check_vpc(replace(VPC, names_hosts=False), **{**GOOD, "endpoints": False})
+
+
+@pytest.mark.parametrize(
+    ("vpc", "error"),
+    [
+        (replace(VPC, resolves_names=False), "'vpc_id' is 'vpc-0e'; its DNS resolution is off.*Turn on enableDnsSupport"),
+        (replace(VPC, names_hosts=False), "'endpoints' need its DNS hostnames. Turn on enableDnsHostnames"),
+        (with_subnet(zone="eu-west-1-lon-1a"), "subnet-0a is in eu-west-1-lon-1a, which is no availability zone"),
+        (with_subnet(route_out=""), "subnet-0a has no route to 0.0.0.0/0"),
+        (with_subnet(ipv6_range=""), "'ipv6' is true; subnet-0a has no IPv6 range"),
+        (with_subnet(ipv6_route_out=""), "'ipv6' is true; subnet-0a has no route to ::/0"),
+    ],
+)
+def test_an_unfit_vpc_is_refused_with_the_reason(vpc: ExistingVpc, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        check_vpc(vpc, **GOOD)
+
+
+def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:
+    with pytest.raises(ValueError, match="'subnet_tags' means subnet-0a and subnet-0c, both in eu-west-1a; name one a zone"):
+        by_zone([SUBNET, replace(SUBNET, id="subnet-0c")], key="subnet_tags")
+
+
+def test_instances_have_a_public_address_only_where_the_way_out_needs_one() -> None:
+    assert with_subnet(route_out="igw-0a").public
+    assert not VPC.public
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"vpc_id": "vpc-0f", "subnet_ids": "subnet-0a"}, "'vpc_id' is 'vpc-0f'; this account and region have no such VPC"),
+        ({"vpc_id": "vpc-0e", "subnet_ids": "subnet-0a,subnet-0f"}, "'subnet_ids' names subnet-0f; vpc-0e has no such subnet"),
+    ],
+)
+def test_what_is_not_there_is_named(settings: dict[str, str], error: str) -> None:
+    with pytest.raises(pulumi.RunError, match=f"{error}.*`pulumi config set`"):
+        run_program(settings)
+
+
+def test_a_stack_in_an_existing_vpc_makes_a_security_group_there_and_nothing_else() -> None:
+    program = run_program({"vpc_id": EXISTING_VPC, "subnet_tags": "Tier=private"})
+    network = [one.typ for one in program.resources if one.typ.startswith("aws:ec2/") and "launchTemplate" not in one.typ]
+    assert network == ["aws:ec2/securityGroup:SecurityGroup"]
+    assert program.inputs(network[0])["vpcId"] == EXISTING_VPC
+    outputs = StackOutputs.from_json(program.inputs("aws:ssm/parameter:Parameter")["insecureValue"])
+    assert outputs.subnets == {zone: subnet for subnet, zone in EXISTING_SUBNETS.items()}
+    assert outputs.public_address is False
+    for template in program.all("aws:ec2/launchTemplate:LaunchTemplate"):
+        assert template["networkInterfaces"][0]["associatePublicIpAddress"] == "false"
+    policy = program.inputs("aws:iam/policy:Policy")["policy"]
+    assert all(f":subnet/{subnet}" in policy for subnet in EXISTING_SUBNETS) and ":subnet/*" not in policy

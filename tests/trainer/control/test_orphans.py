@@ -1,0 +1,105 @@
+"""Remains of runs that ended are found and deleted; nothing of an open run, of another stack or in use is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.sessions import forget_sessions
+from trainer.access import Access
+from trainer.cli.main import main
+from trainer.control.orphans import KINDS, orphans
+from trainer.runs.actions import kill_schedule, sweep_schedule
+from trainer.runs.index import begin_run
+from trainer.runs.record import RunRecord, utc_now
+from trainer.runs.store import open_objects
+from trainer.stack_outputs import StackOutputs
+
+OPEN, ENDED = "20261120-100000-open-aaaa", "20261119-100000-ended-bbbb"
+
+
+@pytest.fixture
+def remains(stack: tuple[Access, StackOutputs], make_record: Callable[..., RunRecord]) -> dict[str, str]:
+    """A stack with an open run and remains of it, of one that ended, and of another stack's; name -> id."""
+    access, outputs = stack
+    begin_run(open_objects(access, outputs.bucket), make_record(run_id=OPEN))
+    ec2, scheduler = access.client("ec2"), access.client("scheduler")
+    subnet = sorted(outputs.subnets.values())[0]
+    made = {}
+    for name, tags in {
+        "open": {"stack": "dev", "run_id": OPEN},
+        "ended": {"stack": "dev", "run_id": ENDED},
+        "other": {"stack": "prod", "run_id": ENDED},
+        "by hand": {"stack": "dev"},
+    }.items():
+        pairs = [{"Key": key, "Value": value} for key, value in {"project": "mayfly", **tags}.items()]
+        size = {"AvailabilityZone": "us-east-1a", "Size": 8}
+        volume = ec2.create_volume(**size, TagSpecifications=[{"ResourceType": "volume", "Tags": pairs}])
+        made[f"{name} volume"] = volume["VolumeId"]
+        specification = [{"ResourceType": "network-interface", "Tags": pairs}]
+        interface = ec2.create_network_interface(SubnetId=subnet, TagSpecifications=specification)["NetworkInterface"]
+        made[f"{name} interface"] = interface["NetworkInterfaceId"]
+    soon, past = utc_now() + timedelta(hours=1), utc_now() - timedelta(hours=1)
+    for name, at in {
+        sweep_schedule(OPEN): past,
+        sweep_schedule(ENDED): soon,
+        kill_schedule(ENDED, 1): past,
+        "mayfly-by-hand": past,
+    }.items():
+        scheduler.create_schedule(
+            Name=name,
+            GroupName=outputs.schedule_group,
+            ScheduleExpression=f"at({at:%Y-%m-%dT%H:%M:%S})",
+            FlexibleTimeWindow={"Mode": "OFF"},
+            Target={"Arn": outputs.sweeper_arn, "RoleArn": outputs.scheduler_role_arn, "Input": "{}"},
+        )
+    return made
+
+
+def test_remains_of_ended_runs_are_found_and_of_no_other(stack: tuple[Access, StackOutputs], remains: dict[str, str]) -> None:
+    access, outputs = stack
+    objects = open_objects(access, outputs.bucket)
+    found = [one for kind in KINDS for one in orphans(kind, access, outputs, objects, now=utc_now())]
+    assert {(one.kind, one.id, one.run_id) for one in found} == {
+        ("volume", remains["ended volume"], ENDED),
+        ("interface", remains["ended interface"], ENDED),
+        ("schedule", kill_schedule(ENDED, 1), ENDED),
+    }
+
+
+def test_doctor_shows_them_and_deletes_them_when_it_may(
+    stack: tuple[Access, StackOutputs], remains: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    access, outputs = stack
+    for name, value in {
+        "AWS_ENDPOINT_URL": access.endpoint_url,
+        "AWS_ACCESS_KEY_ID": access.access_key,
+        "AWS_SECRET_ACCESS_KEY": access.secret_key,
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    forget_sessions()
+    main(["doctor", "--json"])
+    notes = {one["check"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert notes["orphaned volumes"]["state"] == "note"
+    assert f"{remains['ended volume']} of run {ENDED} (8 GiB). mayfly doctor --fix" in notes["orphaned volumes"]["what"]
+    assert main(["doctor", "--fix"]) == 2  # nobody to ask
+    assert "Add -y" in capsys.readouterr().err
+    main(["doctor", "--fix", "-y", "--json"])
+    seen = json.loads(capsys.readouterr().out)
+    assert {one["kind"] for one in seen["deleted"]} == set(KINDS)
+    states = {one["check"]: one["state"] for one in seen["checks"]}
+    assert [states[f"orphaned {kind}s"] for kind in KINDS] == ["ok"] * 3
+    ec2 = access.client("ec2")
+    volumes = {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]}
+    interfaces = {one["NetworkInterfaceId"] for one in ec2.describe_network_interfaces()["NetworkInterfaces"]}
+    kept = {key for key, identifier in remains.items() if identifier in volumes | interfaces}
+    assert kept == {f"{name} {kind}" for name in ("open", "other", "by hand") for kind in ("volume", "interface")}
+    names = {one["Name"] for one in access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]}
+    assert {sweep_schedule(OPEN), sweep_schedule(ENDED), "mayfly-by-hand", "standing-sweep"} <= names
+    assert kill_schedule(ENDED, 1) not in names
+    assert main(["doctor", "--fix", "-y", "--json"]) in (0, 103) and json.loads(capsys.readouterr().out)["deleted"] == []

@@ -1,0 +1,93 @@
+"""SSH keys of runs: one pair for each, made at its launch. The public half goes into the manifest, the private one stays here.
+
+    <state folder>/keys/<run id>     the private half, OpenSSH's format, 0600
+
+A key is forgotten once its run has a receipt, and at the latest when no machine of its run can live any more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainer.environment import keys_folder
+from trainer.errors import ConfigError
+from trainer.runs.store import Objects, receipt_key
+
+LONGEST_LIFE_SECONDS = 8 * 24 * 3600.0  # a stack's cap is seven days at most
+_RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+
+
+def make_key(run_id: str) -> str:
+    """Make a run's key pair and return the public half, one line. Raises ConfigError where the private one can't be kept."""
+    from cryptography.hazmat.primitives import serialization as form  # late: of the extra `attach`
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    pair = Ed25519PrivateKey.generate()
+    private = pair.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = pair.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    path = _path(run_id)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "wb") as target:
+            target.write(private)
+    except OSError as error:
+        do = "Set MAYFLY_HOME to a folder of your own."
+        raise ConfigError(
+            f"the run's SSH key can't be kept in {path.parent}", why=error.strerror or str(error), do=do
+        ) from error
+    return public.decode()
+
+
+def find_key(run_id: str) -> Path:
+    """Return the file of a run's private key. Raises ConfigError where this desk has none, or where others may read it."""
+    path = _path(run_id)
+    try:
+        about = path.lstat()
+    except OSError as error:
+        do = "Attach from the desk that launched the run; scheduled runs have no key."
+        raise ConfigError(f"this desk has no SSH key of {run_id}", why=f"there is no {path}", do=do) from error
+    if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        why = "it has to be a file of yours that nobody else may read"
+        raise ConfigError(f"the SSH key {path} is not used", why=why, do=f"Look who changed it; then: chmod 600 {path}")
+    return path
+
+
+def forget_key(run_id: str) -> bool:
+    """Delete a run's private key; return whether there was one."""
+    try:
+        _path(run_id).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def forget_ended(objects: Objects, *, ended: Iterable[str] = ()) -> list[str]:
+    """Delete the keys of runs that have ended: those given, those with a receipt here, those of long ago. Return them."""
+    known, gone = _run_ids(), set(ended)
+    old = time.time() - LONGEST_LIFE_SECONDS
+    over = [one for one in known if one in gone or _made_at(one) < old or objects.head(key=receipt_key(one)) is not None]
+    return [run_id for run_id in over if forget_key(run_id)]
+
+
+def _run_ids() -> list[str]:
+    folder = keys_folder()
+    return sorted(path.name for path in folder.iterdir() if _RUN_ID.fullmatch(path.name)) if folder.is_dir() else []
+
+
+def _made_at(run_id: str) -> float:
+    try:
+        return _path(run_id).lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _path(run_id: str) -> Path:
+    if not _RUN_ID.fullmatch(run_id):
+        raise ConfigError(f"'{run_id}' is no run id")
+    return keys_folder() / run_id

@@ -1,0 +1,42 @@
+"""What a user asks of a machine, parsed: a line of its shell, ports of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainer.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """A port of 127.0.0.1 at this desk, and the port of the node's own loopback that it leads to."""
+
+    local: int
+    remote: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachRequest:
+    """What to do on a machine: carry ports where there are any, else run a line of its shell; '' is a shell.
+
+    `announce` is called with each port once it is carried.
+    """
+
+    line: str
+    forwards: tuple[Forward, ...]
+    announce: Callable[[Forward], None]
+
+
+def parse_forward(text: str) -> Forward:
+    """Read LOCAL:REMOTE, or one port for both. Raises UsageError."""
+    ports = text.split(":")
+    if not 1 <= len(ports) <= 2 or not all(port.isdecimal() and 0 < int(port) < 65536 for port in ports):
+        raise UsageError(f"--forward {text}", why="it is LOCAL:REMOTE, two ports", do="Such as --forward 8888:8888.")
+    return Forward(local=int(ports[0]), remote=int(ports[-1]))
+
+
+def shell_line(command: Sequence[str]) -> str:
+    """Return a command as a line of a shell: one word is a line already, several are quoted; '' for none, which is a shell."""
+    return command[0] if len(command) == 1 else shlex.join(command)

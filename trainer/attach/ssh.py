@@ -1,0 +1,85 @@
+"""SSH to a running node: only to the machine whose host keys are pinned, only with the key of its run; ~/.ssh is not used.
+
+Commands and shells run as the user that the node made for it, whose key allows a terminal and ports, and no more (node.ssh).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import paramiko
+
+from trainer.attach.host_keys import HostKey
+from trainer.errors import ConnectionFailed, PermissionDenied
+
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our errors say it, once
+USER, PORT = "mayfly", 22
+CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 30.0
+KEEPALIVE_SECONDS = 30  # a firewall on the way forgets silent connections
+_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of a signature by a key of that kind; others are called as it
+
+
+@contextmanager
+def connection(
+    host: str, *, pinned: Sequence[HostKey], key_file: Path, user: str = USER, port: int = PORT
+) -> Iterator[paramiko.Transport]:
+    """Give a connection whose other end has proven one of the pinned keys, and that took the run's own.
+
+    Raises ConnectionFailed where nobody answers, or somebody else does, and PermissionDenied where the key is not taken.
+    """
+    transport = paramiko.Transport(_dial(host, port))
+    try:
+        _check_machine(transport, host, pinned)
+        _sign_in(transport, user, paramiko.Ed25519Key.from_private_key_file(str(key_file)))
+        transport.set_keepalive(KEEPALIVE_SECONDS)
+        yield transport
+    finally:
+        transport.close()
+
+
+def _dial(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+    except OSError as error:
+        do = "Does the stack's setting attach_from name this desk's address? Then the machine may still be booting."
+        raise ConnectionFailed(f"{host} does not answer at port {port}", why=str(error), do=do) from error
+
+
+def _check_machine(transport: paramiko.Transport, host: str, pinned: Sequence[HostKey]) -> None:
+    """Exchange keys, and go on only with a pinned one: before that nothing of ours is sent, no name and no signature."""
+    wanted = [name for key in pinned for name in _ALGORITHMS.get(key.kind, (key.kind,))]
+    options = transport.get_security_options()
+    options.key_types = [name for name in options.key_types if name in wanted]
+    do = "Nothing was sent to it. Somebody may be between you and the machine: end the run with mayfly stop, and find out."
+    try:
+        transport.start_client(timeout=ANSWER_SECONDS)
+        shown = transport.get_remote_server_key()
+    except paramiko.ssh_exception.IncompatiblePeer as error:
+        why = f"it has no host key of the kinds that the node published: {error}"
+        raise ConnectionFailed(f"the machine at {host} is not the run's", why=why, do=do) from error
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        raise ConnectionFailed(f"{host} does not speak SSH", why=str(error) or type(error).__name__, do="Try again.") from error
+    if HostKey(kind=shown.get_name(), blob=shown.asbytes()) not in pinned:
+        why = f"its host key {fingerprint(shown.asbytes())} is none of those that the node published"
+        raise ConnectionFailed(f"the machine at {host} is not the run's", why=why, do=do)
+
+
+def _sign_in(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> None:
+    try:
+        transport.auth_publickey(user, key)
+    except paramiko.AuthenticationException as error:
+        do = "mayfly logs RUN says whether the node could take it in."
+        raise PermissionDenied("the machine does not take the run's key", why=str(error), do=do) from error
+    except (paramiko.SSHException, EOFError) as error:
+        raise ConnectionFailed("the machine ended the connection", why=str(error) or type(error).__name__) from error
+
+
+def fingerprint(blob: bytes) -> str:
+    """Return a key's fingerprint as ssh-keygen -l prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")

@@ -1,0 +1,81 @@
+"""SSH on a node whose stack has attach = ssh: a user for the run's key, and host keys where a desk can trust them.
+
+The user has no password, is in no group but its own and may not become root. Nothing here ends a run: training goes on without
+it. The machine's own sshd is what its image has; the security group decides who reaches it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.node.shared import Node
+
+log = logging.getLogger("trainer.node")
+USER = "mayfly"
+SECONDS = 30.0
+PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
+# A terminal and the node's own ports, and no agent, X11 or other hosts (sshd(8), AUTHORIZED_KEYS FILE FORMAT).
+OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="localhost:*"'
+
+
+def open_ssh(node: Node, manifest: Mapping[str, Any], *, etc: Path = Path("/etc")) -> None:
+    """Let the run's key in and publish the host keys, where the manifest has a key; a failure is a line in the log."""
+    key = (manifest.get("attach") or {}).get("public_key", "")
+    if not key or node.rehearsal:
+        return
+    if not isinstance(key, str) or not PUBLIC_KEY.fullmatch(key):
+        log.warning("nobody can attach: the manifest's SSH key is none")
+        return
+    try:
+        authorize(make_user(), key)
+        node.uplink.try_send(node.status.identity.keys.host_keys, host_keys(etc / "ssh"))
+    except (OSError, subprocess.SubprocessError, KeyError) as error:
+        log.warning("nobody can attach: %s", error)
+    else:
+        log.info("the run's SSH key may sign in as %s", USER)
+
+
+def make_user() -> Path:
+    """Make the user, unless it is there, and return its home. Raises OSError or CalledProcessError.
+
+    `*` is no password's hash: none fits, and yet sshd takes the account for a live one.
+    """
+    import pwd
+
+    try:
+        known = pwd.getpwnam(USER)
+    except KeyError:
+        command = ("useradd", "--create-home", "--user-group", "--shell", "/bin/bash", "--password", "*", USER)
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        known = pwd.getpwnam(USER)
+    return Path(known.pw_dir)
+
+
+def authorize(home: Path, key: str) -> None:
+    """Let a public key, and no other, sign in as the owner of a home folder."""
+    owner = home.stat()
+    folder = home / ".ssh"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "authorized_keys"
+    new = folder / "authorized_keys.new"
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(file, "w", encoding="ascii") as target:
+        target.write(f"{OPTIONS} {key}\n")
+    for one in (folder, new):
+        shutil.chown(one, owner.st_uid, owner.st_gid)
+    new.replace(path)
+
+
+def host_keys(folder: Path) -> bytes:
+    """Return the machine's public host keys, a line each. Raises OSError where it has none."""
+    keys = sorted(folder.glob("ssh_host_*_key.pub"))
+    if not keys:
+        raise OSError(f"{folder} has no host keys")
+    return b"".join(key.read_bytes().rstrip(b"\n") + b"\n" for key in keys)
