@@ -36,6 +36,7 @@ class Status:
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
     files: list[dict[str, Any]] = field(default_factory=list)  # candle files of a prepare run, output files of a script
     scripts: list[dict[str, Any]] = field(default_factory=list)  # pieces that are scripts, and how they ended
+    python_packages: str = ""  # where a script's came from; empty: those of the agent and the training
     inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
     devices: Devices | None = None
     sample: NodeSample | None = None  # of its hardware, a few seconds old
@@ -125,7 +126,7 @@ def result(
         "data": dict(status.progress.data),
         "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
         "devices": asdict(status.devices) if status.devices else {},
-        "python_packages": python_packages,
+        "python_packages": status.python_packages or python_packages,
         "files": status.files,
         "scripts": status.scripts,
         "tuned": {profile: dict(shapes) for profile, shapes in status.progress.tuned.items()},

@@ -86,6 +86,8 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     stranger = make_stranger(rehearsal=node.rehearsal)
     python = environment.image_python()
     bare = environment.for_script({}, path=os.defpath)
+    image = "the desk's .venv" if node.rehearsal else "the image"
+    node.status.python_packages = f"{image}, {script.requirements}" if script.requirements else image
     programs = make_venv(node, python=python, folder=place.venv, environment=bare)
     if script.requirements:
         requirements = place.script / script.requirements

@@ -287,7 +287,7 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     assert start(text) == 0
     read = reported(node, 0)
     (script,) = read.scripts
-    assert (read.state, read.retries, read.failed) == ("done", 1, ())
+    assert (read.state, read.retries, read.failed, read.python_packages) == ("done", 1, (), "the desk's .venv")
     assert (script["piece"], script["exit_code"], script["starts"], script["last_lines"]) == ("s", 0, 2, ["devices 1 1"])
     assert script["notes"] == ["1 lines of its events could not be read"]
     assert listed(node) == {"model.pt": "done\n"}
