@@ -30,6 +30,7 @@ from trainer.script import FOLDER, ScriptSettings, path_flaw, replaced
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
+REHEARSAL_GRACE_SECONDS = 5.0  # of the 10 s that a rehearsal's machine has
 PIECE = ("piece", "kind", "series", "fold", "seed")
 
 
@@ -173,7 +174,7 @@ class _Run:
                 folder=self._place.script,
                 environment=self._variables,
                 stranger=self._stranger,
-                grace_seconds=GRACE_SECONDS,
+                grace_seconds=REHEARSAL_GRACE_SECONDS if self._node.rehearsal else GRACE_SECONDS,
             )
         except TrainingFailed as error:
             self._tell({"event": "model_failed", **self._model, "reason": error.what})

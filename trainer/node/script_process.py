@@ -20,7 +20,7 @@ from trainer.runs.reports import LAST_LINES, MOST_LINE
 
 log = logging.getLogger("trainer.node")
 MOST_LOG_BYTES = 64 * 2**20  # of one start's output
-READER_SECONDS = 5.0  # for the last lines; who left the session may hold the pipe
+READER_SECONDS = 1.0  # for the last lines; who left the session may hold the pipe
 _BLOCK = 8 * 1024  # of a line, at most
 
 

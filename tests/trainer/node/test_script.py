@@ -387,7 +387,7 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
     node.work = base / "work"
     node.work.mkdir(parents=True)
     monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
-    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "REHEARSAL_GRACE_SECONDS", 0.2)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     follow = module._Run._follow
 
