@@ -366,6 +366,7 @@ outputs: dict[str, Any] = {
     "file_system": cache.file_system_id if cache else "",
     "efs_throughput": settings.efs_throughput if cache else "",
     "attach": settings.attach,
+    "attach_from": settings.attach_from,
 }
 aws.ssm.Parameter(
     "outputs",

@@ -32,11 +32,13 @@ def is_one_address(text: str) -> bool:
     return network.num_addresses == 1 and not (address.is_unspecified or address.is_loopback or address.is_multicast)
 
 
-def check_attach(attach: str, attach_from: str) -> None:
-    """Raise ValueError where the two settings don't go together."""
+def check_attach(attach: str, attach_from: str, *, ipv6: bool) -> None:
+    """Raise ValueError where the settings don't go together; `ipv6`: whether machines have an address of that kind."""
     if (attach == SSH) != bool(attach_from):
         must = "one address, such as 203.0.113.7" if attach == SSH else "empty"
         raise ValueError(f"Setting 'attach_from' is {attach_from!r}; with attach = {attach} it must be {must}.")
+    if ":" in attach_from and not ipv6:
+        raise ValueError(f"Setting 'attach_from' is {attach_from!r}; machines have an IPv6 address with ipv6 = true alone.")
 
 
 def ssh_ingress(attach_from: str) -> list[aws.ec2.SecurityGroupIngressArgs]:

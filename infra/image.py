@@ -76,7 +76,13 @@ class ImagePipelines(pulumi.ComponentResource):
                 role_name=role_name,
                 description="Image builds: fetch the parts, log.",
                 trust=policies.trust("ec2.amazonaws.com"),
-                policy=image_builder(account=args.account, region=args.region, bucket=args.bucket_name, prefix=args.prefix),
+                policy=image_builder(
+                    account=args.account,
+                    region=args.region,
+                    bucket=args.bucket_name,
+                    components=[component_name(args.prefix, kind) for kind in COMPONENTS],
+                    recipes=[recipe_name(args.prefix, line) for line in args.image_lines],
+                ),
                 tags=args.tags,
             ),
             opts=pulumi.ResourceOptions(parent=self),
@@ -112,7 +118,7 @@ class ImagePipelines(pulumi.ComponentResource):
         document = place_of(COMPONENTS[kind], _package()).read_text(encoding="utf-8")
         return aws.imagebuilder.Component(
             kind,
-            name=f"{args.prefix}-{kind}",
+            name=component_name(args.prefix, kind),
             platform="Linux",
             version=version_of(document),
             data=document,
@@ -130,7 +136,7 @@ class ImagePipelines(pulumi.ComponentResource):
         parameters: Mapping[str, pulumi.Input[str]],
         opts: pulumi.ResourceOptions,
     ) -> pulumi.Output[str]:
-        name = f"{args.prefix}-{line.name.replace('.', '-')}"  # Image Builder's names have no dots
+        name = recipe_name(args.prefix, line)
         recipe = aws.imagebuilder.ImageRecipe(
             line.name,
             name=name,
@@ -212,6 +218,16 @@ class ImagePipelines(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[log_group])),
         )
         return pipeline.arn
+
+
+def component_name(prefix: str, kind: str) -> str:
+    """Return the name of one of the components that the pipelines share."""
+    return f"{prefix}-{kind}"
+
+
+def recipe_name(prefix: str, line: ImageLine) -> str:
+    """Return the name of a line's recipe, which its log has, too. Image Builder's names have no dots."""
+    return f"{prefix}-{line.name.replace('.', '-')}"
 
 
 def image_parts() -> dict[str, bytes]:

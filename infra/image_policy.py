@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from infra.attach import agent_messages
 from infra.policies import Document, document, write_own_log
 
@@ -9,11 +11,13 @@ PARTS = "images/"  # prefix of the zips that builds install from; Pulumi alone w
 LOG_GROUPS = "/aws/imagebuilder/"
 
 
-def image_builder(*, account: str, region: str, bucket: str, prefix: str) -> Document:
+def image_builder(*, account: str, region: str, bucket: str, components: Sequence[str], recipes: Sequence[str]) -> Document:
     """Return the policy. Its agent is commanded as by a session; AWS's tools lie in a bucket of Image Builder's own.
 
-    What AWS's managed policy EC2InstanceProfileForImageBuilder allows, held to this stack's components, log and bucket.
+    What AWS's managed policy EC2InstanceProfileForImageBuilder allows, held to this stack's components, logs and bucket: by
+    their names, since another stack's may begin with this one's.
     """
+    logs = [write_own_log(account=account, region=region, log_group=f"{LOG_GROUPS}{recipe}") for recipe in recipes]
     return document(
         {
             "Sid": "ReadParts",
@@ -25,8 +29,8 @@ def image_builder(*, account: str, region: str, bucket: str, prefix: str) -> Doc
             "Sid": "ReadOwnComponents",
             "Effect": "Allow",
             "Action": "imagebuilder:GetComponent",
-            "Resource": f"arn:aws:imagebuilder:{region}:{account}:component/{prefix}-*/*/*",
+            "Resource": [f"arn:aws:imagebuilder:{region}:{account}:component/{name}/*/*" for name in components],
         },
-        write_own_log(account=account, region=region, log_group=f"{LOG_GROUPS}{prefix}-*"),
+        {**logs[0], "Resource": [one["Resource"] for one in logs]},
         agent_messages(),
     )

@@ -71,7 +71,7 @@ _LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _KEY = r"|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
 # Ends of names that a stack `dev` gives to its own resources, so that a stack `dev-prepare` would make them a second time.
-_TAKEN = ("-prepare", "-retrains")
+_TAKEN = ("-prepare", "-replica", "-retrains")
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
     "stack": Rule(
@@ -267,7 +267,7 @@ def check(settings: Settings) -> None:
         if not combination.holds(settings):
             value = _shown(getattr(settings, combination.key))
             raise ValueError(f"Setting '{combination.key}' is {value}; {combination.words}")
-    check_attach(settings.attach, settings.attach_from)
+    check_attach(settings.attach, settings.attach_from, ipv6=settings.ipv6)
 
 
 def _shown(value: Any) -> str:

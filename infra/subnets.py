@@ -27,6 +27,7 @@ class ExistingSubnet:
     ipv6_range: str
     route_out: str
     ipv6_route_out: str
+    gives_addresses: bool  # a public one to whatever lands there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ def _look_up(settings: Settings, zones: Sequence[str]) -> ExistingVpc:
         names_hosts=vpc.enable_dns_hostnames,
         subnets=by_zone([_subnet(vpc_id, one) for one in known], key="subnet_ids" if settings.subnet_ids else "subnet_tags"),
     )
-    check_vpc(found, zones=zones, ipv6=settings.ipv6, endpoints=bool(settings.endpoints))
+    check_vpc(found, zones=zones, ipv6=settings.ipv6, endpoints=bool(settings.endpoints), builds=settings.image_pipeline)
     return found
 
 
@@ -93,6 +94,7 @@ def _subnet(vpc_id: str, subnet_id: str) -> ExistingSubnet:
         ipv6_range=subnet.ipv6_cidr_block or "",
         route_out=next((_target(one) for one in routes if one.cidr_block == DEFAULT_ROUTE), ""),
         ipv6_route_out=next((_target(one) for one in routes if one.ipv6_cidr_block == DEFAULT_IPV6_ROUTE), ""),
+        gives_addresses=subnet.map_public_ip_on_launch,
     )
 
 
@@ -130,8 +132,8 @@ def by_zone(subnets: Sequence[ExistingSubnet], *, key: str) -> dict[str, Existin
     return dict(sorted(zones.items()))
 
 
-def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: bool) -> None:
-    """Raise ValueError for the first reason for which instances in the VPC could not work."""
+def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: bool, builds: bool) -> None:
+    """Raise ValueError for the first reason for which instances in the VPC could not work; `builds`: those of images, too."""
     where = f"Setting 'vpc_id' is {vpc.id!r};"
     if not vpc.resolves_names:
         raise ValueError(f"{where} its DNS resolution is off, so no instance would reach S3. Turn on enableDnsSupport there.")
@@ -143,6 +145,11 @@ def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: 
         if not subnet.route_out:
             raise ValueError(
                 f"{where} {subnet.id} has no route to {DEFAULT_ROUTE}, without which an instance installs nothing."
+            )
+        if builds and subnet.route_out.startswith(_INTERNET_GATEWAY) and not subnet.gives_addresses:
+            why = f"image builds in {subnet.id} would have no public address, and so no way out"
+            raise ValueError(
+                f"Setting 'image_pipeline' is true; {why}. Turn on its auto-assigned addresses, or set it to false."
             )
         if ipv6 and not (subnet.ipv6_range and subnet.ipv6_route_out):
             lacks = f"route to {DEFAULT_IPV6_ROUTE}" if subnet.ipv6_range else "IPv6 range"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from infra.idle_costs import idle_usd_a_month
-from tests.infra.pairs import VALUES, pairwise
+from tests.infra.pairs import EXISTING_KEY, VALUES, pairwise
 from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
 from trainer.access import Access
 from trainer.errors import TrainerError
@@ -26,7 +27,8 @@ from trainer.rehearsal.server import EmbeddedAws
 
 ID = re.compile(r"\b(?:vpc|subnet|sg|lt|rtb|igw|eigw|vpce|fs|fsap|fsmt)-[0-9a-f]{8,17}\b")
 ARN = re.compile(r"arn:aws:([a-z0-9-]+):[a-z0-9-]*:(\d{12}|):([^\s\"',\\]+)")
-AWS_OWN = ("aws-service-role/",)  # roles that AWS makes
+# Made by others: roles, documents and images by AWS, the webhook by a person, the parameter of an image by its build.
+NOT_THE_STACKS = re.compile(r"aws-service-role/|^root$|document/|parameter/aws/|parameter/imagebuilder/|/webhook$")
 
 
 def main() -> int:
@@ -54,12 +56,14 @@ def applied(aws: EmbeddedAws, config: Mapping[str, str]) -> Iterator[str]:
     """Apply one combination to a fresh account, and yield each reference to something that is not there."""
     access = aws.account()
     given = existing_network(access) if "vpc_id" in config else {}
+    if config.get("kms_key") == EXISTING_KEY:
+        given[EXISTING_KEY] = access.client("kms").create_key()["KeyMetadata"]["Arn"]
     text = json.dumps(config)
     for placeholder, identifier in given.items():
         text = text.replace(placeholder, identifier)
     program = pulumi_apply.apply(access, config=json.loads(text))
     yield from dangling_ids(program, set(given.values()))
-    yield from dangling_arns(program, access)
+    yield from dangling_arns(program, access, known=aws.cloud(access).image_builder)
 
 
 def existing_network(access: Access) -> dict[str, str]:
@@ -83,6 +87,8 @@ def existing_network(access: Access) -> dict[str, str]:
             AvailabilityZone=f"us-east-1{'ab'[number]}",
             TagSpecifications=[{"ResourceType": "subnet", "Tags": [{"Key": "Tier", "Value": "private"}]}],
         )
+        with_address = {"SubnetId": subnet["Subnet"]["SubnetId"], "MapPublicIpOnLaunch": {"Value": True}}
+        ec2.modify_subnet_attribute(**with_address)  # which image builds need
         ids[placeholder] = subnet["Subnet"]["SubnetId"]
     return ids
 
@@ -96,11 +102,12 @@ def dangling_ids(program: AppliedProgram, given: set[str]) -> Iterator[str]:
     yield from set(ID.findall(json.dumps(program.outputs))) - known
 
 
-def dangling_arns(program: AppliedProgram, access: Access) -> Iterator[str]:
+def dangling_arns(program: AppliedProgram, access: Access, *, known: Container[str]) -> Iterator[str]:
     """Yield ARNs of the account in calls, policies included, that name nothing that is there; patterns are left out."""
     text = json.dumps([call.params for call in program.calls], default=str).replace('\\"', '"')
-    for service, account, name in sorted(set(ARN.findall(text))):
-        if "*" in name or "${" in name or account not in ("", program.account) or any(own in name for own in AWS_OWN):
+    for arn in sorted({match[0] for match in ARN.finditer(text)}):
+        service, account, name = ARN.fullmatch(arn).groups()  # type: ignore[union-attr]  # it was found by it
+        if "*" in name or "${" in name or account not in ("", program.account) or NOT_THE_STACKS.search(name) or arn in known:
             continue
         if (check := EXISTS.get(service)) is None:
             yield f"{service} (no check of its ARNs)"
@@ -143,11 +150,25 @@ def _scheduler(access: Access, name: str) -> None:
         scheduler.get_schedule(GroupName=group, Name=schedule)
 
 
-def _parameter(access: Access, name: str) -> None:
-    """A webhook's parameter, and AWS's own, are not of the stack."""
-    own = name.removeprefix("parameter")
-    if not own.startswith("/aws/") and not own.endswith("/webhook"):
-        access.client("ssm").get_parameter(Name=own)
+def _file_system(access: Access, name: str) -> None:
+    kind, _, own = name.partition("/")
+    efs = access.client("efs")
+    if kind == "file-system":
+        efs.describe_file_systems(FileSystemId=own)
+    else:
+        efs.describe_access_points(AccessPointId=own)
+
+
+def _key(access: Access, name: str) -> None:
+    """Look for a key in its own region: a replica has one of its own."""
+    regions = ("us-east-1", "eu-central-1")
+    for region in regions:
+        try:
+            replace(access, region=region).client("kms").describe_key(KeyId=name.removeprefix("key/"))
+            return
+        except ClientError:
+            continue
+    raise LookupError(name)
 
 
 def _log_group(access: Access, name: str) -> None:
@@ -164,7 +185,9 @@ EXISTS: dict[str, Callable[[Access, str], Any]] = {
     "iam": _iam,
     "ec2": _ec2,
     "scheduler": _scheduler,
-    "ssm": _parameter,
+    "ssm": lambda access, name: access.client("ssm").get_parameter(Name=name.removeprefix("parameter")),
+    "elasticfilesystem": _file_system,
+    "kms": _key,
     "logs": _log_group,
     "events": _rule,
     "s3": lambda access, name: access.client("s3").head_bucket(Bucket=name.partition("/")[0]),

@@ -1,4 +1,4 @@
-"""A stack with retrains, as several tests have it: the program is applied once with these settings."""
+"""A stack with retrains and every option of storage, as several tests have it: the program is applied once with this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ RETRAINS = [
     {"name": "night", "cron": "cron(30 2 ? * SUN *)", "time_zone": "America/New_York", "budget": 1, "budget_month": 9},
     {"name": "sunday", "cron": "cron(0 3 ? * SUN *)", "time_zone": "America/New_York", "budget": 5, "budget_month": 20},
 ]
-CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250", "kms_key": "create"}
+STORAGE = {"storage": "efs-cache", "kms_key": "create", "access_logs": "true", "replicate_to": "eu-west-1"}
+CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250", **STORAGE}
 JOB = """
 name = "weekly-lstm"
 [model]

@@ -22,8 +22,8 @@ _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import 
 # Files that a reached module reads. A test finds one that is missing here.
 DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/gpu_profiles/chips.py": ("trainer/gpu_profiles.toml",),
-    "trainer/cost/instances.py": ("trainer/cost/instances.csv", "trainer/cost/boot.csv"),
     "trainer/cost/compatibility.py": ("trainer/cost/compatibility.toml",),
+    "trainer/cost/instances.py": ("trainer/cost/instances.csv", "trainer/cost/boot.csv"),
     # bootstrap.sh runs both scripts, one with a lock, before it starts the agent
     "trainer/node/agent.py": (
         *("trainer/node/requirements.lock", "trainer/node/prepare.lock"),

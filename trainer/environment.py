@@ -138,6 +138,11 @@ VARIABLES = (
     Variable(name="MAYFLY_CACHE_FAILED", set_by="bootstrap.sh", meaning="why the cache could not be mounted"),
     Variable(name="MAYFLY_BOOTED_AT", set_by="bootstrap.sh", meaning="when user data began, in seconds of the epoch"),
     Variable(
+        name="MAYFLY_BOOT_STAGES",
+        set_by="bootstrap.sh",
+        meaning="when the code was there and when its environment, in seconds of the epoch, and 1 where the image had that",
+    ),
+    Variable(
         name="MAYFLY_ROOT", set_by="the embedded AWS", meaning="sandbox of a node in a rehearsal", default="an EC2 instance"
     ),
     Variable(
@@ -288,10 +293,13 @@ class AgentEnvironment:
     rehearsal: bool
     cache: Path | None = None  # where the cache is mounted
     cache_failed: str = ""  # why it is not, where the stack has one
+    boot_stages: tuple[datetime, ...] = ()  # when the code was there, and its environment
+    baked: bool = False  # whether the image had the environment
 
 
 def agent_environment() -> AgentEnvironment:
     """Return what the agent starts from. Raises KeyError for a variable that bootstrap.sh did not set."""
+    stages = os.environ.get("MAYFLY_BOOT_STAGES", "").split()
     return AgentEnvironment(
         work=Path(os.environ["MAYFLY_WORK"]),
         bucket=os.environ["MAYFLY_BUCKET"],
@@ -302,6 +310,8 @@ def agent_environment() -> AgentEnvironment:
         rehearsal="MAYFLY_ROOT" in os.environ,
         cache=Path(cache) if (cache := os.environ.get("MAYFLY_CACHE")) else None,
         cache_failed=os.environ.get("MAYFLY_CACHE_FAILED", ""),
+        boot_stages=tuple(datetime.fromtimestamp(float(at), timezone.utc) for at in stages[:2]),
+        baked=stages[2:] == ["1"],
     )
 
 

@@ -88,6 +88,7 @@ class StackOutputs:
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
     public_address: bool = True  # of an instance: false where its subnets lead out through somebody's NAT
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
+    attach_from: str = ""  # the one address that may connect by SSH
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
     image_pipeline: bool = False  # whether images are baked: a launch boots the newest one of its line, if there is any
     storage: str = "s3"  # or efs-cache, local

@@ -21,10 +21,12 @@ from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from tests.trainer.control.conftest import MemoryCloud
 from trainer.artifacts.names import is_model_file
+from trainer.attach.host_keys import KINDS, parse_host_keys
 from trainer.cli import receipts as receipts_table
 from trainer.cli import retrains, status
 from trainer.cli.curves import RunEvents, curves_view
 from trainer.cli.drawing import drawn
+from trainer.cli.gpu import gpu_view
 from trainer.cli.progress_view import picture
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.table import FittedTable
@@ -106,7 +108,14 @@ PROGRESS = {
     "rate": 5.0,
     "unit": "windows",
     "message": "",
+    "sample": {
+        "at": "2026-11-20T12:00:00Z",
+        "gpus": [{"gpu": 0, "name": "NVIDIA L4", "use_percent": 97.0, "memory_used_mib": 20000.0, "power_watts": 70.5}],
+        "cpu": {"cores": 4, "use_percent": 25.0, "memory_used_mib": 2000.0, "memory_mib": 16000.0},
+        "note": "",
+    },
 }
+HOST_KEYS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJLiEOwutp8jvpwM root@ip-10-0-0-1\n"
 ABOUT = {
     "headline": "auc",
     "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}},
@@ -176,9 +185,16 @@ def progress_is_shown_or_refused(body: bytes) -> None:
     look = Step(record=RECORD, observed=Observation(heartbeat=beat), actions=(), moved=False)
     progress = progress_of(look, NOON)
     shown = status._of_progress(progress, NOON)
-    for view in (status._detail(shown), FittedTable(status.COLUMNS, [status._row(shown)]), picture(progress, seconds=9)):
+    table = FittedTable(status.COLUMNS, [status._row(shown)])
+    for view in (status._detail(shown), table, picture(progress, seconds=9), gpu_view(beat, NOON)):
         _printable(drawn(view, width=80).splitlines())
     reconcile(RECORD, look.observed, NOON)
+
+
+@given(st.integers(0, len(HOST_KEYS)), st.integers(0, 9), st.binary(max_size=40))
+def host_keys_pin_a_machine_or_nothing(at: int, gone: int, new: bytes) -> None:
+    for key in parse_host_keys(HOST_KEYS[:at] + new + HOST_KEYS[at + gone :]):
+        assert key.kind in KINDS and key.blob[4 : 4 + len(key.kind)] == key.kind.encode()
 
 
 @given(bodies(RESULT))
@@ -375,6 +391,7 @@ def _printable(lines: list[str]) -> None:
 PROPERTIES: tuple[Callable[[], None], ...] = (
     lease_is_read_or_refused,
     progress_is_shown_or_refused,
+    host_keys_pin_a_machine_or_nothing,
     result_makes_a_receipt_that_is_readable_or_is_refused,
     output_files_are_listed_or_refused,
     receipt_is_shown_or_refused,

@@ -10,6 +10,7 @@ from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC
 
 Values = Mapping[str, str]  # settings that only make sense together, as `pulumi config set` takes them
 RETRAINS = [{"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20}]
+EXISTING_KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 IN_EXISTING = {"vpc_id": EXISTING_VPC}
 # A line for each setting, or group of settings: the default first, as {}. A new setting comes in by a line of its own.
 VALUES: Mapping[str, Sequence[Values]] = {
@@ -25,13 +26,9 @@ VALUES: Mapping[str, Sequence[Values]] = {
     "people": ({}, {"notify_email": "ops@example.com", "account_budget": "100"}),
     "machines": ({}, {"control_types": "g6.xlarge", "prepare_type": "t3.xlarge", "volume_gib": "200"}),
     "image_line": ({}, {"image_line": "oss-nvidia-driver-gpu-pytorch-2.12-amazon-linux-2023"}),
-    "image_line_arm64": ({}, {"image_line_arm64": "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"}),
+    "image_line_arm64": ({}, {"image_line_arm64": "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"}),
     "storage": ({}, {"storage": "efs-cache"}, {"storage": "local"}),
-    "kms_key": (
-        {},
-        {"kms_key": "create"},
-        {"kms_key": "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"},
-    ),
+    "kms_key": ({}, {"kms_key": "create"}, {"kms_key": EXISTING_KEY}),
     "access_logs": ({}, {"access_logs": "true"}),
     "replicate_to": ({}, {"replicate_to": "eu-central-1"}),
     "image_pipeline": ({}, {"image_pipeline": "true"}, {"image_pipeline": "true", "image_build_type": "g4dn.12xlarge"}),

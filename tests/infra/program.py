@@ -100,6 +100,7 @@ class Recorder(Mocks):
                 "arn": subnet,
                 "availabilityZone": EXISTING_SUBNETS.get(asked.get("id", ""), ""),
                 "ipv6CidrBlock": "2600:1f00::/64",
+                "mapPublicIpOnLaunch": False,
             },
             "getRouteTables": {"ids": ["rtb-0a"] if "association.main" in wanted else [], "id": REGION},
             "getRouteTable": {"id": "rtb-0a", "routes": ROUTES},

@@ -20,11 +20,11 @@ UNTAGGABLE = {
     "aws:efs/mountTarget:MountTarget",
     "aws:iam/rolePolicy:RolePolicy",
     "aws:kms/alias:Alias",
+    "aws:s3/bucketLogging:BucketLogging",
+    "aws:s3/bucketReplicationConfig:BucketReplicationConfig",
     "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
     "aws:lambda/permission:Permission",
     "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
-    "aws:s3/bucketLogging:BucketLogging",
-    "aws:s3/bucketReplicationConfig:BucketReplicationConfig",
     "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
     "aws:s3/bucketPolicy:BucketPolicy",
     "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
@@ -56,6 +56,11 @@ def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
         assert template["instanceInitiatedShutdownBehavior"] == "terminate"
         volumes = [one["ebs"] for one in template["blockDeviceMappings"]]
         assert all((one["encrypted"], one["deleteOnTermination"]) == ("true", "true") for one in volumes)
+    for machine in stack.all("aws:imagebuilder/infrastructureConfiguration:InfrastructureConfiguration"):
+        assert machine["instanceMetadataOptions"]["httpTokens"] == "required"
+    for recipe in stack.all("aws:imagebuilder/imageRecipe:ImageRecipe"):
+        assert all(one["ebs"]["encrypted"] == "true" for one in recipe["blockDeviceMappings"])
+    assert all(one["enableKeyRotation"] for one in stack.all("aws:kms/key:Key"))
     buckets = sorted(f"{one.name}-id" for one in stack.resources if one.typ == "aws:s3/bucket:Bucket")
     assert (
         sorted(one["bucket"] for one in stack.all(_ENCRYPTED))
@@ -102,8 +107,10 @@ def assert_can_be_taken_down(stack: Recorded) -> list[str]:
 
     What goes is not referred to by what is still there, by id, ARN or dependency; what is kept refers to nothing that goes.
     """
-    kept = {urn for urn, request in stack.urns.items() if request.retainOnDelete or request.protect}
-    assert all(stack.urns[urn].retainOnDelete and stack.urns[urn].protect for urn in kept), "kept by half"
+    kept = {urn for urn, request in stack.urns.items() if request.retainOnDelete}
+    assert {urn for urn, request in stack.urns.items() if request.protect} <= kept, (
+        "protected, and would be deleted unprotected"
+    )
     left = {urn: {*request.dependencies, request.parent} for urn, request in stack.urns.items() if request.custom}
     texts = {urn: json.dumps(_inputs(stack, urn), default=str) for urn in left}
     names = Counter(name for urn in left for name in _names(stack, urn))

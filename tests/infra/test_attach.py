@@ -49,13 +49,17 @@ def test_more_than_one_address_may_not(text: str) -> None:
 
 
 def test_an_address_belongs_to_ssh_and_ssh_to_an_address() -> None:
-    check_attach("off", "")
-    check_attach("ssm", "")
-    check_attach("ssh", "203.0.113.7")
-    with pytest.raises(ValueError, match=r"'attach_from' is ''; with attach = ssh it must be one address"):
-        check_attach("ssh", "")
-    with pytest.raises(ValueError, match="with attach = ssm it must be empty"):
-        check_attach("ssm", "203.0.113.7")
+    check_attach("off", "", ipv6=False)
+    check_attach("ssm", "", ipv6=False)
+    check_attach("ssh", "203.0.113.7", ipv6=False)
+    check_attach("ssh", "2001:db8::7", ipv6=True)
+    for attach, attach_from, words in (
+        ("ssh", "", r"'attach_from' is ''; with attach = ssh it must be one address"),
+        ("ssm", "203.0.113.7", "with attach = ssm it must be empty"),
+        ("ssh", "2001:db8::7", "machines have an IPv6 address with ipv6 = true alone"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_attach(attach, attach_from, ipv6=False)
 
 
 def test_the_settings_are_checked_together(program: Recorded) -> None:

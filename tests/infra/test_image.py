@@ -112,7 +112,9 @@ def test_everything_is_tagged_and_belongs_to_the_component(pipelines: Recorded) 
 
 def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_change_nothing(pipelines: Recorded) -> None:
     written = json.loads(pipelines.inputs("aws:iam/rolePolicy:RolePolicy")["policy"])
-    assert written == image_builder(account="123456789012", region="eu-west-1", bucket="store", prefix="mayfly-dev")
+    names = {"components": ["mayfly-dev-environment", "mayfly-dev-smoke-test"]}
+    names["recipes"] = ["mayfly-dev-line-2-13", "mayfly-dev-line-2-13-arm64"]
+    assert written == image_builder(account="123456789012", region="eu-west-1", bucket="store", **names)
     allowed = {action for one in written["Statement"] for action in listed(one["Action"])}
     assert {action.partition(":")[0] for action in allowed} == {"s3", "imagebuilder", "logs", "ssm", "ssmmessages"}
     assert not [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.control import CREATES
 from infra.control import WRITES as CONTROL_WRITES
-from infra.launcher import PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher
+from infra.launcher import BACKUPS, PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher, people
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -16,14 +16,27 @@ if TYPE_CHECKING:
 # IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
 MOST_CHARACTERS = 6144
 
-DESKS = replace(PEOPLE, calls=(f"{'p' * 16}-{'s' * 16}-control",))
+DESKS = replace(PEOPLE, writes=(*WRITES, *BACKUPS), calls=(f"{'p' * 16}-{'s' * 16}-control",))
+KEY = "arn:aws:kms:ap-southeast-2:123456789012:key/mrk-1234abcd12ab34cd56ef1234567890ab"
 
 
 def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance",)) -> dict[str, Any]:
-    """Return the policy of a stack with the longest names."""
+    """Return the policy of a stack with the longest names, a key and backups."""
+    return launcher(
+        arguments(lines=lines, roles=roles),
+        limits,
+        launch_templates=["lt-0123456789abcdef0"] * lines,
+        vpc="vpc-0123456789abcdef0",
+        security_group="sg-0123456789abcdef0",
+        key=KEY,
+    )
+
+
+def arguments(*, lines: int, roles: tuple[str, ...]) -> LauncherPolicyArgs:
+    """Return what the policy of a stack with the longest names is made from."""
     line = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
     prefix = f"{'p' * 16}-{'s' * 16}"
-    args = LauncherPolicyArgs(
+    return LauncherPolicyArgs(
         account="123456789012",
         region="ap-southeast-2",
         project="p" * 16,
@@ -41,13 +54,13 @@ def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] =
         security_group="sg-0123456789abcdef0",
         tags={},
     )
-    return launcher(
-        args,
-        limits,
-        launch_templates=["lt-0123456789abcdef0"] * lines,
-        vpc="vpc-0123456789abcdef0",
-        security_group="sg-0123456789abcdef0",
-    )
+
+
+def test_people_back_their_folders_up_only_where_the_stacks_storage_is_at_the_desk() -> None:
+    written = {
+        backups: people(replace(arguments(lines=1, roles=("instance",)), backups=backups)).writes for backups in (False, True)
+    }
+    assert written == {False: WRITES, True: (*WRITES, "backup/*")}
 
 
 def test_it_fits_a_managed_policy_with_the_longest_names_that_a_stack_may_have() -> None:

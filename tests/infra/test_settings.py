@@ -42,8 +42,13 @@ def test_every_setting_is_declared_with_type_default_and_description() -> None:
 
 
 def test_types_are_the_declared_ones() -> None:
-    kinds = {"int": "integer", "bool": "boolean", "str": "string", "tuple[str, ...]": "string"}
-    kinds["tuple[RetrainSchedule, ...]"] = "array"
+    kinds = {
+        "bool": "boolean",
+        "int": "integer",
+        "str": "string",
+        "tuple[str, ...]": "string",
+        "tuple[RetrainSchedule, ...]": "array",
+    }
     assert {field.name: kinds[str(field.type)] for field in fields(Settings) if field.name in DECLARED} == {
         key: declaration["type"] for key, declaration in DECLARED.items()
     }

@@ -19,9 +19,10 @@ SUBNET = ExistingSubnet(
     ipv6_range="2600:1f00::/64",
     route_out="nat-0a",
     ipv6_route_out="eigw-0a",
+    gives_addresses=False,
 )
 VPC = ExistingVpc(id="vpc-0e", resolves_names=True, names_hosts=True, subnets={SUBNET.zone: SUBNET})
-GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "ipv6": True, "endpoints": True}
+GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "ipv6": True, "endpoints": True, "builds": True}
 
 
 def with_subnet(**changed: Any) -> ExistingVpc:
@@ -31,6 +32,7 @@ def with_subnet(**changed: Any) -> ExistingVpc:
 def test_a_vpc_with_a_way_out_is_taken() -> None:
     check_vpc(VPC, **GOOD)
     check_vpc(with_subnet(ipv6_range="", ipv6_route_out=""), **{**GOOD, "ipv6": False})
+    check_vpc(with_subnet(route_out="igw-0a", gives_addresses=True), **GOOD)
     check_vpc(replace(VPC, names_hosts=False), **{**GOOD, "endpoints": False})
 
 
@@ -41,6 +43,7 @@ def test_a_vpc_with_a_way_out_is_taken() -> None:
         (replace(VPC, names_hosts=False), "'endpoints' need its DNS hostnames. Turn on enableDnsHostnames"),
         (with_subnet(zone="eu-west-1-lon-1a"), "subnet-0a is in eu-west-1-lon-1a, which is no availability zone"),
         (with_subnet(route_out=""), "subnet-0a has no route to 0.0.0.0/0"),
+        (with_subnet(route_out="igw-0a"), "'image_pipeline' is true; image builds in subnet-0a would have no public address"),
         (with_subnet(ipv6_range=""), "'ipv6' is true; subnet-0a has no IPv6 range"),
         (with_subnet(ipv6_route_out=""), "'ipv6' is true; subnet-0a has no route to ::/0"),
     ],

@@ -28,6 +28,7 @@ SHARED = (
     "/AWSServiceRoleForEC2Spot",
     ":document/",
     ":session/",
+    ":::ec2imagebuilder",
 )
 
 
@@ -35,7 +36,8 @@ SHARED = (
 def stack_of(name: str) -> Recorded:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
-        more = {"account_budget": "10", "attach": "ssm", "storage": "efs-cache", "endpoints": "ssm"}
+        more = {"account_budget": "10", "attach": "ssm", "storage": "efs-cache", "endpoints": "ssm", "image_pipeline": "true"}
+        more |= {"kms_key": "create", "access_logs": "true", "replicate_to": "eu-central-1"}
         return run_program({"retrains": json.dumps(RETRAINS), **more}, stack=name)
 
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -109,6 +109,14 @@ def policies(live: Live) -> None:
         require((decided == "allowed") == allowed, f"{role}: {action} on {resource} is {decided}")
 
 
+def doctor(live: Live) -> None:
+    found = live.mayfly("doctor", codes=(0, *range(100, 111)))["checks"]
+    for one in found:
+        live.say(f"{one['check']}: {one['state']} {one['what']}")
+    wrong = [one["check"] for one in found if one["state"] in ("failed", "unknown") and one["check"] != "quotas"]
+    require(not wrong, f"not well, or not to be looked at: {', '.join(wrong)}")
+
+
 def dry_run(live: Live) -> None:
     plan = live.mayfly("launch", "--data", str(live.candles()), "--instance", "g6.xlarge", "--epochs", "1", "--dry-run")
     first = plan["candidates"][0]
@@ -192,6 +200,27 @@ def attach(live: Live) -> None:
         live.run(*up_again)
 
 
+def storage(live: Live) -> None:
+    """Add the cache, a key and access logs to the stack, run twice, and take the cache back. The image may lack mount.efs."""
+    for name, value in (("storage", "efs-cache"), ("kms_key", "create"), ("access_logs", "true")):
+        live.run("pulumi", "config", "set", name, value, "--stack", live.stack)
+    try:
+        up(live)
+        options = ("--data", str(live.candles()), "--epochs", "1", "--budget", "0.41", "--instance", "g6.xlarge", "-y")
+        for number in (1, 2):
+            receipt = live.mayfly("launch", *options)
+            _show(live, receipt, state="done")
+            live.say(f"run {number}: {json.dumps(receipt['inputs'])}")
+        inputs = receipt["inputs"]
+        require(inputs["cache_files"] or inputs["cache_failed"], f"the cache gave nothing and nothing says why: {inputs}")
+    finally:
+        live.run("pulumi", "config", "set", "storage", "s3", "--stack", live.stack)
+        live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
+    live.say(
+        "the key and the bucket of the logs stay; the key costs $1 a month until it is deleted, with all that it encrypted"
+    )
+
+
 def bill(live: Live) -> None:
     """Compare what the receipts say with what AWS bills; on the day after, since its data lags."""
     receipts = live.mayfly("receipts")["receipts"]
@@ -206,12 +235,35 @@ def bill(live: Live) -> None:
     live.say(f"EC2 billed {billed:.2f} $ in three days; receipts say {bounds[0]:.2f} to {bounds[1]:.2f} $")
 
 
+def existing_vpc(live: Live) -> None:
+    """Make a stack in the account's default VPC, ask AWS for a launch there, and take it down again."""
+    ec2 = live.client("ec2")
+    vpcs = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    require(vpcs, "the account has no default VPC: aws ec2 create-default-vpc, or skip this check with --only")
+    rules = [{"Name": "vpc-id", "Values": [vpcs[0]["VpcId"]]}, {"Name": "default-for-az", "Values": ["true"]}]
+    subnets = [one["SubnetId"] for one in ec2.describe_subnets(Filters=rules)["Subnets"]]
+    config = {"vpc_id": vpcs[0]["VpcId"], "subnet_ids": ",".join(subnets)}
+    own = _own_stack(live, f"{live.stack[:10]}-vpc", config)
+    try:
+        require(set(own.outputs.subnets.values()) == set(subnets), f"it launches in {own.outputs.subnets}")
+        dry_run(own)
+        doctor(own)
+    finally:
+        own.mayfly("down", "-y")
+
+
+def _own_stack(live: Live, stack: str, config: Mapping[str, str]) -> Live:
+    """Make a stack with settings of its own."""
+    live.run("pulumi", "stack", "init", stack, codes=(0, 255))
+    settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
+    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", stack, *settings)
+    return Live(access=live.access, stack=stack, folder=live.folder, embedded=False, say=live.say, environment=live.environment)
+
+
 def destroy(live: Live) -> None:
     """Make a stack of its own, take it down, and look at the bucket that stays."""
     stack = f"{live.stack[:10]}-tmp"
-    live.run("pulumi", "stack", "init", stack, codes=(0, 255))
-    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", stack)
-    own = Live(access=live.access, stack=stack, folder=live.folder, embedded=False, say=live.say, environment=live.environment)
+    own = _own_stack(live, stack, {})
     name = own.outputs.bucket
     own.mayfly("down", "-y")
     versioning = live.client("s3").get_bucket_versioning(Bucket=name).get("Status")
@@ -236,6 +288,7 @@ CHECKS = (
         not_embedded="moto does not simulate policies",
     ),
     Check(name="dry-run", what="a plan without a write", dollars=0, minutes=0.5, run=dry_run),
+    Check(name="doctor", what="each check of the account says ok, or what to do", dollars=0, minutes=0.3, run=doctor),
     Check(name="layers", what="three t3.large end: wrong hash, kill and sweep schedule", dollars=0.15, minutes=10, run=layers),
     Check(name="hung-boot", what="a t3.large that never speaks is swept", dollars=0.05, minutes=8, run=hung_boot),
     Check(
@@ -270,12 +323,28 @@ CHECKS = (
         not_embedded="its machines are processes of the desk",
     ),
     Check(
+        name="storage",
+        what="cache, key and access logs; two runs on g6.xlarge",
+        dollars=0.90,
+        minutes=45,
+        run=storage,
+        not_embedded=NO_PULUMI,
+    ),
+    Check(
         name="bill",
         what="the next day: receipts beside the bill",
         dollars=0.01,
         minutes=0.2,
         run=bill,
         not_embedded="nobody sends a bill for it",
+    ),
+    Check(
+        name="existing-vpc",
+        what="a throwaway stack in the default VPC: up, a launch's dry run, down",
+        dollars=0,
+        minutes=15,
+        run=existing_vpc,
+        not_embedded=NO_PULUMI,
     ),
     Check(
         name="destroy",

@@ -32,13 +32,19 @@ def attach_by_ssh(
     terminal = os.isatty(STDIN) and os.isatty(STDOUT)
     if not request.line and not request.forwards and not terminal:
         raise UsageError("a shell needs a terminal", do="Name a command: mayfly attach RUN -- COMMAND")
-    with connection(host, pinned=pinned, key_file=key_file, user=user, port=port) as transport:
-        if request.forwards:
-            return carry_ports(transport, request)
-        if terminal:
-            return run_shell(transport, request.line, keyboard=STDIN, screen=STDOUT)
-        streams = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
-        return run_command(transport, request.line, stdin=STDIN, **streams)
+    try:
+        with connection(host, pinned=pinned, key_file=key_file, user=user, port=port) as transport:
+            if request.forwards:
+                return carry_ports(transport, request)
+            if terminal:
+                return run_shell(transport, request.line, keyboard=STDIN, screen=STDOUT)
+            streams = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+            return run_command(transport, request.line, stdin=STDIN, **streams)
+    except (paramiko.SSHException, EOFError) as error:
+        why = str(error) or type(error).__name__
+        raise ConnectionFailed(
+            "the machine ended the connection", why=why, do="mayfly status shows whether it is up."
+        ) from error
 
 
 def carry_ports(transport: paramiko.Transport, request: AttachRequest) -> int:

@@ -9,7 +9,7 @@ import termios
 import threading
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 import paramiko
@@ -64,10 +64,12 @@ def _talk(channel: paramiko.Channel, keyboard: int, screen: int) -> None:
             block = channel.recv(_BLOCK_BYTES)
             if not block:
                 return
-            os.write(screen, block)
+            while block:
+                block = block[os.write(screen, block) :]
         if keyboard in ready:
             if typed := os.read(keyboard, _BLOCK_BYTES):
-                channel.sendall(typed)
+                with suppress(OSError):  # the channel is closed, as the next pass sees
+                    channel.sendall(typed)
             else:
                 channel.shutdown_write()
                 listening.remove(keyboard)

@@ -76,8 +76,6 @@ def _sign_in(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> No
     except paramiko.AuthenticationException as error:
         do = "mayfly logs RUN says whether the node could take it in."
         raise PermissionDenied("the machine does not take the run's key", why=str(error), do=do) from error
-    except (paramiko.SSHException, EOFError) as error:
-        raise ConnectionFailed("the machine ended the connection", why=str(error) or type(error).__name__) from error
 
 
 def fingerprint(blob: bytes) -> str:

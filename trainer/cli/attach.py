@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         key_file = find_key(arguments.run)
         pinned = read_host_keys(machine.cloud.objects, machine.keys)
-        return attach_by_ssh(address_of(access, instance_id), request, pinned=pinned, key_file=key_file)
+        address = address_of(access, instance_id, attach_from=machine.outputs.attach_from)
+        return attach_by_ssh(address, request, pinned=pinned, key_file=key_file)
 
 
 def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
@@ -93,11 +94,13 @@ def _announce(forward: Forward, *, browser: bool) -> None:
         webbrowser.open(here)
 
 
-def address_of(access: Access, instance_id: str) -> str:
-    """Return an instance's public address, IPv4 before IPv6. Raises ConnectionFailed where it has none."""
+def address_of(access: Access, instance_id: str, *, attach_from: str) -> str:
+    """Return an instance's public address of the kind that `attach_from` has. Raises ConnectionFailed where it has none."""
     found = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
-    address = found.get("PublicIpAddress") or found.get("Ipv6Address")
+    version = 6 if ":" in attach_from else 4
+    address = found.get("Ipv6Address" if version == 6 else "PublicIpAddress")
     if not address:
+        why = f"attach_from is {attach_from}"
         do = "Set attach to ssm, which needs no public address, then pulumi up."
-        raise ConnectionFailed(f"{instance_id} has no public address", why="SSH needs one", do=do)
+        raise ConnectionFailed(f"{instance_id} has no public IPv{version} address", why=why, do=do)
     return str(address)

@@ -41,7 +41,7 @@ from trainer.extras import needs
 from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.images import refuse_unfit
-from trainer.launch.knowledge import known_rates
+from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import UNPROVEN, LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
@@ -167,6 +167,7 @@ def _preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, own_files=contents(job))
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
+        boots = pool.submit(known_boots, objects)
         dry_run = bool(arguments.dry_run)
         candles = find_candles(job, settings, check, objects, rehearsal=access.rehearsal, dry_run=dry_run)
     for note in candles.notes:
@@ -180,7 +181,15 @@ def _preflight(
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
     job = with_candles(portable(candles.job), candles.candles)
-    plan = plan_launch(job, candles.candles, offers.result(), outputs, rates.result(), rehearsal=access.rehearsal)
+    plan = plan_launch(
+        job,
+        candles.candles,
+        offers.result(),
+        outputs,
+        rates.result(),
+        rehearsal=access.rehearsal,
+        boots=boots.result(),
+    )
     return ReadyToTrain(
         outputs=outputs,
         objects=objects,

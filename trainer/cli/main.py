@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         # Late by design: only the verb that runs pays for its imports.
         return int(import_module(f"trainer.cli.{arguments.verb}").run(arguments))
     except KeyboardInterrupt:
-        stopped = {"code": 130, "what": "interrupted before anything was launched", "why": "Ctrl-C", "do": ""}
-        return _report(stopped, "interrupted before anything was launched.", as_json)
+        what = "interrupted before anything was launched" if words[:1] == ["launch"] else "interrupted"
+        return _report({"code": 130, "what": what, "why": "Ctrl-C", "do": ""}, f"{what}.", as_json)
     except BrokenPipeError:
         # The reader of stdout is gone (`| head`): there is nobody left to tell.
         sys.stdout = None  # or the interpreter flushes into the closed pipe at exit

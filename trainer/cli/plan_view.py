@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
 from trainer.cli.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
+from trainer.cost.baking import Baking
 from trainer.cost.storage import StorageCost
 from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
@@ -116,6 +117,8 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     slow = "; in brackets: nine of ten runs are faster" if plan.first.is_estimated else ""
     yield styled(f"Prices: {plan.prices_are}. Times: {plan.times_are}{slow}.", "dim")
     yield styled(_storage(plan.storage), "dim")
+    if plan.baking:
+        yield styled(_baking(plan.baking), "dim")
     if plan.rehearsal:
         yield styled(
             "A rehearsal: GPUs are processes on this machine's CPU, and dollars are their seconds at that price.", "dim"
@@ -134,6 +137,16 @@ def _storage(cost: StorageCost) -> str:
         return f"Storage: S3, {kept}; nodes read it for nothing."
     moved = f"{money(cost.add_usd)} to add them once, {money(cost.read_usd)} a run to read them"
     return f"Storage: S3 with a cache on EFS, {kept}, {moved}."
+
+
+def _baking(baking: Baking) -> str:
+    """Return what a baked image saves, and from how many runs a month on it pays."""
+    basis = f"by {counted(baking.runs_measured, 'boot')}" if baking.runs_measured else "assumed, not measured"
+    what = "The image is baked: that saves" if baking.in_use else "A baked image (image_pipeline) would save"
+    if baking.runs_per_month is None:
+        return f"{what} nothing of a boot ({basis})."
+    saved = f"{duration(baking.saved_seconds)} of each boot ({basis}), {money(baking.usd_per_run)} a run"
+    return f"{what} {saved}. At {money(baking.usd_per_month)} a month it pays from {baking.runs_per_month:,} runs a month on."
 
 
 def _hard_stop(plan: LaunchPlan) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from trainer.artifacts.metrics import BETTER, BEYOND_CHANCE, cells, gain_over_baselines, headline_column, titles
 from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, TableColumn, lines, styled
+from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
 
 MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
@@ -95,6 +96,9 @@ def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     seconds = receipt["seconds"]
     yield "time", f"{duration(seconds['total'])} in all"
     yield "", Inline(f"{phase} {duration(value)}" for phase, value in seconds.items() if phase != "total")
+    if boot := receipt.get("boot"):
+        image = "a baked image" if boot["baked"] else "the image as AWS builds it"
+        yield "boot", Inline([image, *(f"{step} {duration(boot[step])}" for step in STEPS)])
     if "deadline_cause" in receipt:  # format 1 had the run's deadline only, which need not be the one that held
         yield "deadline", f"{receipt['deadline']}, {set_by(receipt)}"
 

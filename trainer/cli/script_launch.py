@@ -27,6 +27,7 @@ from trainer.errors import UsageError
 from trainer.job import MAX_JOB_NAME, Job, Tables
 from trainer.launch.bundle import build_bundle
 from trainer.launch.images import refuse_unfit
+from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import refuse_retired
 from trainer.launch.preflight import look
 from trainer.launch.script import known_rates_of, plan_script, register_script, script_manifest, script_record
@@ -119,10 +120,11 @@ def script_preflight(
     objects = open_objects(access, outputs.bucket)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     sha256 = script_sha256(job.script, hashes, folder)
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=5) as pool:
         offered = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=files)
+        boots = pool.submit(known_boots, objects)
         rates = pool.submit(known_rates_of, objects, job, sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
@@ -141,6 +143,7 @@ def script_preflight(
             rates=rates.result(),
             rehearsal=access.rehearsal,
             input_bytes=sum(file.bytes for file in folder),
+            boots=boots.result(),
         ),
         files=hashes,
         sha256=sha256,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from trainer.access import Access
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.fleet import create_fleet_request
-from trainer.control.learn import learn
+from trainer.control.learn import learn, learn_boot
 from trainer.control.observe import observe
 from trainer.control.progress import RunProgress, Step, abandoned, overdue, progress_of, unconfirmed_receipt
 from trainer.control.stop import StopSignal, Wish, request_stop
@@ -272,9 +272,11 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
 
     A receipt that exists already was written by another caller.
     """
-    body = json.dumps(make_receipt(record, observed), indent=1).encode()
+    receipt = make_receipt(record, observed)
+    body = json.dumps(receipt, indent=1).encode()
     try:
         cloud.objects.put(key=receipt_key(record.run_id), body=body, create=True)
+        learn_boot(cloud.objects, receipt)
     except Conflict:
         if cloud.objects.head(key=receipt_key(record.run_id)) is None:
             raise  # S3 reports a race, and there is no receipt yet

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.errors import TrainerError
 from trainer.gpu_profiles.measurements import OBJECT, Measurements, from_bytes, merged, sound, to_bytes
+from trainer.runs import boot
 from trainer.runs.store import Conflict, Objects
 
 TRIES = 5  # against other runs that end at the same moment
@@ -25,6 +26,23 @@ def learn(objects: Objects, measured: Mapping[str, Any]) -> None:
     if newer:
         with suppress(TrainerError):
             _merge(objects, newer)
+
+
+def learn_boot(objects: Objects, receipt: Mapping[str, Any]) -> None:
+    """Remember what the last boot of a run took, by its instance's type. Never raises TrainerError."""
+    if not receipt["boot"] or not receipt["instances"]:
+        return
+    instance_type = str(receipt["instances"][-1]["instance_type"])
+    with suppress(TrainerError):
+        for _ in range(TRIES):
+            stored = objects.get(key=boot.OBJECT)
+            body = boot.to_bytes(boot.with_boot(boot.boots_from(stored.body) if stored else {}, instance_type, receipt["boot"]))
+            with suppress(Conflict):
+                if stored:
+                    objects.put(key=boot.OBJECT, body=body, if_match=stored.etag)
+                else:
+                    objects.put(key=boot.OBJECT, body=body, create=True)
+                return
 
 
 def _merge(objects: Objects, newer: Measurements) -> None:

@@ -67,7 +67,8 @@ def _cases(open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: n
         ),
         (
             "high or low is more than ten times off open and close",
-            np.log(high_N / highest) + np.log(lowest / low_N) > _FAR,
+            # of logarithms, here and below: a ratio may be larger than a float
+            (np.log(high_N) - np.log(highest)) + (np.log(lowest) - np.log(low_N)) > _FAR,
         ),
         ("close changes more than tenfold from one bar to the next", far),
     ]
@@ -76,10 +77,10 @@ def _cases(open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: n
 def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
     """Return (N,) bool: bars that open at a split's ratio to the close before."""
     jumps = np.zeros(len(close_N), dtype=bool)
-    gap = np.abs(np.log(open_N[1:] / close_N[:-1]))
+    gap = np.abs(np.log(open_N[1:]) - np.log(close_N[:-1]))
     for row in np.flatnonzero(gap > _SMALLEST_SPLIT):
         before, after = close_N[max(0, row + 1 - _AROUND) : row + 1], close_N[row + 1 : row + 1 + _AROUND]
-        moved = abs(float(np.log(np.median(after) / np.median(before))))
+        moved = abs(float(np.log(np.median(after)) - np.log(np.median(before))))
         jumps[row + 1] = np.abs(np.log(_SPLITS) - gap[row]).min() < _NEAR_A_SPLIT and abs(moved - gap[row]) < _STAYS
     return jumps
 

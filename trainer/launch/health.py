@@ -17,6 +17,7 @@ from trainer.aws_errors import NO_PARAMETER
 from trainer.cost.instances import catalogue
 from trainer.errors import ConfigError, QuotaError
 from trainer.launch import checks
+from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
 from trainer.launch.preflight import find_image, limit_seconds
 from trainer.launch.quotas import read_quotas
@@ -45,6 +46,7 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
         "quotas": partial(quotas, access, outputs),
         "spot role": partial(checks.spot_role, access),
         "network": partial(network, access, outputs),
+        **({"cache": partial(cache, access, outputs)} if outputs.file_system else {}),
     }
 
 

@@ -15,6 +15,8 @@ from trainer.gpu_profiles.chips import GpuProfile, named_profile, user_tables
 from trainer.gpu_profiles.measurements import OBJECT, Measurements, from_bytes, shape_of
 from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.job import Job
+from trainer.runs.boot import OBJECT as BOOTS
+from trainer.runs.boot import Boots, boots_from
 from trainer.runs.store import Objects
 
 
@@ -38,6 +40,15 @@ def known_ways(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Me
     known = from_bytes(stored.body) if stored else {}
     keys = [profile.key for profile in profiles]
     return {key: {shape: known[key][shape]} for key in keys if shape in known.get(key, {})}
+
+
+def known_boots(objects: Objects) -> Boots:
+    """Return the boots of earlier runs by type; none if they can't be read."""
+    try:
+        stored = objects.get(key=BOOTS)
+    except TrainerError:
+        return {}
+    return boots_from(stored.body) if stored else {}
 
 
 def known_rates(job: Job, machines: Iterable[InstanceType], objects: Objects, *, rehearsal: bool) -> dict[str, Rate]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from trainer.cost.baking import Baking, baking
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import (
     LONGEST_DEADLINE,
@@ -29,6 +30,7 @@ from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
 from trainer.pieces.piece import Piece
+from trainer.runs.boot import Boots
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
 from trainer.script import KIND as SCRIPT
@@ -78,6 +80,7 @@ class LaunchPlan:
     rehearsal: bool
     region: str
     prices_are: str  # the source of the prices, as text
+    baking: Baking | None = None  # what a baked image saves on the first candidate; None in a rehearsal
     storage: StorageCost
 
     @property
@@ -127,6 +130,7 @@ class LaunchPlan:
             "budget_usd": self.budget_usd,
             "times_are": f"rough: {self.times_are}",
             "prices_are": self.prices_are,
+            "baking": self.baking.to_dict() if self.baking else None,
             "storage": self.storage.to_dict(),
         }
 
@@ -142,10 +146,12 @@ def make_plan(
     cap: timedelta,
     rates: Mapping[str, Rate] | None = None,
     storage: StorageCost | None = None,
+    boots: Boots | None = None,
 ) -> LaunchPlan:
     """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
 
-    `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the profiles'.
+    `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the profiles'. `boots`
+    are those that earlier runs measured.
 
     Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget or no plan ends
     before its hard stop, UsageError for a `max_duration` beyond the cap.
@@ -190,7 +196,13 @@ def make_plan(
         region=region,
         prices_are=offers.priced.basis,
         storage=storage or storage_cost("s3", throughput="", input_bytes=0),
+        baking=None if rehearsal else _baking(usable[0], offers, boots or {}),
     )
+
+
+def _baking(first: PlanCandidate, offers: Offers, boots: Boots) -> Baking:
+    known = boots.get(first.machine.name, {})
+    return baking(known, usd_per_hour=first.price_usd_per_hour, in_use=offers.baked)
 
 
 def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:

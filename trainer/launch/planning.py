@@ -14,11 +14,12 @@ from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job, with_settings
 from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
-from trainer.launch.knowledge import known_rates
+from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers, look
 from trainer.pieces.fewest import empty_span, too_few
+from trainer.runs.boot import Boots
 from trainer.runs.store import Objects
 from trainer.stack_outputs import StackOutputs
 
@@ -51,7 +52,14 @@ def with_candles(job: Job, candles: ChosenCandles) -> Job:
 
 
 def plan_launch(
-    job: Job, candles: ChosenCandles, offers: Offers, outputs: StackOutputs, rates: Mapping[str, Rate], *, rehearsal: bool
+    job: Job,
+    candles: ChosenCandles,
+    offers: Offers,
+    outputs: StackOutputs,
+    rates: Mapping[str, Rate],
+    *,
+    rehearsal: bool,
+    boots: Boots | None = None,
 ) -> LaunchPlan:
     """Return the plan of a job whose candles are chosen. Raises ours as `make_plan` does."""
     return make_plan(
@@ -63,6 +71,7 @@ def plan_launch(
         rehearsal=rehearsal,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates=rates,
+        boots=boots,
         storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=candles.input_bytes),
     )
 
@@ -105,5 +114,6 @@ def plan_retrain(
     spot = job.machine.market == "spot"
     offers = look(access, outputs=outputs, machines=machines, spot=spot, pinned_image=pinned_image)
     rates = known_rates(job, machines, objects, rehearsal=access.rehearsal)
-    plan = plan_launch(job, candles, offers, outputs, rates, rehearsal=access.rehearsal)
+    boots = known_boots(objects)
+    plan = plan_launch(job, candles, offers, outputs, rates, rehearsal=access.rehearsal, boots=boots)
     return PlannedRetrain(job=job, candles=candles, offers=offers, plan=plan)

@@ -35,6 +35,7 @@ class Offers:
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones without a subnet of the stack
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
+    baked: bool = False  # whether the image is one of the stack's own pipeline
     priced: PricedTypes  # the types that were asked for, with their list prices in the region
 
 
@@ -73,6 +74,7 @@ def look(
             name: tuple(one for one in zones if one not in outputs.subnets) for name, zones in answers["the zones"].items()
         },
         spot_usd_per_hour=answers.get("the spot prices", {}),
+        baked=is_baked(answers["the image"], outputs),
         priced=answers["the prices"],
     )
 
@@ -138,6 +140,12 @@ def find_image(
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
         raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
     return {**images[0], "ImageId": image_id}
+
+
+def is_baked(image: Mapping[str, Any], outputs: StackOutputs) -> bool:
+    """Return whether an image carries the stack's tags, as those of its pipeline do."""
+    tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
+    return (tags.get("project"), tags.get("stack")) == (outputs.project, outputs.stack)
 
 
 def _baked_image_id(access: Access, parameter: str) -> str:

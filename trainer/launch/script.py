@@ -24,6 +24,7 @@ from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.start import new_record
 from trainer.pieces import pieces_of
+from trainer.runs.boot import Boots
 from trainer.runs.index import begin_run, read_index
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso
@@ -59,6 +60,7 @@ def plan_script(
     rates: Mapping[str, Rate],
     rehearsal: bool,
     input_bytes: int,
+    boots: Boots | None = None,
 ) -> LaunchPlan:
     """Return the plan of a script's job, by the rates that are known. Raises ours as `make_plan` does."""
     pieces = pieces_of(job, (), timeframe="")
@@ -73,6 +75,7 @@ def plan_script(
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates={machine.name: rates.get(machine.name, unknown) for machine in offers.priced.machines},
         storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=input_bytes),
+        boots=boots,
     )
 
 

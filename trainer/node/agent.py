@@ -56,6 +56,7 @@ def main() -> int:
     logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
     status = report.Status(identity=read_identity(told.metadata_endpoint))
     status.enter("boot", told.booted_at)
+    status.boot = report.boot(told.booted_at, told.boot_stages, utc_now(), baked=told.baked)
     access = Access(region=told.region, endpoint_url=told.endpoint_url)
     node = Node(
         work=told.work,
@@ -131,7 +132,8 @@ def check_machine(node: Node, manifest: dict[str, Any]) -> None:
     node.status.devices = devices = find_devices(expected=machine["gpu_count"], rehearsal=node.rehearsal)
     log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
     node.status.message = "smoke test"
-    smoke_test(devices, folder=node.work, seconds=machine["smoke_seconds"])
+    imported = smoke_test(devices, folder=node.work, seconds=machine["smoke_seconds"])
+    node.status.boot = {**node.status.boot, "import": imported}
 
     node.enter("stage")
     node.status.message = f"{len(manifest['inputs'])} inputs"

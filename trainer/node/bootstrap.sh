@@ -248,6 +248,7 @@ fetch_code() {
   stage "fetch the code" "$python" -I -c "$s3" get "${tag[bundle_key]}" "$home/bundle.zip" "${tag[bundle_sha256]}"
   rm -rf "$home/code"
   stage "unpack it" "$python" -I -m zipfile -e "$home/bundle.zip" "$home/code"
+  stages=$(date +%s.%N)
 }
 
 # By the script that image builds run too: it does nothing where the image has this environment already. One prefix for each lock.
@@ -255,7 +256,11 @@ install_environment() {
   local locked=(--lock "$home/code/trainer/node/$lock")
   [[ -z $root ]] || locked=() # a rehearsal's node has the packages of its desk
   venv=$home/environments/${lock%.lock}
+  local stamp=$venv/mayfly-environment baked=
+  if [[ -f $stamp ]]; then baked=$(< "$stamp"); fi
   stage "install the environment" bash "$home/code/ami/install.sh" --python "$image_python" --prefix "$venv" "${locked[@]}"
+  if [[ $baked == "$(< "$stamp")" ]]; then baked=1; else baked=0; fi
+  stages="$stages $(date +%s.%N) $baked"
 }
 
 # For data and checkpoints: local NVMe where the type has it, mounted by the image or by volumes.sh.
@@ -319,7 +324,7 @@ main() {
   mkdir -p "$MAYFLY_WORK"
   cd "$MAYFLY_WORK"
   ln -sfn "$MAYFLY_WORK/node.log" "$home/agent.log" # once the agent writes it, the agent speaks for the machine
-  export MAYFLY_WORK MAYFLY_BOOTED_AT=$booted_at PYTHONPATH=$home/code PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+  export MAYFLY_WORK MAYFLY_BOOTED_AT=$booted_at MAYFLY_BOOT_STAGES=$stages PYTHONPATH=$home/code PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
   echo "bootstrap: start the agent" >&2
   "$venv/bin/python" -m trainer.node.agent &
   child=$!

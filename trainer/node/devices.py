@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -53,8 +54,10 @@ def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
     return Devices(expected=expected, found=len(models), kind="cpu" if rehearsal else "cuda", note=note)
 
 
-def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> None:
-    """Run a few training steps on every device, all at once. Raises TrainingFailed naming the first that can't.
+def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
+    """Run a few training steps on every device, all at once; return the seconds of the slowest import of torch.
+
+    Raises TrainingFailed naming the first device that can't.
 
     `seconds` is for all of them together: the first import of torch on a fresh volume is slow, and so are many GPUs.
     """
@@ -69,12 +72,15 @@ def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> None:
         )
         for name in devices.names
     }
+    imports = [0.0]
     try:
         for name, child in children.items():
             output, _ = child.communicate(timeout=max(ends - time.monotonic(), 0.01))
             if child.returncode != 0:
                 last_line = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
                 raise TrainingFailed(f"the smoke test failed on {name}", why=last_line, do="Launch again, on another machine.")
+            imports.append(_import_seconds(output))
+        return max(imports)
     except subprocess.TimeoutExpired as error:
         raise TrainingFailed(
             f"the smoke test hangs (no answer within {seconds:.0f} s)", do="Launch again, on another machine."
@@ -83,3 +89,11 @@ def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> None:
         for child in children.values():
             child.kill()
             child.wait()
+
+
+def _import_seconds(output: str) -> float:
+    """Return what a smoke test says of its import, 0 where it says nothing."""
+    try:
+        return float(json.loads(output.strip().splitlines()[-1])["import_seconds"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return 0.0

@@ -16,7 +16,7 @@ from trainer.node.progress import Progress
 from trainer.reading import MOST_NUMBER, MOST_TEXT
 from trainer.runs.lease import LEASE
 from trainer.runs.record import iso
-from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN
+from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, NODE_STEPS
 from trainer.runs.samples import NodeSample
 
 FORMAT = 1
@@ -37,6 +37,7 @@ class Status:
     files: list[dict[str, Any]] = field(default_factory=list)  # candle files of a prepare run, output files of a script
     scripts: list[dict[str, Any]] = field(default_factory=list)  # pieces that are scripts, and how they ended
     python_packages: str = ""  # where a script's came from; empty: those of the agent and the training
+    boot: dict[str, Any] = field(default_factory=dict)  # seconds of its steps
     inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
     devices: Devices | None = None
     sample: NodeSample | None = None  # of its hardware, a few seconds old
@@ -46,6 +47,15 @@ class Status:
         """Begin a phase."""
         self.phases = {**self.phases, phase: at}  # a new dictionary: the other thread may be reading the old one
         self.phase = phase
+
+
+def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, baked: bool) -> dict[str, Any]:
+    """Return the seconds of a boot's steps so far: code fetched, environment there, agent started; {} where none is known."""
+    if len(stages) != 2:
+        return {}
+    ends = (*stages, now)
+    steps = zip(NODE_STEPS, (booted_at, *stages), ends, strict=False)
+    return {**{step: max((end - begin).total_seconds(), 0.0) for step, begin, end in steps}, "baked": baked}
 
 
 def lease(status: Status, now: datetime) -> dict[str, Any]:
@@ -123,6 +133,7 @@ def result(
         "failed": [{**entry, "reason": cut(str(entry["reason"]))} for entry in failed_models(status, unfinished)],
         "retries": status.progress.retries,
         "phases": {name: iso(at) for name, at in status.phases.items()},
+        "boot": status.boot,
         "data": dict(status.progress.data),
         "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
         "devices": asdict(status.devices) if status.devices else {},

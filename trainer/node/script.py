@@ -96,7 +96,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     if stranger is not None:
         stranger.give(place.script, place.out, place.checkpoints, place.own)
         close_to_others(*(path for path in node.work.iterdir() if path != place.root))
-        close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "venv")))
+        close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "environments")))
         leave_mount(_code().parent / "cache")  # of inputs: who reaches it may read and write what other runs read
     contract = {
         "MAYFLY_DATA": str(place.data),

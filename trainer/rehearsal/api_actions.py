@@ -279,6 +279,11 @@ def topic(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action=f"sns:{call.operation}", resource=call.params["TopicArn"])]
 
 
+def file_system(cloud: EmbeddedAccount, call: Call) -> Asked:
+    resource = f"arn:aws:elasticfilesystem:{call.region}:{cloud.account}:file-system/{call.params['FileSystemId']}"
+    return [Authorization(action=f"elasticfilesystem:{call.operation}", resource=resource)]
+
+
 def quota(cloud: EmbeddedAccount, call: Call) -> Asked:
     name = f"{call.params['ServiceCode']}/{call.params['QuotaCode']}"
     resource = f"arn:aws:servicequotas:{call.region}:{cloud.account}:{name}"
@@ -354,6 +359,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("cloudwatch", alarms, "DescribeAlarms"),
         ("sqs", queue, "GetQueueUrl GetQueueAttributes"),
         ("sns", topic, "Publish ListSubscriptionsByTopic"),
+        ("efs", file_system, "DescribeMountTargets"),
         ("service-quotas", quota, "GetServiceQuota"),
         ("iam", role, "GetRole"),
         ("ssm", start_session, "StartSession"),

@@ -5,6 +5,7 @@ The file system's own policy is kept and not evaluated. TLS and the access point
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,10 @@ def mount(cloud: EmbeddedAccount, instance: Instance, principal: Principal, file
     for action in ACTIONS:
         asked = Authorization(action=action, resource=f"{where}:file-system/{file_system}", context=dict(context))
         demand(cloud, principal, "elasticfilesystem", asked)
-    folder = cloud.root / "efs" / cloud.account / file_system / access_point
+    (described,) = cloud.moto("efs", "DescribeFileSystems", {"FileSystemId": file_system})["FileSystems"]
+    # By its token, which the next session's file system has, too: as on AWS, it outlives the command.
+    token = hashlib.sha256(described["CreationToken"].encode()).hexdigest()[:16]
+    folder = cloud.root / "efs" / cloud.account / token
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 

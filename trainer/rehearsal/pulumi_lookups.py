@@ -77,6 +77,7 @@ def _subnet(cloud: Resources, given: Given) -> dict[str, Any]:
         "arn": f"arn:aws:ec2:{cloud.region}:{subnet['OwnerId']}:subnet/{subnet['SubnetId']}",
         "availabilityZone": subnet["AvailabilityZone"],
         "ipv6CidrBlock": ranges[0] if ranges else "",
+        "mapPublicIpOnLaunch": subnet["MapPublicIpOnLaunch"],
     }
 
 

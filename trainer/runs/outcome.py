@@ -128,7 +128,8 @@ def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch
     if record.stop_requested_at is not None:
         return _stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    silent_for = LAUNCHER_SILENT + (UNANSWERED if launch and launch.is_open else timedelta(0))  # it looks for its instance
+    looks = launch is not None and (launch.is_open or launch.had_no_answer)  # for its instance, or did so until now
+    silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     if record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
         return _interrupted("the launcher ended before an instance was started", "")
     if launch is None and now > record.created_at + START_WITHIN:

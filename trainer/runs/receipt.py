@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.artifacts.names import MODEL_SUFFIX, read_name
+from trainer.runs.boot import boot_steps
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.pieces import identity_of, identity_of_file, planned_pieces
@@ -57,6 +58,7 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "scripts": [dict(item) for item in result.scripts] if result and record.work == "script" else [],
         "retries": result.retries if result else 0,
         "seconds": seconds(record, observed),
+        "boot": boot_steps(record, result),
         "dollars": {
             "estimated": round(record.estimated_usd, 6),
             "spent_low": round(low, 6),

@@ -38,6 +38,8 @@ MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_NOTES = 40  # lines that a script's end is told in
 LAST_LINES, MOST_LINE = 20, 190  # of a log, in a receipt; together less than MOST_TEXT
+NODE_STEPS = ("code", "environment", "agent", "import")  # of a boot: fetched, installed, started, torch imported the first time
+MOST_BOOT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,7 @@ class NodeResult:
     retries: int = 0
     phases: Mapping[str, datetime] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+    boot: Mapping[str, Any] = field(default_factory=dict)  # seconds of its steps, and whether the image was baked
     inputs: Mapping[str, Any] = field(default_factory=dict)  # files and bytes from S3 and from the cache
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
@@ -118,6 +121,7 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (),
         retries=fields.whole("retries", 0, most=MOST_COUNT),
         phases=fields.instants("phases", most=MOST_PHASES),
         data=read_data(fields.table("data")),
+        boot=read_boot(fields.table("boot")),
         inputs=read_inputs(fields.table("inputs")),
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
@@ -235,6 +239,14 @@ def read_data(fields: Fields) -> dict[str, Any]:
         "holes": fields.whole("holes", 0, most=MOST_COUNT),
         "synthetic": fields.truth("synthetic"),
     }
+
+
+def read_boot(fields: Fields, steps: Collection[str] = NODE_STEPS) -> dict[str, Any]:
+    """Return the seconds of a boot's steps, and whether its image had the environment; {} where nobody said."""
+    if not fields.values:
+        return {}
+    seconds = {step: round(fields.number(step, least=0, most=MOST_BOOT_SECONDS) or 0.0, 3) for step in steps}
+    return {**seconds, "baked": bool(fields.truth("baked"))}
 
 
 def read_inputs(fields: Fields) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from trainer.artifacts.names import is_model_file
 from trainer.errors import ConfigError
 from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
+from trainer.runs.boot import STEPS
 from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.pieces import identity_of
@@ -19,6 +20,7 @@ from trainer.runs.reports import (
     MOST_MODELS,
     MOST_OUTPUTS,
     model_entry,
+    read_boot,
     read_data,
     read_error,
     read_identity,
@@ -72,6 +74,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "scripts": list(read_scripts(fields)),
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
+        "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
         "inputs": read_inputs(fields.table("inputs")),

@@ -32,13 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def smoke(device: str) -> dict[str, Any]:
-    """Train a small default model on a signal it can see; return {"ok", "first_loss", "last_loss", "name", "memory_gib"}."""
+    """Train a small default model on a signal it can see; return {"ok", "import_seconds", "first_loss", ...}."""
+    began = time.monotonic()
     import torch  # loads after the arguments are parsed
 
     from trainer.job import job_of
     from trainer.train.cpu import use_one_thread
     from trainer.train.packs.pack import Member, loss_for, new_model
 
+    import_seconds = time.monotonic() - began
     use_one_thread()
     job = job_of(hidden=16, dropout=0.0)
     x_TBF = torch.randn(12, 64, 4, generator=torch.Generator().manual_seed(0)).to(device)
@@ -56,6 +58,7 @@ def smoke(device: str) -> dict[str, Any]:
         losses.append(float(loss.detach()))
     cuda = device.startswith("cuda")
     return {
+        "import_seconds": round(import_seconds, 3),
         "ok": math.isfinite(losses[-1]) and losses[-1] < losses[0],
         "first_loss": losses[0],
         "last_loss": losses[-1],

@@ -6,9 +6,11 @@ import pytest
 
 from tests.jobs import MEASURED
 from trainer.control.drive import drive_to_receipt
-from trainer.control.learn import learn
+from trainer.control.learn import learn, learn_boot
 from trainer.errors import PermissionDenied
 from trainer.gpu_profiles.measurements import OBJECT, from_bytes
+from trainer.runs import boot
+from trainer.runs.boot import boots_from
 from trainer.runs.store import Conflict
 
 SHAPE = "model=lstm hidden=64"
@@ -79,3 +81,15 @@ def test_a_run_without_a_tuner_writes_no_memory(make_cloud):
     cloud, record = make_cloud()
     drive(cloud, record)
     assert not cloud.objects.list(prefix="memory/")
+
+
+def test_a_closed_run_leaves_what_its_boot_took_once(make_cloud):
+    cloud, _ = make_cloud()
+    receipt = {"instances": [{"instance_type": "g6.xlarge"}], "boot": {"environment": 31.0, "baked": False}}
+    learn_boot(cloud.objects, receipt)
+    learn_boot(cloud.objects, {**receipt, "boot": {**receipt["boot"], "environment": 33.0}})
+    stored = boots_from(cloud.objects.get(key=boot.OBJECT).body)
+    assert (stored["g6.xlarge"]["plain"]["environment"], stored["g6.xlarge"]["plain"]["runs"]) == (32.0, 2.0)
+    for nothing in ({**receipt, "boot": {}}, {**receipt, "instances": []}):
+        learn_boot(cloud.objects, nothing)
+    assert boots_from(cloud.objects.get(key=boot.OBJECT).body) == stored

@@ -39,6 +39,8 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
         "kind": "cpu",
         "note": "GPUs are CPU processes in a rehearsal",
     }
+    assert list(result["boot"]) == ["code", "environment", "agent", "baked", "import"] and result["boot"]["baked"] is False
+    assert result["boot"]["environment"] > 0 and sum(result["boot"].values()) < 600
     assert result["data"] == {"bars": 7, "synthetic": True}
     assert (result["inputs"]["s3_files"], result["inputs"]["cache_files"]) == (1, 0)  # there is no such file system
     assert result["inputs"]["cache_failed"].startswith("EFS fs-01 could not be mounted: ")

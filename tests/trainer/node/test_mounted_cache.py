@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.iam import assert_allowed_is_needed
-from tests.storage_modes import CONFIG
+from tests.retrains import CONFIG
 from tests.trainer.node.conftest import SMOKE, STAND_IN, agent_files, model_done, started
 from tests.trainer.rehearsal.conftest import Desk
 from trainer.access import Access
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 SCRIPT = json.dumps({"events": [started("A"), model_done("A"), {"event": "ended"}], "exit": 0}).encode()
+OTHER = b"time,close\n"
 ZONE, ROLE = "us-east-1a", "mayfly-dev-us-east-1-instance"
 
 
 @dataclass(kw_only=True)
 class Site:
-    """A stack whose nodes boot, with the stand-in for the trainer as its code and one input."""
+    """A stack whose nodes boot, with the stand-in for the trainer as its code and two inputs."""
 
     access: Access
     cloud: EmbeddedAccount
@@ -56,14 +57,15 @@ class Site:
                 archive.writestr(f"trainer/train/{name}.py", text)
         self.bundle_sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
         s3.put_object(Bucket=bucket, Key=f"code/{self.bundle_sha256}.whl", Body=packed.getvalue())
-        version = s3.put_object(Bucket=bucket, Key="raw/main/script.json", Body=SCRIPT)["VersionId"]
-        pinned = {"version_id": version, "sha256": hashlib.sha256(SCRIPT).hexdigest(), "bytes": len(SCRIPT)}
-        self.inputs = [{"key": "raw/main/script.json", **pinned}]
+        for name, body in (("script.json", SCRIPT), ("other.csv", OTHER)):
+            version = s3.put_object(Bucket=bucket, Key=f"raw/main/{name}", Body=body)["VersionId"]
+            pinned = {"version_id": version, "sha256": hashlib.sha256(body).hexdigest(), "bytes": len(body)}
+            self.inputs.append({"key": f"raw/main/{name}", **pinned})
 
     @property
     def entries(self) -> list[Path]:
         """Return what the file system holds."""
-        return sorted((self.cloud.root / "efs" / self.cloud.account).glob("*/*/*/*"))
+        return sorted((self.cloud.root / "efs" / self.cloud.account).glob("*/*/*"))
 
     def run(self, run_id: str) -> dict[str, Any]:
         """Let a machine work to its end, and return its result."""
@@ -98,17 +100,16 @@ def site(
     cloud.run_nodes = False
 
 
-def test_a_second_node_takes_the_input_from_the_cache_and_a_poisoned_one_is_fetched_anew(site: Site) -> None:
+def test_a_second_node_takes_an_input_from_the_cache_and_a_poisoned_one_is_fetched_anew(site: Site) -> None:
     first = site.run("20261120-000001-a-aaaa")
     assert first["state"] == "done", first
-    assert (first["inputs"]["s3_files"], first["inputs"]["cache_added"]) == (1, 1)
-    second = site.run("20261120-000002-a-aaaa")
-    assert (second["inputs"]["s3_files"], second["inputs"]["cache_files"]) == (0, 1)
-    (entry,) = site.entries
+    assert (first["inputs"]["s3_files"], first["inputs"]["cache_added"]) == (2, 2)
+    (entry,) = (path for path in site.entries if path.read_bytes() == SCRIPT)
     entry.write_bytes(bytes(reversed(SCRIPT)))  # as long as it was
-    third = site.run("20261120-000003-a-aaaa")
-    assert third["state"] == "done" and entry.read_bytes() == SCRIPT
-    assert (third["inputs"]["s3_files"], third["inputs"]["cache_refused"], third["inputs"]["cache_added"]) == (1, 1, 1)
+    second = site.run("20261120-000002-a-aaaa")
+    assert second["state"] == "done" and entry.read_bytes() == SCRIPT
+    assert (second["inputs"]["cache_files"], second["inputs"]["cache_bytes"]) == (1, len(OTHER))
+    assert (second["inputs"]["s3_files"], second["inputs"]["cache_refused"], second["inputs"]["cache_added"]) == (1, 1, 1)
 
     for policy, service in (("cache", "elasticfilesystem"), ("key", "kms")):  # beside the role's own
         decided = [(asked, by) for who, asked, by in site.cloud.decisions if asked.action.startswith(service)]

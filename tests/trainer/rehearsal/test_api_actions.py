@@ -66,4 +66,5 @@ def test_every_call_of_the_code_asks_as_the_table_says_or_for_an_action_that_tak
 def test_the_table_has_nothing_that_nobody_calls() -> None:
     by_hand = {("s3", "CreateMultipartUpload"), ("s3", "UploadPart"), ("s3", "CompleteMultipartUpload")}  # `aws s3 cp`
     by_hand |= {("s3", "DeleteObject"), ("s3", "ListObjects"), ("s3", "HeadBucket"), ("ssm", "GetParameters")}
+    by_hand |= {("ssm", f"{verb}Session") for verb in ("Start", "Resume", "Terminate")}  # `aws ssm start-session`
     assert TABLE.keys() - called() == by_hand

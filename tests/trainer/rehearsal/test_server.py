@@ -51,7 +51,15 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
         s3 = aws.access(account).client("s3")
         s3.create_bucket(Bucket="remembered")
         s3.put_bucket_versioning(Bucket="remembered", VersioningConfiguration={"Status": "Enabled"})
-        s3.put_bucket_policy(Bucket="remembered", Policy='{"Version": "2012-10-17", "Statement": []}')
+        logs = {"LoggingEnabled": {"TargetBucket": "remembered", "TargetPrefix": "s3/"}}
+        with pytest.raises(ClientError, match="InvalidTargetBucketForLogging"):
+            s3.put_bucket_logging(Bucket="remembered", BucketLoggingStatus=logs)
+        writer = {"Effect": "Allow", "Principal": {"Service": "logging.s3.amazonaws.com"}, "Action": "s3:PutObject"}
+        s3.put_bucket_policy(Bucket="remembered", Policy=json.dumps({"Version": "2012-10-17", "Statement": [writer]}))
+        s3.put_bucket_logging(Bucket="remembered", BucketLoggingStatus=logs)
+        by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:900000000001:key/k"}
+        rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": by_key}]}
+        s3.put_bucket_encryption(Bucket="remembered", ServerSideEncryptionConfiguration=rules)
         for number in range(3):
             s3.put_object(Bucket="remembered", Key="models/a b", Body=f"v{number}".encode(), Metadata={"run": "r1"})
         deleted = s3.put_object(Bucket="remembered", Key="gone", Body=b"gone")["VersionId"]
@@ -74,6 +82,8 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
         assert s3.get_object(Bucket="remembered", Key="gone", VersionId=deleted)["Body"].read() == b"gone"
         assert s3.get_object_tagging(Bucket="remembered", Key="models/a b", VersionId=oldest)["TagSet"] == tags["TagSet"]
         assert s3.get_bucket_versioning(Bucket="remembered")["Status"] == "Enabled"
+        assert s3.get_bucket_logging(Bucket="remembered")["LoggingEnabled"] == logs["LoggingEnabled"]
+        assert aws.cloud(aws.access(account)).bucket_keys == {"remembered": by_key["KMSMasterKeyID"]}
         assert "2012-10-17" in s3.get_bucket_policy(Bucket="remembered")["Policy"]
         s3.put_object(Bucket="remembered", Key="models/a b", Body=b"v3")
         assert len(versions(s3, "remembered")) == len(before) + 1

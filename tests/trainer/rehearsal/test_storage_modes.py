@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.iam import condition_keys, kind_of, listed
-from tests.storage_modes import CONFIG
+from tests.retrains import CONFIG
 from trainer.access import Access
+from trainer.errors import ConfigError
+from trainer.launch.health import stack_checks
+from trainer.stack import read_stack
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -119,3 +123,19 @@ def test_candles_and_models_are_copied_to_a_bucket_of_another_region_and_nothing
             for resource in listed(statement["Resource"]):
                 keys = {key.lower() for named in statement.get("Condition", {}).values() for key in named}
                 assert keys <= {re.sub(r"/.*", "/", key) for key in condition_keys(action, kind_of(action, resource))}
+
+
+def test_doctor_sees_the_cache_and_names_the_zones_that_can_not_mount_it(applied: tuple[Access, Any]) -> None:
+    access, _ = applied
+    outputs = read_stack(access, stack="dev")
+    checks, efs = stack_checks(access, outputs), access.client("efs")
+    assert "cache" not in stack_checks(access, replace(outputs, file_system=""))
+    assert checks["cache"]().endswith("a month at the most")
+    target = efs.describe_mount_targets(FileSystemId=outputs.file_system)["MountTargets"][0]
+    groups = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])["SecurityGroups"]
+    efs.delete_mount_target(MountTargetId=target["MountTargetId"])
+    with pytest.raises(ConfigError, match=f"no mount target in {target['AvailabilityZoneName']}"):
+        checks["cache"]()
+    efs.create_mount_target(FileSystemId=outputs.file_system, SubnetId=target["SubnetId"], SecurityGroups=groups)
+    with pytest.raises(ConfigError, match="fs-00000000 is gone"):
+        stack_checks(access, replace(outputs, file_system="fs-00000000"))["cache"]()

@@ -337,8 +337,13 @@ def test_whoever_may_not_start_waits(starting):
         assert [type(action) for action in reconcile(record, observed, at(60))] == [Wait]
 
 
-def test_a_launcher_that_looks_for_its_instance_is_not_called_dead(starting):
-    record = starting(intent(called_at=at(200), calls=2))
+@pytest.mark.parametrize(
+    "launch",
+    [intent(called_at=at(200), calls=2), refused("NoClearAnswer", called_at=at(200), calls=2)],
+    ids=["looks", "has just looked"],
+)
+def test_a_launcher_that_looks_for_its_instance_is_not_called_dead(starting, launch):
+    record = starting(launch)
     assert isinstance(reconcile(record, Observation(may_start=False), at(620))[0], Wait)
     assert only_store(reconcile(record, Observation(may_start=False), at(621))).outcome == "interrupted"
 

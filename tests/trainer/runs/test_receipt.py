@@ -221,7 +221,7 @@ def test_the_documented_error_is_the_produced_one():
     assert set(documented("field", after="## The error")) == {f"error.{key}" for key in UsageError("x").as_dict()}
 
 
-OPEN = {"error", "job", "inputs", "devices", "data.files", "files", "models[].metrics"}  # documented as a whole
+OPEN = {"error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}  # documented as a whole
 
 
 def paths(value: Any, path: str = "") -> set[str]:
