@@ -260,7 +260,7 @@ permissions = LauncherPolicyArgs(
     baked_parameters=tuple(baked),
     launch_templates=list(templates.template_ids.values()),
     vpc=network.vpc_id,
-    subnet_arns=existing_vpc.subnet_arns if existing_vpc else (),
+    subnets=existing_vpc.subnet_ids if existing_vpc else (),
     security_group=network.security_group_id,
     tags=settings.tags,
     backups=settings.storage == "local",

@@ -55,7 +55,7 @@ class LauncherPolicyArgs:
     image_parameters: tuple[str, ...]  # AWS's
     launch_templates: list[pulumi.Input[str]]  # ids, like the next two
     vpc: pulumi.Input[str]
-    subnet_arns: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
+    subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     security_group: pulumi.Input[str]
     tags: dict[str, str]
     baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
@@ -233,10 +233,15 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     fleet = f"arn:aws:ec2:{where}:fleet/*"
     return [
         {
-            "Sid": "LaunchFromTheStack",  # and on spot, whose request is not tagged; an existing VPC has its subnets by name
+            "Sid": "LaunchFromTheStack",  # and on spot, whose request is not tagged
             "Effect": "Allow",
             "Action": launch,
-            "Resource": [*made_from, f"arn:aws:ec2:{where}:spot-instances-request/*", *args.subnet_arns],
+            # An existing VPC's subnets by id, which is unique; a shared VPC's belong to another account.
+            "Resource": [
+                *made_from,
+                f"arn:aws:ec2:{where}:spot-instances-request/*",
+                *(f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in args.subnets),
+            ],
         },
         *_launch_in_own_vpc(args, vpc),
         {
@@ -268,7 +273,7 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
 
 def _launch_in_own_vpc(args: LauncherPolicyArgs, vpc: str) -> list[Document]:
     """Allow all subnets of the stack's own VPC, in a fifth of the characters that their names would take."""
-    if args.subnet_arns:
+    if args.subnets:
         return []
     statement = {"Sid": "LaunchInSubnets", "Effect": "Allow", "Action": ["ec2:CreateFleet", "ec2:RunInstances"]}
     own = {"ArnEquals": {"ec2:Vpc": vpc}}

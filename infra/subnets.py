@@ -22,7 +22,6 @@ class ExistingSubnet:
     """A subnet, with the targets of its default routes: '' where it has none."""
 
     id: str
-    arn: str  # in a shared VPC of the account that owns it
     zone: str
     ipv6_range: str
     route_out: str
@@ -45,9 +44,9 @@ class ExistingVpc:
         return any(one.route_out.startswith(_INTERNET_GATEWAY) for one in self.subnets.values())
 
     @property
-    def subnet_arns(self) -> tuple[str, ...]:
-        """Return the subnets' ARNs, for policies: other subnets of the VPC are not for launches."""
-        return tuple(one.arn for one in self.subnets.values())
+    def subnet_ids(self) -> tuple[str, ...]:
+        """Return the subnets' ids, for policies: other subnets of the VPC are not for launches."""
+        return tuple(one.id for one in self.subnets.values())
 
 
 def look_up_vpc(settings: Settings, *, zones: Sequence[str]) -> ExistingVpc:
@@ -89,7 +88,6 @@ def _subnet(vpc_id: str, subnet_id: str) -> ExistingSubnet:
     routes = _routes(vpc_id, subnet_id)
     return ExistingSubnet(
         id=subnet_id,
-        arn=subnet.arn,
         zone=subnet.availability_zone,
         ipv6_range=subnet.ipv6_cidr_block or "",
         route_out=next((_target(one) for one in routes if one.cidr_block == DEFAULT_ROUTE), ""),

@@ -1,8 +1,9 @@
 """Apply the Pulumi program in each pair of its settings to the embedded AWS: `scripts/settings-pairs`. No account.
 
-The combinations are those that the suite runs against mocks (tests/infra/pairs.py). Each gets an account of its own, with a VPC
-where it launches in an existing one. Every id and every name of a resource that a call uses must be one that is there.
-Prints a line for each combination; ends with 1 where one fails. About five core-seconds each.
+Each combination (tests/infra/pairs.py) runs against mocks first and is held to the rules of tests/infra/standing.py: closed,
+tagged, owned, taken down in reverse. Then it gets an account of its own, with a VPC where it launches in an existing one. Every
+id and every ARN of a resource that a call uses must be one that is there.
+Prints a line for each combination; ends with 1 where one fails. About seven core-seconds each.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from botocore.exceptions import ClientError
 from infra.idle_costs import idle_usd_a_month
 from tests.infra.pairs import EXISTING_KEY, VALUES, pairwise
 from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
+from tests.infra.standing import assert_stands
 from trainer.access import Access
 from trainer.errors import TrainerError
 from trainer.rehearsal import pulumi_apply
@@ -39,9 +41,10 @@ def main() -> int:
             recorded = run_program(config)
             dollars = idle_usd_a_month((one.typ, one.inputs) for one in recorded.resources)
             try:
+                assert_stands(recorded, config)
                 dangling = sorted(applied(aws, config))
                 outcome = f"dangling: {', '.join(dangling)}" if dangling else "ok"
-            except TrainerError as error:
+            except (TrainerError, AssertionError) as error:
                 outcome = f"failed: {error}"
             failed += outcome != "ok"
             shown = " ".join(f"{key}={value}" for key, value in sorted(config.items())) or "the defaults"

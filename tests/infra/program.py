@@ -87,7 +87,6 @@ class Recorder(Mocks):
             return {"architecture": system, "rootDeviceName": f"/dev/{system}-root", "id": image}, []
         wanted = {one["name"]: list(one["values"]) for one in asked.get("filters") or []}
         named = wanted.get("subnet-id", list(EXISTING_SUBNETS))
-        subnet = f"arn:aws:ec2:{REGION}:{ACCOUNT}:subnet/{asked.get('id')}"
         answers: dict[str, dict[str, Any]] = {
             "getCallerIdentity": {"accountId": ACCOUNT, "arn": "", "userId": "", "id": ACCOUNT},
             "getRegion": {"region": REGION, "id": REGION},
@@ -97,7 +96,6 @@ class Recorder(Mocks):
             "getSubnets": {"ids": [one for one in named if one in EXISTING_SUBNETS], "id": REGION},
             "getSubnet": {
                 "id": asked.get("id"),
-                "arn": subnet,
                 "availabilityZone": EXISTING_SUBNETS.get(asked.get("id", ""), ""),
                 "ipv6CidrBlock": "2600:1f00::/64",
                 "mapPublicIpOnLaunch": False,

@@ -11,6 +11,7 @@ from typing import Any
 import pulumi_aws as aws
 
 from tests.infra.program import NAMED_BY, Recorded
+from trainer.stack_outputs import StackOutputs
 
 # Types whose resources AWS can't tag.
 UNTAGGABLE = {
@@ -37,6 +38,16 @@ PARENTLESS = {"aws:ssm/parameter:Parameter"}  # of the program itself
 _ENCRYPTED = "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration"
 _RULE = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 _PRIVATE = "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock"
+
+
+def assert_stands(stack: Recorded, config: Mapping[str, str]) -> None:
+    """Hold a stack to all of these rules. Raises AssertionError with the first that it breaks."""
+    assert_closed(stack, config)
+    assert_owned(stack, config)
+    assert len(assert_can_be_taken_down(stack)) > 40
+    parameter = stack.inputs("aws:ssm/parameter:Parameter")["insecureValue"]
+    exported = {name: value for name, value in stack.outputs.items() if not name.endswith("_policy_arn")}
+    assert json.loads(parameter) == json.loads(StackOutputs(**exported).to_json()), "the parameter has not what is exported"
 
 
 def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:

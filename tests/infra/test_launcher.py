@@ -52,7 +52,7 @@ def arguments(*, lines: int, roles: tuple[str, ...]) -> LauncherPolicyArgs:
         baked_parameters=(baked_parameter("p" * 16, "s" * 16, "base-oss-nvidia-driver-gpu-amazon-linux-2023-arm64"),) * lines,
         launch_templates=["lt-0123456789abcdef0"] * lines,
         vpc="vpc-0123456789abcdef0",
-        subnet_arns=("arn:aws:ec2:ap-southeast-2:123456789012:subnet/subnet-0123456789abcdef0",) * 6,
+        subnets=("subnet-0123456789abcdef0",) * 6,
         security_group="sg-0123456789abcdef0",
         tags={},
     )

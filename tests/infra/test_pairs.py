@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import combinations, product
 from typing import Any
@@ -14,11 +13,11 @@ from infra import wheels
 from infra.idle_costs import FREE, PRICES, idle_usd_a_month
 from tests.infra.pages import hold
 from tests.infra.pairs import VALUES, pairwise
-from tests.infra.program import ROOT, Recorded, run_program
-from tests.infra.standing import assert_can_be_taken_down, assert_closed, assert_owned
-from trainer.stack_outputs import StackOutputs
+from tests.infra.program import ROOT, run_program
+from tests.infra.standing import assert_stands
 
 COMBINATIONS = pairwise(VALUES)
+IN_SUITE = COMBINATIONS[:8]  # in which seven of eight pairs meet, for 0.4 core-seconds each; the script holds the others, too
 DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
 
 
@@ -38,21 +37,30 @@ def test_each_two_values_meet_in_some_combination() -> None:
             assert any({key: row[key] for key in keys & row.keys()} == wanted for row in COMBINATIONS), (left, right)
 
 
-@pytest.mark.parametrize("config", COMBINATIONS, ids=lambda config: "-".join(config) or "defaults")
+@pytest.mark.parametrize("config", IN_SUITE, ids=lambda config: "-".join(config) or "defaults")
 def test_the_program_holds_its_rules_whatever_its_settings(config: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
     stack = run_program(config)
-    assert_closed(stack, config)
-    assert_owned(stack, config)
-    assert len(assert_can_be_taken_down(stack)) > 40
-    assert_exported(stack)
+    assert_stands(stack, config)
     assert idle_usd_a_month((one.typ, one.inputs) for one in stack.resources) > 0
 
 
-def assert_exported(stack: Recorded) -> None:
-    outputs = stack.inputs("aws:ssm/parameter:Parameter")["insecureValue"]
-    shown = {name: value for name, value in stack.outputs.items() if not name.endswith("_policy_arn")}
-    assert json.loads(outputs) == json.loads(StackOutputs(**shown).to_json())
+def test_what_breaks_a_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "files_of", lambda *_: {})
+    stack = run_program()
+    group = stack.inputs("aws:ec2/securityGroup:SecurityGroup")
+    monkeypatch.setitem(group, "ingress", [{"cidrBlocks": ["203.0.113.7/32"]}])
+    with pytest.raises(AssertionError, match=r"mayfly-dev-instances lets \['203.0.113.7/32'\] in"):
+        assert_stands(stack, {})
+    monkeypatch.setitem(group, "ingress", [])
+    monkeypatch.setitem(stack.inputs("aws:sqs/queue:Queue"), "tags", {})
+    with pytest.raises(AssertionError, match="aws:sqs/queue:Queue"):
+        assert_stands(stack, {})
+    monkeypatch.undo()
+    bucket = stack.request("aws:s3/bucket:Bucket")
+    bucket.retainOnDelete = bucket.protect = False  # while its versioning and the rest of it stay
+    with pytest.raises(AssertionError):
+        assert_stands(stack, {})
 
 
 def test_the_page_shows_what_is_billed_while_nothing_runs(renew: bool) -> None:

@@ -14,7 +14,6 @@ from trainer.stack_outputs import StackOutputs
 
 SUBNET = ExistingSubnet(
     id="subnet-0a",
-    arn="arn:aws:ec2:eu-west-1:210987654321:subnet/subnet-0a",
     zone="eu-west-1a",
     ipv6_range="2600:1f00::/64",
     route_out="nat-0a",

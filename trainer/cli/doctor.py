@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.fix:
         _refuse_unasked(arguments)
     with connected(rehearse=arguments.rehearse, create=False) as access:
-        deleted = _fix(access, arguments) if arguments.fix else []
+        deleted = fix(access, stack=arguments.stack, yes=arguments.yes) if arguments.fix else []
         findings = examine(access, stack=arguments.stack)
     if arguments.json:
         say_json({"checks": [asdict(one) for one in findings], "deleted": [asdict(one) for one in deleted]})
@@ -99,9 +99,9 @@ def _refuse_unasked(arguments: argparse.Namespace) -> None:
     raise UsageError("--fix would delete things and was not confirmed", why=why, do="Add -y, or leave --fix out to look.")
 
 
-def _fix(access: Access, arguments: argparse.Namespace) -> list[Orphan]:
-    """Show the remains of runs that ended, ask, and delete them. Raises Stopped for a no, and ours for what AWS refuses."""
-    outputs = read_stack(access, stack=arguments.stack)
+def fix(access: Access, *, stack: str, yes: bool) -> list[Orphan]:
+    """Show the remains of runs that ended, ask unless `yes`, and delete them. Raises Stopped for a no, ours for a refusal."""
+    outputs = read_stack(access, stack=stack)
     objects, now = open_objects(access, outputs.bucket), utc_now()
     try:
         remains = [one for kind in KINDS for one in orphans(kind, access, outputs, objects, now=now)]
@@ -112,7 +112,7 @@ def _fix(access: Access, arguments: argparse.Namespace) -> list[Orphan]:
         return []
     for one in remains:
         warn(f"{one.kind} {one.id}{one.about}, of run {one.run_id}")
-    if not arguments.yes and ask(f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}? [y/N] ").lower() not in (
+    if not yes and ask(f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}? [y/N] ").lower() not in (
         "y",
         "yes",
     ):

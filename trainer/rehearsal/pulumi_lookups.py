@@ -74,7 +74,6 @@ def _subnet(cloud: Resources, given: Given) -> dict[str, Any]:
     ranges = [one["Ipv6CidrBlock"] for one in subnet.get("Ipv6CidrBlockAssociationSet", [])]
     return {
         "id": subnet["SubnetId"],
-        "arn": f"arn:aws:ec2:{cloud.region}:{subnet['OwnerId']}:subnet/{subnet['SubnetId']}",
         "availabilityZone": subnet["AvailabilityZone"],
         "ipv6CidrBlock": ranges[0] if ranges else "",
         "mapPublicIpOnLaunch": subnet["MapPublicIpOnLaunch"],

@@ -11,8 +11,10 @@ import pytest
 
 from tests.sessions import forget_sessions
 from trainer.access import Access
+from trainer.cli import doctor
 from trainer.cli.main import main
 from trainer.control.orphans import KINDS, orphans
+from trainer.errors import Stopped
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.index import begin_run
 from trainer.runs.record import RunRecord, utc_now
@@ -69,6 +71,18 @@ def test_remains_of_ended_runs_are_found_and_of_no_other(stack: tuple[Access, St
         ("interface", remains["ended interface"], ENDED),
         ("schedule", kill_schedule(ENDED, 1), ENDED),
     }
+
+
+def test_a_no_deletes_nothing(
+    stack: tuple[Access, StackOutputs], remains: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    access, outputs = stack
+    monkeypatch.setattr(doctor, "ask", lambda question: "n" if "Delete these 3?" in question else "y")
+    with pytest.raises(Stopped, match="not deleted"):
+        doctor.fix(access, stack="dev", yes=False)
+    assert f"volume {remains['ended volume']} (8 GiB), of run {ENDED}" in " ".join(capsys.readouterr().err.split())
+    objects = open_objects(access, outputs.bucket)
+    assert sum(len(orphans(kind, access, outputs, objects, now=utc_now())) for kind in KINDS) == 3
 
 
 def test_doctor_shows_them_and_deletes_them_when_it_may(
