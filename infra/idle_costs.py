@@ -49,8 +49,8 @@ PRICES: Mapping[str, IdlePrice] = {
         source="aws.amazon.com/privatelink/pricing, 2026-11-22",
     ),
     "aws:imagebuilder/imagePipeline:ImagePipeline": IdlePrice(
-        usd_a_month=lambda inputs: 5.00,
-        words="$5.00 for the snapshot of a baked image of 100 GiB ($0.05 a GB), and each month a build",
+        usd_a_month=lambda inputs: 10.00,
+        words="$10.00 for the snapshots of two baked images of 100 GiB ($0.05 a GB), and each month a build",
         source="aws.amazon.com/ebs/pricing, 2026-11-20",
     ),
     "aws:kms/key:Key": IdlePrice(
@@ -91,6 +91,7 @@ FREE = frozenset(
         "aws:imagebuilder/distributionConfiguration:DistributionConfiguration",
         "aws:imagebuilder/imageRecipe:ImageRecipe",
         "aws:imagebuilder/infrastructureConfiguration:InfrastructureConfiguration",
+        "aws:imagebuilder/lifecyclePolicy:LifecyclePolicy",
         "aws:kms/alias:Alias",
         "aws:lambda/function:Function",
         "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",

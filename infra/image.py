@@ -23,6 +23,7 @@ from infra import policies
 from infra.identity import ServiceRole, ServiceRoleArgs
 from infra.image_lines import ImageLine
 from infra.image_policy import LOG_GROUPS, PARTS, image_builder
+from infra.image_retention import ImageRetention, ImageRetentionArgs
 from trainer.code_files import DATA, code_files, place_of
 from trainer.stack_outputs import baked_parameter
 
@@ -112,6 +113,18 @@ class ImagePipelines(pulumi.ComponentResource):
             line.name: self._pipeline(line, args, components, profile, group.id, {"Source": source, "Sha256": sha256}, child)
             for line in args.image_lines
         }
+        ImageRetention(
+            "retention",
+            ImageRetentionArgs(
+                account=args.account,
+                region=args.region,
+                project=args.project,
+                stack=args.stack,
+                recipes=tuple(recipe_name(args.prefix, line) for line in args.image_lines),
+                tags=args.tags,
+            ),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
         self.register_outputs({"pipeline_arns": self.pipeline_arns})
 
     def _component(self, kind: str, args: ImagePipelinesArgs, opts: pulumi.ResourceOptions) -> aws.imagebuilder.Component:

@@ -14,12 +14,15 @@ def job_keys(job: Job) -> list[tuple[str, Any, str]]:
     """Return (key, default, help) of every key that a job has, with its table: train.epochs."""
     plain = job_from({table: getattr(job, table).choice for table in _HOMES})
     keys: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
-    for table in TABLES:
+    used = plain.to_dict()
+    for table in (table for table in TABLES if table in used):
         if table in _HOMES and not isinstance(getattr(job, table), OwnFile):
             names, kind = ", ".join(_HOMES[table]), "Model" if table == "model" else "Target, what is forecast"
             default = models.DEFAULT if table == "model" else targets.default_of(job.model.name)
             keys.append((f"{table}.name", default, f"{kind}: {names}."))
         for key, item in keys_of(getattr(plain, table)).items():
+            if key == "folder":  # of a script
+                continue
             keys.append((f"{table}.{key}", getattr(getattr(plain, table), item.name), item.metadata["help"]))
     return keys
 

@@ -37,6 +37,12 @@ class SshServer:
     user: str
     published: bytes
     asked: list[str] = field(default_factory=list)  # users who tried to sign in, where the server tells
+    log: Path | None = None
+
+    @property
+    def refuses_this_account(self) -> bool:
+        """Return whether OpenSSH lets nobody in as this user, whatever the key: an account may be locked."""
+        return self.log is not None and "not allowed because" in self.log.read_text()
 
 
 def key_pair(path: Path) -> str:
@@ -201,7 +207,7 @@ def openssh_server(folder: Path, authorized: str) -> Iterator[SshServer]:
                 break
             assert child.poll() is None, (folder / "log").read_text()
             time.sleep(0.01)
-        yield SshServer(port=port, user=getuser(), published=host_keys(etc))
+        yield SshServer(port=port, user=getuser(), published=host_keys(etc), log=folder / "log")
     finally:
         child.terminate()
         child.wait()

@@ -165,6 +165,17 @@ VARIABLES = (
         default="`0`",
     ),
     Variable(name="MOTO_AMIS_PATH", set_by="the embedded AWS", meaning="machine images for moto, which reads it at import"),
+    Variable(name="MAYFLY_DATA", set_by="the agent", meaning="folder of a script's data; docs/scripts.md"),
+    Variable(name="MAYFLY_OUT", set_by="the agent", meaning="folder whose files are uploaded while a script runs"),
+    Variable(
+        name="MAYFLY_CHECKPOINTS", set_by="the agent", meaning="folder that a script finds again when it is started again"
+    ),
+    Variable(name="MAYFLY_EVENTS", set_by="the agent", meaning="file that a script appends its events to"),
+    Variable(name="MAYFLY_DEVICES", set_by="the agent", meaning="number of GPUs that a script may use"),
+    Variable(name="PYTHONUNBUFFERED", set_by="the agent", meaning="a script's lines are in the log as they are printed"),
+    Variable(name="PATH", set_by="the machine", meaning="passed on to a script, behind the programs of its environment"),
+    Variable(name="LANG", set_by="the machine", meaning="passed on to a script", default="`C.UTF-8`"),
+    Variable(name="LD_LIBRARY_PATH", set_by="the machine", meaning="passed on to a script"),
     Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
     Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the stack's functions"),
     Variable(name="STACK", set_by="infra/control.py", meaning="the stack of the functions"),
@@ -330,6 +341,18 @@ def for_training(*, profiles: Path) -> dict[str, str]:
 def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a user's refresh script: the agent's, which has no secret, and its own secrets."""
     return {**os.environ, **secrets}
+
+
+def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
+    """Return the environment of a user's script: its own variables, `path` before the PATH, and nothing else of the agent's."""
+    kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
+    paths = os.pathsep.join(dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep))))
+    return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **variables, "PATH": paths}
+
+
+def image_python() -> str:
+    """Return the Python that has the image's torch; in a rehearsal the desk's own, and no fork."""
+    return os.environ.get("MAYFLY_REAL_PYTHON") or os.environ.get("MAYFLY_DESK_PYTHON") or "/opt/pytorch/bin/python"
 
 
 def for_embedded_aws(*, source: str) -> dict[str, str]:

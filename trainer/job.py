@@ -21,12 +21,15 @@ from trainer.data.settings import DataSettings
 from trainer.errors import UsageError, nearest
 from trainer.machine import MachineSettings
 from trainer.own_file import OwnFile, reference
+from trainer.script import ScriptSettings
 from trainer.settings import CHUNKS, HomeSettings, ModelSettings, TargetSettings, bad_value, keys_of, read_keys, setting, typed
 from trainer.train.settings import AUTO, BATCH_OF_THE_MODEL, TrainSettings
 
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
-TABLES = ("data", "model", "target", "train", "machine")
+TABLES = ("data", "model", "target", "train", "machine", "script")
+NOT_OF_A_SCRIPT = ("model", "target", "train")  # tables of a job that trains models of ours
+DATA_OF_A_SCRIPT = ("folder",)
 EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
 _PLAIN: dict[str, type[Any]] = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
 _HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}
@@ -48,8 +51,15 @@ class Job:
     target: TargetSettings = field(default_factory=lambda: targets.TARGETS[targets.DEFAULT]())
     train: TrainSettings = field(default_factory=TrainSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
+    script: ScriptSettings = field(default_factory=ScriptSettings)
 
     def __post_init__(self) -> None:
+        if self.is_script and not self.machine.max_duration:
+            why = "how long it takes is not known, and the machine has to end"
+            raise UsageError("a script needs machine.max_duration", why=why, do="Set it, such as --max-duration 2h.")
+        if self.data.folder and not self.is_script:
+            do = "Name candles with data.path, or a script with script.command."
+            raise UsageError("data.folder without a script", why="it is the data of a script", do=do)
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
             raise bad_value("name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes")
         if (count := max(1, len(self.data.symbols)) * self.data.folds * self.train.seeds) > MOST_MODELS:
@@ -70,6 +80,11 @@ class Job:
             raise UsageError(f"{self.model.title} can't train in slices", why=why, do="Leave train.micro_batch out.")
 
     @property
+    def is_script(self) -> bool:
+        """Return whether it runs a script of the user's instead of training a model of ours."""
+        return bool(self.script.command)
+
+    @property
     def own_files(self) -> dict[str, OwnFile]:
         """Return the files of the user's own that it trains with, by table: model, target, both or none."""
         return {table: home for table in _HOMES if isinstance(home := getattr(self, table), OwnFile)}
@@ -80,14 +95,26 @@ class Job:
         return replace(self, **changed)
 
     def to_dict(self) -> Tables:
-        """Return the job as JSON values, table by table; `name` comes first in the tables of homes."""
-        parts = {table: getattr(self, table) for table in TABLES}
+        """Return the job as JSON values, table by table; `name` comes first in the tables of homes.
+
+        Tables that it does not use are left out: those of a model for a script, and that of a script for a model.
+        """
+        left_out = NOT_OF_A_SCRIPT if self.is_script else ("script",)
+        parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
         tables = {table: part.to_keys() if isinstance(part, HomeSettings) else asdict(part) for table, part in parts.items()}
         lists = {
             table: {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
             for table, values in tables.items()
         }
-        return {"name": self.name, **lists}
+        kept = DATA_OF_A_SCRIPT if self.is_script else [key for key in lists["data"] if key not in DATA_OF_A_SCRIPT]
+        return {"name": self.name, **lists, "data": {key: lists["data"][key] for key in kept}}
+
+
+def refuse_script(job: Job, verb: str) -> None:
+    """Raise UsageError where a verb that is for models of ours is given a script."""
+    if job.is_script:
+        do = "Run it with mayfly launch, or at this desk as it is."
+        raise UsageError(f"{verb} takes no script", why="it is for models of Mayfly's training", do=do)
 
 
 def job_of(**keys: Any) -> Job:
@@ -111,10 +138,13 @@ def load_job(path: Path) -> Tables:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
-    for table, key in (*((home, "file") for home in _HOMES), ("data", "refresh")):  # a file beside the job file
+    beside = (*((home, "file") for home in _HOMES), ("data", "refresh"), ("data", "folder"))  # named from the job's folder
+    for table, key in beside:
         file = tables.get(table, {}).get(key)
-        if isinstance(file, str) and file:
+        if isinstance(file, str) and file and "://" not in file:
             tables[table][key] = str(path.parent / file)
+    if "script" in tables:
+        tables["script"]["root"] = str(path.parent / str(tables["script"].get("root", "")))
     return tables
 
 
@@ -155,7 +185,8 @@ def job_from(tables: Tables) -> Job:
     _check_tables(tables, "the job")
     homes = {table: _home(tables, table) for table in _HOMES}
     made: dict[str, Any] = {}
-    for table, cls in {**_PLAIN, **homes}.items():
+    _check_script(tables)
+    for table, cls in {**_plain(tables), **homes}.items():
         values = {key: value for key, value in tables.get(table, {}).items() if not (table in homes and key == "name")}
         for key in values:
             if key not in keys_of(cls) and not (table in homes and cls.takes_any_key):
@@ -191,6 +222,25 @@ def _check_tables(tables: Tables, what: str) -> None:
         if isinstance(value, dict) and key not in TABLES:
             tables_there = ", ".join(f"[{name}]" for name in TABLES)
             raise UsageError(f"{what} has a table [{key}]", do=nearest(key, TABLES) or f"The tables are {tables_there}.")
+
+
+def _check_script(tables: Tables) -> None:
+    """Raise UsageError for a script with keys of a model of ours."""
+    if "script" not in tables:
+        return
+    if not tables["script"].get("command"):
+        do = 'Set script.command, such as command = "python train.py".'
+        raise UsageError("a [script] without a command", why="there is nothing to run", do=do)
+    others = [f"[{table}]" for table in NOT_OF_A_SCRIPT if tables.get(table)]
+    others += [f"data.{key}" for key in tables.get("data", {}) if key in keys_of(DataSettings) and key not in DATA_OF_A_SCRIPT]
+    if others:
+        do = "Leave it out, or leave [script] out. A script's own settings go into its command."
+        raise UsageError(f"a script with {others[0]}", why="that is for models of Mayfly's training", do=do)
+
+
+def _plain(tables: Tables) -> dict[str, type[Any]]:
+    """Return the tables that are no homes and that these tables may have keys of."""
+    return {**_PLAIN, "script": ScriptSettings} if "script" in tables else _PLAIN
 
 
 def _bracketed(key: str) -> str:
@@ -245,7 +295,7 @@ def _placed(tables: Tables, key: str) -> str:
     if dot or key == "name":
         return key
     homes = {place: _home(tables, place) for place in _HOMES}
-    places = [name for name, cls in {**_PLAIN, **homes}.items() if key in keys_of(cls)]
+    places = [name for name, cls in {**_plain(tables), **homes}.items() if key in keys_of(cls)]
     if not places:
         raise _unknown(tables, key, "")
     if len(places) > 1:
@@ -269,7 +319,7 @@ def _unknown(tables: Tables, key: str, table: str) -> UsageError:
             return UsageError(what, why=why, do=f"Leave {key} out, or set {place}.name = {owners[0]}.")
     if key in _RENAMED:
         return UsageError(what, do=f"It is {_RENAMED[key]} now.")
-    here = {place: keys_of(cls) for place, cls in {**_PLAIN, **homes}.items()}
+    here = {place: keys_of(cls) for place, cls in {**_plain(tables), **homes}.items()}
     elsewhere = [f"{place}.{key}" for place, keys in here.items() if key in keys]
     if elsewhere:
         return UsageError(what, do=f"Did you mean {' or '.join(elsewhere)}?")

@@ -35,7 +35,7 @@ from trainer.errors import ConfigError, DataError, UsageError
 from trainer.job import job_from, job_from_json, parse_assignments, with_keys
 from trainer.launch.inputs import Input, choose, read_summary
 from trainer.plan.document import read_plan
-from trainer.reading import Unsound
+from trainer.reading import Unsound, read_object
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry, run_id_of
 from trainer.retrains.summary import scheduled_summary
 from trainer.runs.lease import read_lease, silent
@@ -44,9 +44,10 @@ from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunRecord
 from trainer.runs.record_json import record_from_json, to_json
-from trainer.runs.reports import heartbeat, read_result
+from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.runs.stored_receipt import receipt_from_json
 from trainer.runs.training_events import EventReader
+from trainer.script import path_flaw
 from trainer.train.observing.observe import points_of
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
@@ -143,7 +144,11 @@ RESULT = {
     "python_packages": "node lock",
     "tuned": {"l4": {"a shape": {"pack": 1}}},
     "files": [{"file": "A_1m.csv", "sha256": "ab" * 32, "bytes": 5, "added": True}],
+    "scripts": [
+        {**named("A"), "sha256": "ab" * 32, "exit_code": -9, "starts": 2, "seconds": 1.5, "last_lines": ["l"], "notes": ["n"]}
+    ],
 }
+OUTPUT = {"file": "a/m.pt", "key": f"{PREFIX}out/{'ab' * 32}", "version_id": "v", "sha256": "ab" * 32, "bytes": 5}
 JOB: dict[str, Any] = {
     "name": "crypto",
     "data": {"symbols": ["A"], "timeframe": "1m", "folds": 2, "test_fraction": 0.1},
@@ -156,6 +161,7 @@ JOB: dict[str, Any] = {
 
 EVENT = {"time": "2026-11-20T12:00:00.000+00:00", "model": "lstm-direction_BTC-USD_1m", "piece": "BTC-USD"}
 EPOCH = {"event": "epoch", **EVENT, "epoch": 1, "train_loss": 0.7, "validation_loss": 0.6}
+SCRIPT_STEP = {"event": "script", **EVENT, "step": 3, "steps": 9, "loss": 0.7, "rate": 5.5, "values": {"a b/c": 0.5}}
 STEP = {"event": "progress", **EVENT, "epoch": 1, "epochs": 2, "step": 3, "steps": 9, "loss": 0.7, "rate": 5.5, "worker": 0}
 DONE = {"event": "model_done", **EVENT, "metrics": {"test": {"auc": 0.53}, "validation": {"auc": 0.5}}}
 
@@ -199,7 +205,7 @@ def result_makes_a_receipt_that_is_readable_or_is_refused(body: bytes) -> None:
         return
     observed = Observation(result=result, models=())
     reconcile(RECORD, observed, NOON)
-    for record in (RECORD, replace(RECORD, work="prepare")):
+    for record in (RECORD, replace(RECORD, work="prepare"), replace(RECORD, work="script")):
         _shown(json.dumps(make_receipt(record.ended("failed", None, NOON), observed)).encode())
 
 
@@ -208,7 +214,23 @@ def _good_receipt() -> dict[str, Any]:
     return make_receipt(RECORD.ended("failed", None, NOON), Observation(result=result))
 
 
-@given(bodies(_good_receipt()))
+def _good_script_receipt() -> dict[str, Any]:
+    result = read_result(json.dumps({**RESULT, "models": []}).encode(), models_prefix=PREFIX, work="script")
+    ended = replace(RECORD, work="script").ended("done", None, NOON)
+    return make_receipt(ended, Observation(result=result, outputs=(OUTPUT,)))
+
+
+@given(bodies({"files": [OUTPUT]}))
+def output_files_are_listed_or_refused(body: bytes) -> None:
+    try:
+        files = read_outputs(read_object(body, most_bytes=10**6, name="the list"), prefix=f"{PREFIX}out/")
+    except Unsound:
+        return
+    for file in files:
+        assert not path_flaw(file["file"]) and file["key"] == f"{PREFIX}out/{file['sha256']}"
+
+
+@given(st.one_of(bodies(_good_receipt()), bodies(_good_script_receipt())))
 def receipt_is_shown_or_refused(body: bytes) -> None:
     try:
         receipt_from_json(body, RUN)
@@ -325,7 +347,7 @@ def index_entries_are_chosen_from_or_count_as_none(found: list[bytes]) -> None:
         assert is_shown(str(error))
 
 
-@given(st.lists(st.one_of(bodies(EPOCH), bodies(STEP), bodies(DONE)), max_size=3))
+@given(st.lists(st.one_of(bodies(EPOCH), bodies(STEP), bodies(SCRIPT_STEP), bodies(DONE)), max_size=3))
 def events_are_curves_or_left_out(found: list[bytes]) -> None:
     reader = EventReader()
     events = RunEvents(events=list(reader.read(found)))
@@ -371,6 +393,7 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     progress_is_shown_or_refused,
     host_keys_pin_a_machine_or_nothing,
     result_makes_a_receipt_that_is_readable_or_is_refused,
+    output_files_are_listed_or_refused,
     receipt_is_shown_or_refused,
     record_is_decided_on_or_refused,
     job_is_read_or_refused,

@@ -41,13 +41,14 @@ from trainer.errors import DataError, TrainerError
 from trainer.gpu_profiles.chips import named_profile, profiles
 from trainer.gpu_profiles.choice import check_fits, choose
 from trainer.gpu_profiles.memory import fit
-from trainer.job import Job, job_from, job_of, load_job, parse_assignments
+from trainer.job import Job, job_from, job_of, load_job, parse_assignments, refuse_script
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
+from trainer.launch.requirements import check_requirements
 from trainer.machine import parse_duration
 from trainer.plan.check import check_data
 from trainer.plan.check import main as check_main
@@ -240,13 +241,35 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
                 "tune --seconds 0",
                 "tune --set batch=auto",
                 "launch --instance g5.12xlage",
-                "launch --gpu-profile h2000",
-                "launch --gpu-profile cpu",
+                "launch --set gpu_profile=h2000",
+                "launch --set gpu_profile=cpu",
                 "launch --set epochs",
                 "launch --instance g6.xlarge",
                 "launch --job nowhere.toml",
             )
         ),
+    ],
+    "scripts": [
+        *(
+            (lambda _, words=words: write("train.py", "") and main(words.split()))
+            for words in (
+                "launch --rehearse --instance g6.xlarge --script nowhere.py --max-duration 2h",
+                "launch --rehearse --instance g6.xlarge --script train.py",
+                "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --data nowhere",
+                "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --model tcn",
+                "launch --set data.folder=x",
+                "launch --rehearse --script train.py --max-duration 2h --set script.command=$X",
+                "launch --rehearse --script train.py --max-duration 2h --set script.env=HF_TOKEN=x",
+                "launch --rehearse --script train.py --max-duration 2h --set script.env=AWS_PROFILE=x",
+                "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --set script.files=../x",
+                "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --set script.files=x.py",
+            )
+        ),
+        lambda _: job_from({"script": {"files": ["a.py"]}}),
+        lambda _: check_requirements("requirements.txt", b"lightning"),
+        lambda _: check_requirements("requirements.txt", b"lightning==2.5"),
+        lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
+        lambda _: refuse_script(job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"),
     ],
     "machines and prices": [
         lambda _: instance_type("p3.8xlage"),

@@ -15,16 +15,18 @@ from rich.console import RenderableType
 from tests.pieces import named
 from trainer.cli import launch as launch_verb
 from trainer.cli.drawing import drawn
-from trainer.cli.plan_view import plan_view
+from trainer.cli.plan_view import plan_view, script_view
 from trainer.cli.receipt_view import receipt_view
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.cost.storage import storage_cost
-from trainer.job import job_of
+from trainer.gpu_profiles.rates import Rate
+from trainer.job import job_from, job_of
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.plan import LaunchPlan, make_plan
+from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
+from trainer.launch.script import plan_script
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
@@ -81,12 +83,37 @@ def plan(name: str) -> LaunchPlan:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
     made = plan(name)
-    ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], candles=CANDLES, plan=made)
+    ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], data=CANDLES.to_dict(), plan=made)
     print(at_each_width(plan_view(made, JOBS[name], CANDLES)))
     launch_verb._print_notes(argparse.Namespace(json=False), ready, [])
     golden(f"dry-run-{name}", capsys.readouterr().out)
     launch_verb._print_notes(argparse.Namespace(json=True), ready, ["a note"])
     golden(f"dry-run-{name}-json", capsys.readouterr().out)
+
+
+def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = {"instance": ["g6.xlarge", "g6.12xlarge"], "max_duration": "2h"}
+    job = job_from({"name": "net", "script": {"command": "torchrun train.py", "requirements": "r.txt"}, "machine": machine})
+    zones = ("us-east-1a", "us-east-1b")
+    offers = Offers(
+        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
+        image_id="ami-1",
+        launch_template_id="lt-1",
+        zones=dict.fromkeys(job.machine.instance, zones),
+        priced=table_prices([instance_type(name) for name in job.machine.instance]),
+    )
+    stack: Any = SimpleNamespace(
+        subnets={zone: f"subnet-{zone}" for zone in zones},
+        region="us-east-1",
+        max_lifetime_minutes=720,
+        storage="s3",
+        efs_throughput="",
+    )
+    data = {"files": 3, "bytes": 1_500_000, "script_files": {"r.txt": "", "train.py": ""}}
+    for rates in ({}, {"g6.xlarge": Rate(per_second=1 / 600, basis=f"{EARLIER_RUN} 2026-11-19")}):
+        made = plan_script(job, offers, stack, rates=rates, rehearsal=False, input_bytes=1_500_000)
+        print(at_each_width(script_view(made, job, data)))
+    golden("dry-run-script", capsys.readouterr().out)
 
 
 def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:

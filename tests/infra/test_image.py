@@ -14,6 +14,7 @@ from pulumi.runtime.mocks import set_mocks
 from infra.image import ARM64_TYPE, ImagePipelines, ImagePipelinesArgs, image_parts, version_of, zipped
 from infra.image_lines import ImageLine
 from infra.image_policy import image_builder
+from infra.image_retention import KEPT
 from tests.iam import condition_keys, kind_of, listed
 from tests.infra.program import Recorded, Recorder, RecordingMonitor
 from trainer.stack_outputs import baked_parameter
@@ -106,13 +107,13 @@ def test_everything_is_tagged_and_belongs_to_the_component(pipelines: Recorded) 
             assert TAGS.items() <= resource.inputs["tags"].items(), resource.typ
     (component,) = [urn for urn, one in pipelines.urns.items() if one.type == "mayfly:image:ImagePipelines"]
     for urn, request in pipelines.urns.items():
-        while request.type.startswith(("aws:", "mayfly:identity")):
+        while request.type.startswith(("aws:", "mayfly:identity", "mayfly:image_retention")):
             urn, request = request.parent, pipelines.urns[request.parent]
         assert urn == component or request.type == "pulumi:pulumi:Stack"
 
 
 def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_change_nothing(pipelines: Recorded) -> None:
-    written = json.loads(pipelines.inputs("aws:iam/rolePolicy:RolePolicy")["policy"])
+    written = json.loads(pipelines.inputs("aws:iam/rolePolicy:RolePolicy", "image")["policy"])
     names = {"components": ["mayfly-dev-environment", "mayfly-dev-smoke-test"]}
     names["recipes"] = ["mayfly-dev-line-2-13", "mayfly-dev-line-2-13-arm64"]
     assert written == image_builder(account="123456789012", region="eu-west-1", bucket="store", **names)
@@ -127,8 +128,30 @@ def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_chan
                 assert resource != "*" or statement["Sid"].endswith("HasNoResource")
                 if resource != "*":
                     assert condition_keys(action, kind_of(action, resource)) is not None
-    trusted = json.loads(pipelines.inputs("aws:iam/role:Role")["assumeRolePolicy"])["Statement"]
+    trusted = json.loads(pipelines.inputs("aws:iam/role:Role", "image")["assumeRolePolicy"])["Statement"]
     assert [one["Principal"] for one in trusted] == [{"Service": "ec2.amazonaws.com"}]
+
+
+def test_old_images_are_deleted_with_their_snapshots_by_a_role_that_reaches_this_stacks_alone(pipelines: Recorded) -> None:
+    for policy in pipelines.all(f"{BUILDER}lifecyclePolicy:LifecyclePolicy"):
+        (recipe,) = policy["resourceSelection"]["recipes"]
+        assert recipe == {"name": policy["name"], "semanticVersion": "x.x.x"}  # of every version, as the recipe changes
+        (detail,) = policy["policyDetails"]
+        assert detail["action"] == {"type": "DELETE", "includeResources": {"amis": True, "snapshots": True}}
+        assert detail["filter"] == {"type": "COUNT", "value": KEPT}
+    written = json.loads(pipelines.inputs("aws:iam/rolePolicy:RolePolicy", "image-retention")["policy"])
+    statements = {one["Sid"]: one for one in written["Statement"]}
+    names = [recipe["name"] for recipe in pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe")]
+    images = [f"arn:aws:imagebuilder:eu-west-1:123456789012:image/{name}/*/*" for name in names]
+    assert statements["DeleteOwnImages"]["Resource"] == images
+    tags = statements["DeregisterOwnImages"]["Condition"]["StringEquals"]
+    assert tags["aws:ResourceTag/project"] == "mayfly" and tags["aws:ResourceTag/stack"] == "dev"
+    for statement in written["Statement"]:
+        for action in listed(statement["Action"]):
+            for resource in listed(statement["Resource"]):
+                keys = {key.lower() for named in statement.get("Condition", {}).values() for key in named}
+                known = condition_keys(action, kind_of(action, resource))
+                assert {key.partition("/")[0] + "/" for key in keys} <= known
 
 
 def test_a_zip_has_the_same_bytes_for_the_same_files_and_a_version_follows_from_its_text() -> None:

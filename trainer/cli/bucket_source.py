@@ -1,11 +1,11 @@
-"""Candles that lie in a bucket of the user's, `--data s3://BUCKET/PREFIX`: fetched to the desk with the user's own credentials.
+"""Data in a bucket of the user's, `--data s3://BUCKET/PREFIX`: fetched to the desk with the user's own credentials.
 
 From there on they are a local folder: checked, and uploaded to the data set of the stack's bucket, where nodes may read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from trainer.access import Access, aws_error
 from trainer.data.settings import SUFFIXES
 from trainer.errors import DataError
+from trainer.script import path_flaw
 from trainer.symbols import file_flaw
 
 SCHEME = "s3://"
@@ -33,6 +34,19 @@ def fetch_candles(path: str, access: Access, into: Path) -> Path:
 
     Raises DataError for none, or more than MOST_FILES or MOST_BYTES, ours for what AWS refuses.
     """
+    return _fetch(path, access, into, _is_candles, f"no object below it ends in {', '.join(SUFFIXES)}")
+
+
+def fetch_files(path: str, access: Access, into: Path) -> Path:
+    """Download every file below s3://BUCKET/PREFIX as `fetch_candles` does candles, and return their folder.
+
+    Keys with a name that begins with a dot are left out.
+    """
+    _fetch(path, access, into, lambda key, parts: bool(parts[-1]) and not path_flaw("/".join(parts)), "no object lies below it")
+    return into
+
+
+def _fetch(path: str, access: Access, into: Path, is_meant: Callable[[str, list[str]], bool], none: str) -> Path:
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that a local folder need not pay
 
     bucket, _, prefix = path.removeprefix(SCHEME).partition("/")
@@ -40,8 +54,8 @@ def fetch_candles(path: str, access: Access, into: Path) -> Path:
         raise DataError(f"{path} names no bucket", do="Write it as --data s3://BUCKET/PREFIX.")
     s3 = access.client("s3", timeout_seconds=120.0)
     try:
-        listed = list(islice(_candles(s3, bucket, prefix), MOST_FILES + 1))
-        _check_size(path, listed)
+        listed = list(islice(_listed(s3, bucket, prefix, is_meant), MOST_FILES + 1))
+        _check_size(path, listed, none)
         places = {key: into.joinpath(*_parts(key, prefix)) for key, _ in listed}
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
             list(pool.map(lambda item: _download(s3, bucket, *item), places.items()))
@@ -50,13 +64,17 @@ def fetch_candles(path: str, access: Access, into: Path) -> Path:
     return places.get(prefix, into)
 
 
-def _candles(s3: Any, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield key and size of the candle files that a prefix means: the object of that key, else all below it as a folder."""
+def _is_candles(key: str, parts: list[str]) -> bool:
+    return key.lower().endswith(SUFFIXES) and not any(map(file_flaw, parts))
+
+
+def _listed(s3: Any, bucket: str, prefix: str, is_meant: Callable[[str, list[str]], bool]) -> Iterator[tuple[str, int]]:
+    """Yield key and size of the files that a prefix means: the object of that key, else all below it as a folder."""
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):
             key = item["Key"]
-            is_meant = key == prefix or not prefix or prefix.endswith("/") or key.startswith(f"{prefix}/")
-            if is_meant and key.lower().endswith(SUFFIXES) and not any(map(file_flaw, _parts(key, prefix))):
+            is_below = key == prefix or not prefix or prefix.endswith("/") or key.startswith(f"{prefix}/")
+            if is_below and is_meant(key, _parts(key, prefix)):
                 yield key, int(item["Size"])
 
 
@@ -65,10 +83,9 @@ def _parts(key: str, prefix: str) -> list[str]:
     return [key.rpartition("/")[2]] if key == prefix else key.removeprefix(prefix).lstrip("/").split("/")
 
 
-def _check_size(path: str, listed: list[tuple[str, int]]) -> None:
+def _check_size(path: str, listed: list[tuple[str, int]], none: str) -> None:
     if not listed:
-        why = f"no object below it ends in {', '.join(SUFFIXES)}"
-        raise DataError(f"{path} holds no candles", why=why, do=f"Look with aws s3 ls {path}.")
+        raise DataError(f"{path} holds no data", why=none, do=f"Look with aws s3 ls {path}.")
     size = sum(bytes_ for _, bytes_ in listed)
     if len(listed) > MOST_FILES or size > MOST_BYTES:
         files = f"more than {MOST_FILES:,}" if len(listed) > MOST_FILES else f"{len(listed):,}"

@@ -109,7 +109,7 @@ def find_candles(
         candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
         notes = [_listed(job.data.set, candles), *taken, *compared, *candles.notes, *_left_out(candles)]
         return CheckedCandles(job=job, candles=candles, notes=notes)
-    sets = objects.folders(prefix=RAW)
+    sets = [name for name in objects.folders(prefix=RAW) if not name.startswith(".")]  # what scripts read is no data set
     if not rehearsal and sets:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
         raise DataError(f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)

@@ -8,12 +8,10 @@ Reads downwards: the job, preflight, the plan, the question, the record, the run
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,35 +19,39 @@ from typing import TYPE_CHECKING, Any
 from trainer.access import Access, own_access
 from trainer.attach.keys import forget_ended, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
-from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
+from trainer.cli.candles import DataCheck, find_candles
 from trainer.cli.connect import connected
 from trainer.cli.local import local_candles
-from trainer.cli.output import ask, counted, mayfly, say, say_json
+from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
+from trainer.cli.ready import Ready
+from trainer.cli.ready_to_train import ReadyToTrain
+from trainer.cli.script_launch import read_data, script_preflight, with_script
+from trainer.cli.settled import report_settled
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
 from trainer.control.drive import drive, start
-from trainer.control.settle import Settling, settle_unwatched
+from trainer.control.settle import settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import workload
 from trainer.data.paths import check_path
-from trainer.errors import ConfigError, Stopped, TrainerError, UsageError
+from trainer.errors import ConfigError, Stopped, UsageError
 from trainer.extras import needs
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
-from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.images import refuse_unfit
-from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import UNPROVEN, LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
-from trainer.launch.preflight import Offers, look
-from trainer.launch.start import attach_entry, new_record, register
+from trainer.launch.preflight import look
+from trainer.launch.script_files import script_files
+from trainer.launch.start import attach_entry
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
-from trainer.runs.store import Objects, open_objects, read_record
+from trainer.runs.store import open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
@@ -58,22 +60,8 @@ from trainer.train.own_check import checked, contents, portable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "gpu_profile", "market", "max_duration")
+FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "market", "max_duration")
 NUMBERS_OF_THE_JOB = ("epochs", "budget")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """Result of preflight: everything that a run needs, with nothing written yet."""
-
-    outputs: StackOutputs
-    objects: Objects
-    offers: Offers
-    bundle: Bundle
-    checked: CheckedCandles
-    job: Job  # with the symbols and the timeframe that the candles decide
-    candles: ChosenCandles
-    plan: LaunchPlan
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = given_settings(arguments)
     job = job_from(settings)
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
+    files = script_files(job.script) if job.is_script else {}
     if job.data.path and not is_in_bucket(job.data.path):
         check_path(job.data.path)
     if job.own_files:
@@ -96,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
             settings = with_keys(settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))})
             job = with_settings(job, path=settings["data"]["path"])
+        data = read_data(job, console, ends) if job.is_script else ()
         check = DataCheck(job) if job.data.path else None  # started first: it runs beside everything else
         if check:
             ends.callback(check.close)
@@ -103,19 +93,21 @@ def run(arguments: argparse.Namespace) -> int:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         outputs = read_stack(access, stack=arguments.stack)
-        if here := local_candles(outputs, job):
-            console.line(f"candles of {here}, the local folder")
-            settings = with_keys(settings, {"data.path": str(here)})
-            job = with_settings(job, path=str(here))
-            check = DataCheck(job)
-            ends.callback(check.close)
-        ready = _preflight(arguments, settings, machines, check, access, outputs, console)
+        if job.is_script:
+            ready: Ready = script_preflight(arguments, job, files, data, machines, access, outputs, console)
+        else:
+            if here := local_candles(outputs, job):
+                console.line(f"candles of {here}, the local folder")
+                settings = with_keys(settings, {"data.path": str(here)})
+                job = with_settings(job, path=str(here))
+                check = DataCheck(job)
+                ends.callback(check.close)
+            ready = _preflight(arguments, settings, machines, check, access, outputs, console)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
-        from trainer.cli.plan_view import plan_view
         from trainer.cli.table import Inline
         from trainer.cli.watch import Watch
 
-        view = plan_view(ready.plan, ready.job, ready.candles)
+        view = ready.view()
         if arguments.dry_run:
             return _dry_run(arguments, ready, view, access)
         console.line()
@@ -125,13 +117,13 @@ def run(arguments: argparse.Namespace) -> int:
         for note in _checked(ready, access, sweep=True):
             console.line(f"note: {note}")
         _ask(arguments, ready.plan, access)
-        candles = _uploaded(ready, access, console)
-        record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=began, now=utc_now())
+        uploaded = ready.upload(access, console)
+        record = ready.record(preflight_at=began, now=utc_now())
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             upload_bundle(ready.bundle, ready.objects)
             attach = attach_entry(ready.outputs, _attach_key(ready, record.run_id, access, console))
-            register(record, ready.job, ready.bundle, candles, ready.offers, ready.objects, attach=attach)
+            ready.register(record, uploaded, attach)
             console.line()
             console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC at the latest"]))
             watch = Watch(console, stop)
@@ -148,6 +140,10 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Merge what the user gave, the later winning: job file, flags, --set."""
     file = load_job(Path(arguments.job)) if arguments.job else {}
     flags = {name: value for name in FLAGS_OF_THE_JOB if (value := getattr(arguments, name)) is not None}
+    if arguments.script is not None:
+        file = with_script(file, arguments.script)
+    if "script" in file and "data" in flags:
+        flags["data.folder"] = flags.pop("data")
     numbers = [f"{name}={value}" for name in NUMBERS_OF_THE_JOB if (value := getattr(arguments, name)) is not None]
     return with_keys(file, {**flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)})
 
@@ -176,7 +172,7 @@ def _preflight(
         candles = find_candles(job, settings, check, objects, rehearsal=access.rehearsal, dry_run=dry_run)
     for note in candles.notes:
         console.line(note)
-    _report_settled(settled, console)
+    report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(
             machines if job.machine.instance else (), workload(candles.job, candles.candles.bars) if candles.candles else None
@@ -194,7 +190,7 @@ def _preflight(
         rehearsal=access.rehearsal,
         boots=boots.result(),
     )
-    return Ready(
+    return ReadyToTrain(
         outputs=outputs,
         objects=objects,
         offers=offers.result(),
@@ -203,20 +199,8 @@ def _preflight(
         job=job,
         candles=candles.candles,
         plan=plan,
+        given_path=given_settings(arguments).get("data", {}).get("path", ""),
     )
-
-
-def _report_settled(settled: Future[Settling] | None, console: Console) -> None:
-    """Print how runs ended that no command drove. Trouble with an old run is a warning and does not stop a new one."""
-    if settled is None:
-        return
-    try:
-        for receipt in settled.result().receipts:
-            console.line(f"settled {receipt['run_id']}, which nobody watched: {receipt['state']}")
-        for run_id, problem in settled.result().problems.items():
-            console.line(f"warning: run {run_id} could not be settled: {problem}")
-    except TrainerError as error:
-        console.line(f"warning: an earlier run could not be settled: {error}")
 
 
 def _dry_run(arguments: argparse.Namespace, ready: Ready, view: RenderableType, access: Access) -> int:
@@ -228,7 +212,7 @@ def _dry_run(arguments: argparse.Namespace, ready: Ready, view: RenderableType, 
 
 def _print_notes(arguments: argparse.Namespace, ready: Ready, notes: list[str]) -> int:
     if arguments.json:
-        known = {"stack": ready.outputs.stack, "job": ready.job.to_dict(), "data": ready.candles.to_dict()}
+        known = {"stack": ready.outputs.stack, "job": ready.job.to_dict(), "data": ready.data}
         say_json({"dry_run": True, **known, **ready.plan.to_dict(), "notes": notes})
     else:
         say(*(f"note: {note}" for note in notes), "dry run: nothing was uploaded and nothing launched")
@@ -238,7 +222,7 @@ def _print_notes(arguments: argparse.Namespace, ready: Ready, notes: list[str]) 
 def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
     """Return what the account has to say to the plan. Raises ours for what would fail."""
     now = utc_now()
-    record = new_record(ready.job, ready.plan, ready.bundle, ready.outputs, preflight_at=now, now=now)
+    record = ready.record(preflight_at=now, now=now)
     return check_account(access, ready.outputs, record, sweep=sweep)
 
 
@@ -272,17 +256,6 @@ def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> 
         return ""
     forget_ended(ready.objects)
     return make_key(run_id)
-
-
-def _uploaded(ready: Ready, access: Access, console: Console) -> ChosenCandles:
-    """Put the desk's files into raw/ and return the candles as the manifest pins them."""
-    files, bucket = ready.checked.files, ready.outputs.bucket
-    if not files:
-        return ready.candles
-    size = sum(file.bytes for file in files) / 1e6
-    data_set = ready.job.data.set
-    console.update(f"uploading {counted(len(files), 'file')}, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
-    return upload_candles(ready.candles, files, access, bucket=bucket, data_set=data_set)
 
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, ready: Ready, console: Console) -> int:
@@ -324,11 +297,7 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console:
     console.close()
     forget_ended(ready.objects)
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
-    run_id, where = receipt["run_id"], _where(arguments)
-    looks = [f"logs {run_id}", *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else [])]
-    here = ready.checked.job.data.path
-    if receipt["models"] and here and not is_in_bucket(given_settings(arguments).get("data", {}).get("path", "")):
-        looks.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
+    looks, where = ready.looks(receipt), _where(arguments)
     console.line()
     console.line("look at it:")
     for look_at in looks:

@@ -170,16 +170,16 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     job = parser.add_argument_group("the job")
     job.add_argument("--job", metavar="FILE", help="job file (TOML)")
+    job.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
     job.add_argument("--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference")
     job.add_argument("--model", metavar="NAME", help="model from docs/models-and-targets.md, or FILE.py:CLASS")
     job.add_argument("--target", metavar="NAME", help="target from the same page, or FILE.py:CLASS (default: by model)")
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: all of the data)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: that of the data, if there is only one)")
     job.add_argument(
-        "--data", metavar="PATH", help="file or folder of candles, uploaded to the data set (default: what it holds)"
+        "--data", metavar="PATH", help="candles, uploaded to the data set (default: what it holds), or a script's folder"
     )
     job.add_argument("--epochs", metavar="N", help="most passes over the data (default: 15)")
-    job.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the instance's GPU)")
     market = job.add_mutually_exclusive_group()
     market.add_argument("--spot", dest="market", action="store_const", const="spot", help="buy spot capacity")
     market.add_argument("--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import RenderableType
 
@@ -36,12 +37,31 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
         Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), _models(plan, job, candles)]),
         Inline(_data(job, candles)),
         "",
-        FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]),
-        *_notes(plan),
-        "",
-        *_basis(plan),
-        _hard_stop(plan),
+        *_candidates(plan),
     )
+
+
+def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> RenderableType:
+    """Return a script's plan: its command, files and data, the candidates, and the hard stop."""
+    size = f"{data['bytes'] / 1e6:,.1f} MB" if data["files"] else ""
+    sent = [counted(len(data["script_files"]), "file"), f"data: {counted(data['files'], 'file')}" if size else "no data"]
+    return lines(
+        Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), f"script: {job.script.command}"]),
+        Inline(
+            [*sent, *([size] if size else []), *([f"packages: {job.script.requirements}"] if job.script.requirements else [])]
+        ),
+        "",
+        *_candidates(plan),
+    )
+
+
+def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
+    """Yield the candidates with their notes, the sources of prices and times, and the hard stop."""
+    yield FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)])
+    yield from _notes(plan)
+    yield ""
+    yield from _basis(plan)
+    yield _hard_stop(plan)
 
 
 def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
@@ -132,6 +152,6 @@ def _baking(baking: Baking) -> str:
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured
+    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured and not plan.is_script
     why = CAUSES[stop.cause] + (" alone: no run has measured this model on this chip" if alone else "")
     return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {why}."

@@ -22,7 +22,7 @@ from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
@@ -48,6 +48,7 @@ def publish(
     refuse_unfit_stack(outputs)
     refuse_skipped_times(schedule, now)
     job = job_from(with_keys(load_job(Path(arguments.job)), parse_assignments(arguments.settings)))
+    refuse_script(job, "retrains publish")
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)

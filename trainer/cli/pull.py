@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from trainer.cli.curves import OBSERVED, CurveFiles, EventsReader
 from trainer.cli.local import folder_of_run
 from trainer.cli.logs import LogReader
 from trainer.cli.output import say, say_json, warn
+from trainer.cli.script_pull import save_output
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
+from trainer.control.script_files import outputs_seen
 from trainer.control.settle import Settled, settle_run
 from trainer.registry.store import Model, models_of_run, save_model, write_whole
 from trainer.stack import read_stack
@@ -36,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder = Path(arguments.out) if arguments.out else folder_of_run(outputs, arguments.run)
         check_folder(folder)
         cloud = AwsCloud(access, outputs)
-        pulled = Pulled(cloud, arguments.run, folder)
+        pulled = Pulled(cloud, arguments.run, folder, partial(save_output, access, outputs.bucket))
         while True:
             new = pulled.bring()
             if not arguments.json:
@@ -54,12 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
 class Pulled:
     """The folder of one run, brought up to date as often as it is asked for; each model and each line is fetched once."""
 
-    def __init__(self, cloud: Cloud, run_id: str, folder: Path) -> None:
+    def __init__(self, cloud: Cloud, run_id: str, folder: Path, save_output: Callable[[Mapping[str, Any], Path], Path]) -> None:
+        self._save_output = save_output
         self.folder = folder
         self.files: list[Path] = []
         self._cloud, self._run_id = cloud, run_id
         self._log, self._events, self._curves = LogReader(cloud, run_id), EventsReader(cloud, run_id), CurveFiles(folder)
         self._models: dict[str, Model] = {}  # by key and version
+        self._outputs: dict[str, str] = {}  # of a script: path -> sha256
         self._settled: Settled | None = None
 
     @property
@@ -75,6 +80,12 @@ class Pulled:
             if f"{model.key} {model.version_id}" not in self._models:
                 self._add([save_model(self._cloud.objects, model, self.folder)])
                 self._models[f"{model.key} {model.version_id}"] = model
+        receipt, record = self._settled.receipt, self._settled.look.record
+        outputs = outputs_seen(self._cloud.objects, record) if receipt is None else receipt["files"]
+        for item in outputs if record.work == "script" else ():
+            if self._outputs.get(item["file"]) != item["sha256"]:
+                self._add([self._save_output(item, self.folder / "out")])
+                self._outputs[item["file"]] = item["sha256"]
         if self._settled.receipt is not None:
             write_whole(self.folder / "receipt.json", json.dumps(self._settled.receipt, indent=2).encode())
             self._add([self.folder / "receipt.json"])

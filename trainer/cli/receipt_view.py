@@ -16,6 +16,7 @@ from trainer.runs.deadline import CAUSES
 
 MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
 FAILED_MARK = ("✗", BAD)
+MOST_SHOWN_FILES = 40  # of a script; --json has all
 GAINS = {  # mark and meaning
     BEYOND_CHANCE: ("✓", "better than every baseline on the test span, beyond chance"),
     BETTER: ("+", "better than every baseline on the test span, chance not excluded"),
@@ -49,7 +50,7 @@ def _entries(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     yield "", ""
     yield "machine", _machines(receipt["instances"]) if receipt["instances"] else "none was started"
     yield "", ""
-    yield from _files(receipt) if receipt.get("work") == "prepare" else _models(receipt)
+    yield from _WORK.get(receipt.get("work", "train"), _models)(receipt)
     if receipt.get("log_tail"):
         yield "", ""
         yield "its log", lines(*receipt["log_tail"].splitlines())
@@ -62,7 +63,7 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     mark, style = MARKS.get(receipt["state"], FAILED_MARK)
     made, failed = len(receipt["models"]), len(receipt["failed"])
     models = counted(made, "model") if not failed else f"{made} of {counted(made + failed, 'model')}"
-    if receipt.get("work") == "prepare":
+    if receipt.get("work") in ("prepare", "script"):
         models = counted(len(receipt["files"]), "file")
     yield (
         "outcome",
@@ -74,7 +75,7 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         if error.get("do"):
             yield "", error["do"]
     yield "run", receipt["run_id"]
-    if data := receipt["data"]:
+    if (data := receipt["data"]) and receipt.get("work") != "script":
         bars = f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})" if data.get("bars") else "none was read"
         yield "data", Inline([bars, counted(data.get("holes", 0), "hole") if data.get("bars") else ""])
     if inputs := receipt.get("inputs"):
@@ -104,7 +105,10 @@ def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     dollars = receipt["dollars"]
-    yield "dollars", Inline([f"spent {spent(dollars)}", f"estimated {money(dollars['estimated'])}"])
+    estimated = f"estimated {money(dollars['estimated'])}"
+    if receipt.get("work") == "script" and not dollars["estimated"]:
+        estimated = "not estimated"
+    yield "dollars", Inline([f"spent {spent(dollars)}", estimated])
     prices = {
         f"{item['instance_type']} {item['market'].replace('_', '-')}: {money(item['price_usd_per_hour'])} an hour": None
         for item in receipt["instances"]
@@ -153,6 +157,28 @@ def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield title, "none"
 
 
+def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield a script's end, its last lines, and what it left."""
+    for script in receipt["scripts"]:
+        starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
+        ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
+        yield "script", Inline(filter(None, [script["piece"], ended, duration(script["seconds"]), starts]))
+        yield from (("", styled(note, "")) for note in script["notes"])
+        yield "", ""
+        yield "last lines", lines(*script["last_lines"]) if script["last_lines"] else "it printed nothing"
+    for failure in receipt["failed"]:
+        yield "", Text.assemble((f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", ""))
+    yield "", ""
+    title = "files"
+    for file in receipt["files"][:MOST_SHOWN_FILES]:
+        yield title, Inline([file["file"], f"{file['bytes']:,} bytes", file["sha256"][:12]])
+        title = ""
+    if len(receipt["files"]) > MOST_SHOWN_FILES:
+        yield "", f"and {len(receipt['files']) - MOST_SHOWN_FILES:,} more"
+    if not receipt["files"]:
+        yield title, "none"
+
+
 def _model_table(models: list[dict[str, Any]]) -> FittedTable:
     metrics = models[0].get("metrics") or {}  # a run trains one target
     names, first = titles(metrics), headline_column(metrics)
@@ -178,3 +204,6 @@ def _of_symbols(models: list[dict[str, Any]]) -> bool:
 
 def _piece(entry: dict[str, Any]) -> str:
     return str(entry["piece"])
+
+
+_WORK = {"train": _models, "prepare": _files, "script": _outputs}

@@ -15,7 +15,7 @@ from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.table import FittedTable, TableColumn, lines
 from trainer.cli.terminal import show
 from trainer.errors import UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.gpu_profiles.choice import Choice
@@ -61,6 +61,7 @@ def _job(arguments: argparse.Namespace) -> Job:
     present: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     settings = load_job(Path(arguments.job)) if arguments.job else {}
     job = job_from(with_keys(settings, {**present, **parse_assignments(arguments.settings)}))
+    refuse_script(job, "tune")
     if not job.train.batch and not job.data.path:
         raise UsageError("batch = auto, but no candles", why="they decide how large it may become", do="Name them with --data.")
     return job

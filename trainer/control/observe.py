@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from trainer.control.boot_log import boot_log
 from trainer.control.cloud import Cloud
+from trainer.control.script_files import outputs_seen
 from trainer.errors import ConnectionFailed, TrainerError, TrainingFailed
 from trainer.reading import Unsound
 from trainer.registry.cards import card_of
@@ -58,7 +59,9 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     )
     if record.state in ("running", "ending") and not alive and seen.result is None:
         seen = replace(seen, boot_log=_boot_log(cloud, record))
-    return replace(seen, models=models_seen(objects, record, seen.result)) if _to_be_closed(record, seen, now) else seen
+    if not _to_be_closed(record, seen, now):
+        return seen
+    return replace(seen, models=models_seen(objects, record, seen.result), outputs=outputs_seen(objects, record))
 
 
 def _boot_log(cloud: Cloud, record: RunRecord) -> str:
@@ -145,7 +148,8 @@ def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult |
     if body is None:
         return None
     try:
-        return read_result(body, models_prefix=keys.models, names=[piece.model for piece in record.pieces])
+        names = [piece.model for piece in record.pieces]
+        return read_result(body, models_prefix=keys.models, names=names, work=record.work)
     except Unsound as error:
         unread = TrainingFailed(f"the node's result {keys.result} can't be read", why=str(error), do="Launch again.")
         return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())

@@ -16,8 +16,9 @@ from trainer.cost.instances import instance_type
 
 BUILD_TYPE, BUILDS_A_MONTH = "g4dn.xlarge", 1  # defaults of infra/: image_build_type, and the pipeline's schedule
 BUILD_HOURS = 1.0  # boot, install, snapshot, boot again, smoke test: assumed
-IMAGE_GB = 75  # of a Deep Learning image's snapshot; an encrypted copy has all of it (a public launch's figure, 2026-08-29)
-SNAPSHOT_USD_PER_GB_MONTH = 0.05  # EBS, us-east-1, from general knowledge, 2026-11-22
+KEPT_IMAGES = 2  # infra/image_retention.py
+IMAGE_GB = 100  # of its snapshot: the volume by default (infra/: volume_gib)
+SNAPSHOT_USD_PER_GB_MONTH = 0.05  # aws.amazon.com/ebs/pricing, us-east-1, 2026-11-20
 ASSUMED_SECONDS = 30.0  # of installing the environment, as boot.csv assumes
 KEPT_SECONDS = 1.0  # of finding that there is nothing to install
 
@@ -28,7 +29,7 @@ class Baking:
 
     saved_seconds: float  # of a boot; 0: none
     usd_per_run: float
-    usd_per_month: float  # of the pipeline with one image
+    usd_per_month: float  # of the pipeline and its images
     runs_per_month: int | None  # from which on it pays; None: never
     runs_measured: int  # boots behind `saved_seconds`; 0: assumed
     in_use: bool  # the launch boots a baked image
@@ -63,6 +64,6 @@ def baking(boots: Mapping[str, Mapping[str, float]], *, usd_per_hour: float, in_
 
 
 def pipeline_usd_per_month() -> float:
-    """Return what the pipeline costs a month with one build and one image kept."""
+    """Return what the pipeline costs a month with one build and the images that are kept."""
     build = instance_type(BUILD_TYPE).price_usd_per_hour or 0.0
-    return round(BUILDS_A_MONTH * BUILD_HOURS * build + IMAGE_GB * SNAPSHOT_USD_PER_GB_MONTH, 2)
+    return round(BUILDS_A_MONTH * BUILD_HOURS * build + KEPT_IMAGES * IMAGE_GB * SNAPSHOT_USD_PER_GB_MONTH, 2)

@@ -35,6 +35,7 @@ class DataSettings:
     """The candles to train on, and the spans of training, validation and test."""
 
     path: str = setting("", "Folder or file of candles, uploaded to the data set; empty: what the data set holds.")
+    folder: str = setting("", "Folder, or s3:// prefix, of any files for a script; empty: none.")
     symbols: tuple[str, ...] = setting((), "Symbols to train; empty: all.")
     set: str = setting("main", "Data set: a folder of raw/ in the bucket.")
     exclude: tuple[str, ...] = setting((), "Symbols to leave out.")

@@ -20,6 +20,7 @@ from trainer.code_files import NODE, code_files, home_modules, place_of
 from trainer.errors import ConfigError
 from trainer.own_file import FOLDER
 from trainer.runs.store import Conflict, Objects
+from trainer.script import FOLDER as SCRIPT_FOLDER
 
 LOCK = "trainer/node/requirements.lock"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest instant that a zip can name
@@ -45,14 +46,21 @@ class Bundle(BundleName):
     content: bytes
 
 
-def build_bundle(package: Path | None = None, *, own_files: Mapping[str, bytes] | None = None) -> Bundle:
+def build_bundle(
+    package: Path | None = None,
+    *,
+    own_files: Mapping[str, bytes] | None = None,
+    script_files: Mapping[str, bytes] | None = None,
+) -> Bundle:
     """Pack what a node runs of the trainer package (this one, unless another folder is given) into a wheel.
 
     `own_files` are those of the user's that the job trains with, by hash; they lie where `own_file.in_bundle` looks.
+    `script_files` are those of a script, by relative path.
     """
     sources = code_files((*NODE, *home_modules(package=package)), package=package)
     _refuse_links(sources, package or Path(next(iter(trainer.__path__))))
     sources |= {f"trainer/{FOLDER}/{sha256}.py": content for sha256, content in sorted((own_files or {}).items())}
+    sources |= {f"trainer/{SCRIPT_FOLDER}/{path}": content for path, content in sorted((script_files or {}).items())}
     info = f"mayfly-{trainer.__version__}.dist-info"
     sources[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: mayfly\nVersion: {trainer.__version__}\n".encode()
     sources[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: mayfly\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -31,7 +31,7 @@ def machines_of(job: Job) -> list[InstanceType]:
         raise UsageError(
             "GPU profile cpu is for desks only",
             why="an instance trains on the GPUs that it is paid for",
-            do="Leave --gpu-profile out: an instance finds its own.",
+            do="Leave machine.gpu_profile out: an instance finds its own.",
         )
     fitting, refusal = [], None
     for machine in machines:

@@ -33,7 +33,9 @@ from trainer.pieces.piece import Piece
 from trainer.runs.boot import Boots
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
+from trainer.script import KIND as SCRIPT
 
+EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 UNPROVEN = "its image is not known to support it"
 
 
@@ -87,10 +89,18 @@ class LaunchPlan:
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
     @property
+    def is_script(self) -> bool:
+        """Return whether it runs a script of the user's."""
+        return any(piece.kind == SCRIPT for piece in self.pieces)
+
+    @property
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
         if not self.first.is_estimated:
-            return "not estimated: the machine tries your own model first"
+            why = "this script has not run yet" if self.is_script else "the machine tries your own model first"
+            return f"not estimated: {why}"
+        if self.is_script:
+            return f"as {self.first.rate.basis} took"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:
@@ -232,7 +242,7 @@ def weigh(
         refused = verdict.why
     elif not rehearsal and verdict.unproven:
         note = UNPROVEN
-    idle = machine.num_workers - len(work.pieces)
+    idle = 0 if job.is_script else machine.num_workers - len(work.pieces)  # a script gets all of them
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(

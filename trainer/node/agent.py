@@ -30,6 +30,7 @@ from trainer.node.packages import check_torch
 from trainer.node.progress import advance
 from trainer.node.refresh import prepare_data
 from trainer.node.sampling import Sampling
+from trainer.node.script import run_script
 from trainer.node.shared import Node
 from trainer.node.ssh import open_ssh
 from trainer.node.stage import Origins, fetch_inputs, read_patiently
@@ -95,6 +96,9 @@ def run(node: Node) -> int:
         manifest = read_manifest(node)
         if manifest.get("work") == "prepare":
             trainer_exit = prepare_data(node, manifest)
+        elif manifest.get("work") == "script":
+            check_machine(node, manifest)
+            trainer_exit = run_script(node, manifest)
         else:
             prepare(node, manifest)
             trainer_exit = train(node, manifest)
@@ -119,8 +123,8 @@ def read_manifest(node: Node) -> dict[str, Any]:
         raise aws_error(raised, "the manifest can't be read") from raised
 
 
-def prepare(node: Node, manifest: dict[str, Any]) -> None:
-    """Check the machine, then fetch the inputs. Nothing is downloaded to a machine that can't train."""
+def check_machine(node: Node, manifest: dict[str, Any]) -> None:
+    """Check the machine, and begin to stage. Nothing is downloaded to a machine that can't train."""
     open_ssh(node, manifest)
     serve_curves(node, manifest)
     identity, torch = node.status.identity, check_torch()
@@ -133,6 +137,11 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
 
     node.enter("stage")
     node.status.message = f"{len(manifest['inputs'])} inputs"
+
+
+def prepare(node: Node, manifest: dict[str, Any]) -> None:
+    """Check the machine, then fetch the inputs."""
+    check_machine(node, manifest)
     plan = [manifest["plan"]] if manifest.get("plan") else []
     for inputs, folder, origins in (
         (plan, node.work / "plan", None),

@@ -274,7 +274,8 @@ attach_volumes() {
   local volumes=$home/code/trainer/node/volumes.sh
   [[ -n $root ]] || mountpoint -q /opt/dlami/nvme || stage "mount local disks" bash "$volumes" disks "$home/disks"
   [[ -n $file_system ]] || return 0
-  stage "mount the cache" bash "$volumes" cache "$file_system" "$home/cache"
+  # half of what is left of the boot's time, at most: a run does without
+  stage "mount the cache" bash "$volumes" cache "$file_system" "$home/cache" "$(((boot_ends - $(date +%s)) / 4 + 1))"
   if [[ -f $home/cache.failed ]]; then MAYFLY_CACHE_FAILED=$(< "$home/cache.failed"); else MAYFLY_CACHE=$home/cache; fi
   export MAYFLY_CACHE MAYFLY_CACHE_FAILED
 }

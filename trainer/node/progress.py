@@ -16,12 +16,13 @@ class Progress:
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
-    unit: str = "windows"  # or chunks
+    unit: str = "windows"  # or chunks, or steps of a script
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> what its tuner found
     looking: bool = False  # for the fastest way to train
+    scripts_done: tuple[str, ...] = ()  # pieces that are scripts, and have ended well: they have no model
 
     @property
     def rate(self) -> float | None:
@@ -52,6 +53,13 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     piece = str(progress.models[model]["piece"])
     if kind == "model_started":
         return _with_piece(progress, piece, state="training")
+    if kind == "script":
+        told = {key: event[key] for key in ("epoch", "epochs", "step", "steps") if key in event}
+        told |= {"loss": event["loss"]} if event["loss"] is not None else {}
+        rates = {**progress.rates, event["worker"]: event["rate"]}
+        return replace(_with_piece(progress, piece, state="training", **told), rates=rates, unit=event["unit"])
+    if kind == "script_done":
+        return replace(_with_piece(progress, piece, state="done"), scripts_done=(*progress.scripts_done, piece), rates={})
     if kind == "progress":
         told = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}

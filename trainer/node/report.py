@@ -34,7 +34,9 @@ class Status:
     progress: Progress = field(default_factory=Progress)
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
-    files: list[dict[str, Any]] = field(default_factory=list)  # of a prepare run: candle files added, or looked at
+    files: list[dict[str, Any]] = field(default_factory=list)  # candle files of a prepare run, output files of a script
+    scripts: list[dict[str, Any]] = field(default_factory=list)  # pieces that are scripts, and how they ended
+    python_packages: str = ""  # where a script's came from; empty: those of the agent and the training
     boot: dict[str, Any] = field(default_factory=dict)  # seconds of its steps
     inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
     devices: Devices | None = None
@@ -70,7 +72,7 @@ def progress(status: Status) -> bytes:
         "phase": status.phase,
         "phases": {name: iso(at) for name, at in status.phases.items()},
         "models_total": len(told.models),
-        "models_done": len(status.models),
+        "models_done": len(status.models) + len(status.progress.scripts_done),
         "rate": told.rate,
         "unit": told.unit,
         "message": cut(message),
@@ -135,8 +137,9 @@ def result(
         "data": dict(status.progress.data),
         "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
         "devices": asdict(status.devices) if status.devices else {},
-        "python_packages": python_packages,
+        "python_packages": status.python_packages or python_packages,
         "files": status.files,
+        "scripts": status.scripts,
         "tuned": {profile: dict(shapes) for profile, shapes in status.progress.tuned.items()},
     }
 
@@ -144,7 +147,7 @@ def result(
 def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
     told: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
-    accounted = {entry["piece"] for entry in (*told, *status.models)}
+    accounted = {entry["piece"] for entry in (*told, *status.models)} | {*status.progress.scripts_done}
     left = [{**model, "reason": unfinished} for model in status.progress.models.values() if model["piece"] not in accounted]
     return [*(dict(entry) for entry in told), *left]
 

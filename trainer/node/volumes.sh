@@ -2,12 +2,10 @@
 # Mount what a node can use and does not need: its local disks as one volume, and the cache of the storage mode efs-cache.
 #
 #   volumes.sh disks FOLDER                          where the type has local disks that the image has not mounted itself
-#   volumes.sh cache FILE_SYSTEM:ACCESS_POINT FOLDER
+#   volumes.sh cache FILE_SYSTEM:ACCESS_POINT FOLDER SECONDS
 #
 # bootstrap.sh runs it as root. It always exits 0: what fails is printed and written to FOLDER.failed, and the node does without.
 set -uo pipefail
-
-MOUNT_SECONDS=60
 
 failed() { # folder, what
   echo "volumes: $2" >&2
@@ -41,24 +39,28 @@ disks() { # folder, sysfs where a test has its own
       || failed "$folder" "the local disks ${found[*]} could not be joined by mdadm"
   fi
   mkfs.ext4 -q -E nodiscard,lazy_itable_init=1 "$device" || failed "$folder" "$device could not be formatted"
-  mkdir -p "$folder" && mount -o noatime "$device" "$folder" || failed "$folder" "$device could not be mounted"
+  mkdir -p "$folder"
+  mount -o noatime "$device" "$folder" || failed "$folder" "$device could not be mounted"
   echo "volumes: ${#found[@]} local disks at $folder" >&2
 }
 
 # amazon-efs-utils speaks TLS to EFS and signs in with the instance's role; Amazon Linux has it in its own repositories, which
 # lie in S3, and elsewhere an image brings it. `soft`: a file system that does not answer is an error and not a node that hangs.
 # What half a read would spoil, the agent's check of each hash finds.
-cache() { # file system:access point, folder
+cache() { # file system:access point, folder, seconds that each of two steps may take
   local folder=$2 why
   if ! type -P mount.efs > /dev/null && type -P dnf > /dev/null; then
-    timeout 120 dnf --quiet --assumeyes install amazon-efs-utils >&2 || true
+    timeout "$3" dnf --quiet --assumeyes install amazon-efs-utils >&2 || true
   fi
   type -P mount.efs > /dev/null || failed "$folder" "the image has no mount.efs (amazon-efs-utils)"
   mkdir -p "$folder"
-  why=$(timeout "$MOUNT_SECONDS" mount -t efs -o "tls,iam,accesspoint=${1#*:},soft,timeo=100" "${1%%:*}" "$folder" 2>&1) \
+  why=$(timeout "$3" mount -t efs -o "tls,iam,accesspoint=${1#*:},soft,timeo=100" "${1%%:*}" "$folder" 2>&1) \
     || failed "$folder" "EFS ${1%%:*} could not be mounted: ${why:0:300}"
   echo "volumes: the cache is at $folder" >&2
 }
 
-"$@"
+case $1 in
+  disks) disks "${@:2}" ;;
+  cache) cache "${@:2}" ;;
+esac
 exit 0

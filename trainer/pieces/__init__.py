@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from trainer.job import Job
 from trainer.pieces.piece import Kind, Piece, SeriesWork
 from trainer.pieces.pooled import POOLED
+from trainer.pieces.script import SCRIPT
 from trainer.pieces.symbol import SYMBOL
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (SYMBOL, POOLED)}  # the last one that takes a job makes its pieces
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (SYMBOL, POOLED, SCRIPT)
+}  # the last one that takes a job makes its pieces
 
 
 def kind_of(job: Job) -> Kind:

@@ -51,6 +51,12 @@ def create_image_pipeline(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {"imagePipelineArn": _kept(cloud, call, "image-pipeline")}
 
 
+def create_lifecycle_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Keep a lifecycle policy, whose role must exist."""
+    cloud.moto("iam", "GetRole", {"RoleName": call.params["executionRole"].rpartition("/")[2]})
+    return {"lifecyclePolicyArn": _kept(cloud, call, "lifecycle-policy")}
+
+
 def _kept(cloud: EmbeddedAccount, call: Call, kind: str, version: str = "") -> str:
     """Keep a resource under the ARN that Image Builder makes of its name, and return that."""
     name = re.sub(r"[ _]", "-", call.params["name"].lower())
@@ -74,4 +80,5 @@ RULES: Rules = {
     ("imagebuilder", "CreateInfrastructureConfiguration"): create_infrastructure_configuration,
     ("imagebuilder", "CreateDistributionConfiguration"): create_distribution_configuration,
     ("imagebuilder", "CreateImagePipeline"): create_image_pipeline,
+    ("imagebuilder", "CreateLifecyclePolicy"): create_lifecycle_policy,
 }

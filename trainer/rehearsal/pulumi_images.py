@@ -57,6 +57,13 @@ def _image_pipeline(cloud: Resources, name: str, properties: Properties) -> Made
     return arn, {"arn": arn}
 
 
+@makes("aws:imagebuilder/lifecyclePolicy:LifecyclePolicy")
+def _lifecycle_policy(cloud: Resources, name: str, properties: Properties) -> Made:
+    given = {"name": physical_name(properties, name), **properties.rest()}
+    arn = cloud.send("imagebuilder", "CreateLifecyclePolicy", given)["lifecyclePolicyArn"]
+    return arn, {"arn": arn}
+
+
 def _versioned(name: str, properties: Properties) -> dict[str, object]:
     """Take all inputs, with the version by AWS's name."""
     named = {"name": physical_name(properties, name), "semanticVersion": properties.pop("version")}

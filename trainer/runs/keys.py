@@ -70,6 +70,16 @@ class NodeKeys:
         return f"{self.folder}index/"
 
     @property
+    def outputs(self) -> str:
+        """Return the prefix of the states of a script's output files, each named by its sha256."""
+        return f"{self.models}out/"
+
+    @property
+    def output_index(self) -> str:
+        """Return the key of the list of a script's output files."""
+        return f"{self.folder}outputs.json"
+
+    @property
     def models(self) -> str:
         """Return the prefix of its models."""
         return f"{EXPERIMENTS}{self._own}"

@@ -59,6 +59,7 @@ class Observation:
     boot_log: str = ""  # of an instance that ended without a result, where it left one
     stop_written: bool = False
     models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
+    outputs: tuple[Mapping[str, Any], ...] = ()  # files of a script, as S3 has them; looked at with the models
     may_start: bool = True  # whether this caller may create instances; settling may not
 
     @property

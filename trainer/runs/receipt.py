@@ -17,13 +17,13 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.pieces import identity_of, identity_of_file, planned_pieces
 from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
+from trainer.runs.reports import LAST_LINES, MOST_LINE
 
 # 3, before pieces: models and failures name a symbol; 2, before jobs had tables: `job` is flat; 1, before 2026-11-22:
 # `deadline` was the run's, and there was no cause.
 FORMAT = 4
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
-LAST_LINES, MOST_LINE = 20, 190  # of the log of an instance that left no result; together less than reading.MOST_TEXT
 REHEARSAL_NOTE = (
     "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these CPU seconds at the "
     "type's list price, no forecast."
@@ -54,7 +54,8 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "instances": [_instance(record, seen) for seen in record.instances],
         "models": models,
         "failed": _failed(record, observed, models, state),
-        "files": [dict(item) for item in result.files] if result and record.work == "prepare" else [],
+        "files": _files(record, observed),
+        "scripts": [dict(item) for item in result.scripts] if result and record.work == "script" else [],
         "retries": result.retries if result else 0,
         "seconds": seconds(record, observed),
         "boot": boot_steps(record, result),
@@ -71,6 +72,13 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "log_tail": log_tail(observed.boot_log) if result is None else "",
         "python_packages": result.python_packages if result else "",
     }
+
+
+def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
+    """Return the files of a prepare run, by its node's word, or of a script, as S3 has them."""
+    if record.work == "script":
+        return [dict(item) for item in observed.outputs]
+    return [dict(item) for item in observed.result.files] if observed.result and record.work == "prepare" else []
 
 
 def log_tail(text: str) -> str:
@@ -217,8 +225,9 @@ def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[s
         {**identity_of(record.job, item), "reason": str(item.get("reason", ""))}
         for item in (observed.result.failed if observed.result else ())
     ]
-    accounted = {item["piece"] for item in (*models, *failed)}
-    planned = planned_pieces(record.job, record.pieces) if record.work == "train" else []
+    scripts = [item for item in (observed.result.scripts if observed.result else ()) if state == "done"]
+    accounted = {item["piece"] for item in (*models, *failed, *scripts)}
+    planned = planned_pieces(record.job, record.pieces) if record.work != "prepare" else []
     missing = [piece for piece in planned if piece["piece"] not in accounted]
     return failed + [{**piece, "reason": f"not finished, the run ended {state}"} for piece in missing]
 

@@ -27,7 +27,7 @@ from trainer.runs.pieces import RunPiece
 FORMAT = 6
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6)
 Driver = Literal["desk", "control"]
-Work = Literal["train", "prepare"]
+Work = Literal["train", "prepare", "script"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
 LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
@@ -164,7 +164,7 @@ class RunRecord:
     deadline_cause: Cause = "unknown"
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
     driver: Driver = "desk"  # who starts it: the command at the desk, or the control function; everybody may settle it
-    work: Work = "train"  # or to refresh and check a data set, of which no model comes
+    work: Work = "train"  # or to refresh and check a data set, or a script of the user's: of both no model comes
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     state: State = "starting"
     outcome: Outcome | None = None

@@ -15,6 +15,7 @@ from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
 from trainer.runs.samples import NodeSample, read_sample
+from trainer.script import path_flaw
 from trainer.symbols import file_flaw
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
@@ -32,7 +33,11 @@ SHA256 = "[0-9a-f]{64}"
 NODE_STATES = ("done", "failed", "stopped", "expired")
 MODEL_STATES = ("waiting", "training", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
-UNITS = ("windows", "chunks")
+UNITS = ("windows", "chunks", "steps")
+MOST_OUTPUTS = 10_000  # files that a script leaves
+MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
+MOST_NOTES = 40  # lines that a script's end is told in
+LAST_LINES, MOST_LINE = 20, 190  # of a log, in a receipt; together less than MOST_TEXT
 NODE_STEPS = ("code", "environment", "agent", "import")  # of a boot: fetched, installed, started, torch imported the first time
 MOST_BOOT_SECONDS = 24 * 3600.0
 
@@ -73,6 +78,7 @@ class NodeResult:
     python_packages: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
     files: tuple[Mapping[str, Any], ...] = ()  # candle files that a prepare run added or looked at
+    scripts: tuple[Mapping[str, Any], ...] = ()  # ends of scripts
 
 
 def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
@@ -92,10 +98,11 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
     )
 
 
-def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ()) -> NodeResult:
+def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (), work: str = "train") -> NodeResult:
     """Read a node's result, whose models lie right under `models_prefix`. Raises Unsound for one no node of ours wrote.
 
-    `names`: the models that the run was launched for; () where its record names none.
+    `names`: the models that the run was launched for; () where its record names none. Of a script's node the output files
+    are read apart (`read_outputs`), since most ends leave a list of them and no result.
     """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
     models = tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS))
@@ -119,7 +126,8 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
         tuned=fields.table("tuned").values,
-        files=read_prepared(fields),
+        files=() if work == "script" else read_prepared(fields),
+        scripts=read_scripts(fields),
     )
 
 
@@ -146,6 +154,41 @@ def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
     if len({item["file"] for item in files}) < len(files):
         raise Unsound("the result names a file twice")
     return tuple(files)
+
+
+def read_outputs(fields: Fields, *, prefix: str) -> tuple[dict[str, Any], ...]:
+    """Return the field `files`: a script's output files by relative path, each under its hash. Raises Unsound."""
+    files: dict[str, dict[str, Any]] = {}
+    for item in fields.rows("files", most=MOST_OUTPUTS):
+        path, sha256 = item.text("file", most=MOST_TEXT), item.value("sha256").sha256()
+        if why := path_flaw(path):
+            raise Unsound(f"{item.name}.file can't be kept: {why}")
+        if item.text("key", most=1024) != f"{prefix}{sha256}":
+            raise Unsound(f"{item.name}.key is not that of its hash")
+        files[path] = {
+            "file": path,
+            "key": f"{prefix}{sha256}",
+            "version_id": item.text("version_id", most=1024),
+            "sha256": sha256,
+            "bytes": item.whole("bytes", most=MOST_FILE_SIZE),
+        }
+    return tuple(files.values())
+
+
+def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
+    """Return the field `scripts`: how each script of a run ended. Raises Unsound."""
+    return tuple(
+        {
+            **read_identity(item),
+            "sha256": item.text("sha256", "", pattern=SHA256),
+            "exit_code": item.value("exit_code").whole(least=-255, most=255),
+            "starts": item.whole("starts", most=1_000),
+            "seconds": item.number("seconds", least=0) or 0.0,
+            "last_lines": [line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)],
+            "notes": [line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 1)],
+        }
+        for item in fields.rows("scripts", most=MOST_MODELS)
+    )
 
 
 def read_error(fields: Fields) -> dict[str, Any] | None:

@@ -18,13 +18,16 @@ from trainer.runs.pieces import identity_of
 from trainer.runs.receipt import PHASES, Receipt
 from trainer.runs.reports import (
     MOST_MODELS,
+    MOST_OUTPUTS,
     model_entry,
     read_boot,
     read_data,
     read_error,
     read_identity,
     read_inputs,
+    read_outputs,
     read_prepared,
+    read_scripts,
 )
 from trainer.runs.store import Objects, receipt_key
 
@@ -66,8 +69,9 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
         "models": [_model(item, run_id, job.values) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [_failed(item, job.values) for item in fields.rows("failed", most=MOST_MODELS)],
-        "work": fields.choice("work", ("train", "prepare"), "train"),
-        "files": list(read_prepared(fields)),
+        "work": fields.choice("work", ("train", "prepare", "script"), "train"),
+        "files": list(_files(fields, run_id)),
+        "scripts": list(read_scripts(fields)),
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "boot": read_boot(fields.table("boot"), STEPS),
@@ -85,6 +89,18 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         table, _, name = key.partition(".")
         (job.table(table) if isinstance(job.values.get(table), dict) else job).whole(name, 1)
     return checked
+
+
+def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
+    """Return the files of a prepare run or of a script; the latter's keys name the run."""
+    if fields.values.get("work") != "script":
+        return read_prepared(fields)
+    first = next(fields.rows("files", most=MOST_OUTPUTS), None)
+    prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
+    parts = prefix.removeprefix(EXPERIMENTS).split("/")
+    if first and not (prefix.startswith(EXPERIMENTS) and len(parts) == 5 and parts[1] == run_id and parts[3] == "out"):
+        raise Unsound(f"the receipt has files under {prefix[:120]!r}, which is not the run's")
+    return read_outputs(fields, prefix=prefix)
 
 
 def _instance(fields: Fields) -> dict[str, Any]:

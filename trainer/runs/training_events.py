@@ -5,6 +5,7 @@ Only what a curve is made of is kept: progress, epochs, scores, GPU figures. A l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from trainer.runs.samples import MOST_GPUS, gpu_figures
 MOST_EVENT_BYTES = 256 * 1024  # a model_done with its metrics takes 8 KB
 MOST_SCORES = 200  # numbers of a span
 MOST_WORKERS = 1024
+CURVE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]{0,63}")  # of a number that a script names
 LOSSES = ("train_loss", "validation_loss")
 SPANS = ("validation", "test")
 
@@ -63,6 +65,19 @@ def _epoch(fields: Fields) -> dict[str, Any]:
     return {**_model(fields), "epoch": fields.whole("epoch", most=MOST_COUNT), **{key: fields.number(key) for key in LOSSES}}
 
 
+def _script(fields: Fields) -> dict[str, Any]:
+    """Return the progress of a script, without missing counts, and the numbers that it named."""
+    counts = {
+        key: fields.whole(key, most=MOST_COUNT)
+        for key in ("step", "steps", "epoch", "epochs")
+        if fields.values.get(key) is not None
+    }
+    named = fields.table("values", most=MOST_SCORES)
+    values = {name: named.number(name) for name in named.values if CURVE_NAME.fullmatch(name)}
+    told = {"loss": fields.number("loss"), "rate": fields.number("rate", least=0), "values": values}
+    return {**_model(fields), **counts, **told, "unit": fields.choice("unit", UNITS, "steps")}
+
+
 def _done(fields: Fields) -> dict[str, Any]:
     metrics = fields.table("metrics")
     return {**_model(fields), "metrics": {span: _scores(metrics.table(span)) for span in SPANS}}
@@ -90,6 +105,7 @@ def _model(fields: Fields) -> dict[str, str]:
 _READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "progress": _progress,
     "epoch": _epoch,
+    "script": _script,
     "model_done": _done,
     "gpu": _gpu,
 }

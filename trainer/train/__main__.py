@@ -24,7 +24,7 @@ from trainer.arguments import Parser
 from trainer.artifacts.folder import check_folder
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
 from trainer.printable import printable
 from trainer.targets import TARGETS
@@ -198,7 +198,9 @@ def _job(options: argparse.Namespace) -> Job:
     if options.job is not None:
         file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)
     present = {key: value for key, value in given.items() if value is not None}
-    return job_from(with_keys(file, {**present, **parse_assignments(options.settings)}))
+    job = job_from(with_keys(file, {**present, **parse_assignments(options.settings)}))
+    refuse_script(job, "train")
+    return job
 
 
 def _json_job(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from trainer.access import Access
 from trainer.cli import bucket_source
 from trainer.cli import launch as launch_verb
-from trainer.cli.bucket_source import fetch_candles
+from trainer.cli.bucket_source import fetch_candles, fetch_files
 from trainer.cli.main import main
 from trainer.errors import ConfigError, DataError, PermissionDenied
 
@@ -45,11 +45,18 @@ def test_what_lies_below_a_prefix_is_fetched_with_its_folders(applied: Access, b
     assert one == tmp_path / "one" / "GBP_1m.csv" and one.read_text() == BARS
 
 
+def test_a_scripts_data_is_every_file_below_a_prefix_whatever_it_holds(applied: Access, bucket: str, tmp_path: Path) -> None:
+    assert fetch_files(f"s3://{bucket}/fx", applied, tmp_path) == tmp_path
+    assert files(tmp_path) == ["notes.md", "symbol=EUR%2FUSD/part-0.csv"]
+    fetch_files(f"s3://{bucket}/fx2/GBP_1m.csv", applied, tmp_path / "one")
+    assert files(tmp_path / "one") == ["GBP_1m.csv"]
+
+
 def test_nothing_too_much_and_no_such_bucket_are_one_line(
     applied: Access, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("fy", "deep/", ""):
-        with pytest.raises(DataError, match="holds no candles|names no bucket"):
+        with pytest.raises(DataError, match="holds no data|names no bucket"):
             fetch_candles(f"s3://{bucket}/{place}" if place else "s3://", applied, tmp_path)
     with pytest.raises((ConfigError, PermissionDenied), match="cannot read s3://there-is-no-such-bucket"):
         fetch_candles("s3://there-is-no-such-bucket/x", applied, tmp_path)

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from trainer.cli.candles import DataCheck, demo_data
+from trainer.cli.candles import DataCheck, demo_data, find_candles
 from trainer.cli.check_child import CheckChild
 from trainer.errors import DataError
 from trainer.job import job_of
@@ -62,3 +63,11 @@ def test_the_demos_bars_are_made_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         demo_data(tmp_path / "demo-data")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_scripts_read_is_no_data_set_to_choose():
+    objects = SimpleNamespace(list=lambda prefix: (), folders=lambda prefix: (".files", "forex"))
+    with pytest.raises(DataError, match=r"there is no data set 'main' .*Choose one with data.set: forex; or"):
+        find_candles(job_of(), {}, None, objects, rehearsal=False)
+    objects.folders = lambda prefix: (".files",)
+    assert find_candles(job_of(), {}, None, objects, rehearsal=False).candles is None

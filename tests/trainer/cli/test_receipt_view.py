@@ -7,6 +7,7 @@ import pytest
 from trainer.cli.drawing import drawn
 from trainer.cli.launch import _end
 from trainer.cli.parser import build_parser
+from trainer.cli.ready_to_train import ReadyToTrain
 from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console
 from trainer.job import job_of
@@ -142,6 +143,30 @@ def test_ids_stay_whole_and_words_are_not_broken_at_60_columns():
     assert {"described", "terminated", "preflight"} <= set(text.split())
 
 
+def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_terminal_codes_escaped():
+    end = {
+        "piece": "net",
+        "exit_code": -9,
+        "starts": 2,
+        "seconds": 65.0,
+        "last_lines": ["loss 0.5", "\x1b[2Jx"],
+        "notes": ["told"],
+    }
+    file = {"file": "m.pt", "bytes": 1_234, "sha256": "0123456789abcdef"}
+    receipt = {**RECEIPT, "work": "script", "models": [], "failed": [], "files": [file] * 41, "scripts": [end]}
+    text = " ".join(text_of({**receipt, "dollars": {**RECEIPT["dollars"], "estimated": 0.0}}).split())
+    for part in (
+        "✗ failed · 41 files · exit code 100",
+        "script net · signal 9 · 1m05s · started 2 times told",
+        "last lines loss 0.5 \\x1b[2Jx",
+        "files m.pt · 1,234 bytes · 0123456789ab",
+        "and 1 more",
+        "spent $0.50 to $0.75 · not estimated",
+    ):
+        assert part in text
+    assert "SYNTHETIC" not in text
+
+
 def test_the_log_of_a_boot_that_failed_is_shown():
     text = text_of({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
     assert "its log   bootstrap: install packages\n            bootstrap: failed" in text
@@ -150,7 +175,9 @@ def test_the_log_of_a_boot_that_failed_is_shown():
 @pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])
 def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
-    ready = SimpleNamespace(checked=SimpleNamespace(job=job_of(path="/my candles")))  # of a bucket: a copy that is gone by then
+    checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
+    nothing = dict.fromkeys(("outputs", "objects", "offers", "bundle", "job", "plan", "candles"))
+    ready = ReadyToTrain(checked=checked, given_path=data, **nothing)
     assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [

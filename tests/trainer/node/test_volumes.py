@@ -89,7 +89,7 @@ def test_disks_that_fail_are_said_and_the_node_goes_on(
 def test_the_cache_is_mounted_by_tls_role_and_access_point(
     machine: Callable[..., tuple[str, list[str]]], tmp_path: Path
 ) -> None:
-    _, calls = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache")
+    _, calls = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", "9")
     assert calls == [f"mount -t efs -o tls,iam,accesspoint=fsap-02,soft,timeo=100 fs-01 {tmp_path}/cache"]
     assert not (tmp_path / "cache.failed").exists()
 
@@ -98,5 +98,5 @@ def test_the_cache_is_mounted_by_tls_role_and_access_point(
 def test_a_cache_that_can_not_be_mounted_is_said_and_the_node_goes_on(
     machine: Callable[..., tuple[str, list[str]]], tmp_path: Path, broken: dict[str, str], why: str
 ) -> None:
-    said, _ = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", **broken)
+    said, _ = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", "9", **broken)
     assert why in said and why in (tmp_path / "cache.failed").read_text()

@@ -110,9 +110,8 @@ def test_the_pipeline_of_each_line_is_made_of_what_the_account_holds(
     access, outputs = applied
     made = aws_server.cloud(access).image_builder
     kinds = [arn.split(":")[5].split("/")[0] for arn in made]
-    assert sorted(kinds) == sorted(
-        ["component"] * 2 + ["image-recipe", "infrastructure-configuration", "distribution-configuration", "image-pipeline"] * 2
-    )
+    each = ["image-recipe", "infrastructure-configuration", "distribution-configuration", "image-pipeline", "lifecycle-policy"]
+    assert sorted(kinds) == sorted(["component"] * 2 + each * 2)
     for arn, given in made.items():
         if ":image-recipe/" in arn:
             source = next(one["value"][0] for one in given["components"][0]["parameters"] if one["name"] == "Source")

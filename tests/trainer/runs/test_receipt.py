@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -12,12 +13,14 @@ import pytest
 
 from tests.pieces import named
 from trainer.errors import UsageError
+from trainer.reading import Unsound
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.pieces import RunPiece
 from trainer.runs.receipt import PHASES, make_receipt, seconds, spent
 from trainer.runs.record import Attempt, InstanceSeen, Launch
 from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.stored_receipt import receipt_from_json
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "receipt.md"
@@ -181,7 +184,32 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 def test_the_documented_receipt_is_the_produced_one(ended):
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
-    assert {*paths(failed), "files"} == set(documented("field", after="# The receipt"))
+    assert {*paths(failed), "files", "scripts"} == set(documented("field", after="# The receipt"))
+
+
+def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_result_came(ended):
+    prefix, sha256 = f"models/experiments/AROA:i-1/{ended.run_id}/1/out/", "0" * 64
+    file = {"file": "a/m.pt", "key": f"{prefix}{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
+    piece = {"piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
+    run = replace(ended, work="script", job={"name": "s"}, pieces=(RunPiece(model="script_s", **{**piece, "series": ()}),))
+    end = {
+        **piece,
+        "sha256": "",
+        "exit_code": -9,
+        "starts": 2,
+        "seconds": 1.5,
+        "last_lines": ["a", "\x1b[2J"],
+        "notes": ["empty"],
+    }
+    done = make_receipt(run, Observation(result=result(models=(), scripts=(end,)), outputs=(file,)))
+    assert (done["work"], done["scripts"], done["files"], done["failed"]) == ("script", [end], [file], [])
+    assert receipt_from_json(json.dumps(done).encode(), ended.run_id)["files"] == [file]
+    lost = make_receipt(replace(run, outcome="interrupted"), Observation(outputs=(file,)))
+    assert (lost["files"], lost["scripts"]) == ([file], [])
+    assert lost["failed"] == [{**piece, "reason": "not finished, the run ended interrupted"}]
+    for wrong in ({"key": f"models/production/{sha256}"}, {"file": "../x"}, {"key": f"{prefix.replace('/out/', '/')}{sha256}"}):
+        with pytest.raises(Unsound):
+            receipt_from_json(json.dumps({**done, "files": [{**file, **wrong}]}).encode(), ended.run_id)
 
 
 def test_the_documented_states_are_those_of_the_code():

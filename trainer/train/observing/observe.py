@@ -67,6 +67,9 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
     if kind == "progress":
         step = (event["epoch"] - 1) * event["steps"] + event["step"]
         return model, step, _numbers({"step/train_loss": event["loss"], f"step/{event['unit']}_per_second": event["rate"]})
+    if kind == "script":
+        numbers = {"loss": event["loss"], "steps_per_second": event["rate"], **event["values"]}
+        return model, event.get("step", event.get("epoch", 0)), _numbers(numbers)
     if kind == "epoch":
         losses = {f"epoch/{name}": value for name, value in event.items() if name.endswith("_loss")}
         return model, event["epoch"], _numbers(losses)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from trainer.errors import DataError, UsageError
+from trainer.launch import script_files as module
+from trainer.launch.bundle import build_bundle
+from trainer.launch.requirements import check_requirements
+from trainer.launch.script_files import data_files, script_files, script_sha256, upload_data
+from trainer.runs.store import open_objects
+from trainer.script import ScriptSettings
+
+HASH = f"--hash=sha256:{'0' * 64}"
+
+
+def settings(root, command="python train.py --lr 3e-4", **keys) -> ScriptSettings:
+    return ScriptSettings(command=command, root=str(root), **keys)
+
+
+def test_by_default_the_script_goes_with_what_it_names_and_the_modules_beside_it_that_it_imports(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\nfrom net import Net\nimport parts.layers\n")
+    (tmp_path / "net.py").write_text("from . import other\nimport helper\n")
+    (tmp_path / "helper.py").write_text("import net\n")
+    (tmp_path / "parts").mkdir()
+    for name in ("__init__.py", "layers.py", ".hidden.py", "__pycache__"):
+        (tmp_path / "parts" / name).mkdir() if name == "__pycache__" else (tmp_path / "parts" / name).write_text("")
+    (tmp_path / "config.yaml").write_text("lr: 1")
+    (tmp_path / "unrelated.py").write_text("")
+    files = script_files(settings(tmp_path, "python train.py config.yaml"))
+    assert list(files) == ["config.yaml", "helper.py", "net.py", "parts/__init__.py", "parts/layers.py", "train.py"]
+    assert set(script_files(settings(tmp_path, files=("net.py",)))) == {"net.py"}
+    hashes = dict.fromkeys(files, "0")
+    assert script_sha256(settings(tmp_path), hashes, ()) != script_sha256(settings(tmp_path, "python train.py"), hashes, ())
+
+
+def test_the_files_are_in_the_bundle_under_their_paths(tmp_path):
+    (tmp_path / "train.py").write_text("print(1)")
+    with_script = build_bundle(script_files=script_files(settings(tmp_path)))
+    assert with_script.sha256 != build_bundle().sha256
+    assert b"trainer/script_files/train.py" in with_script.content
+
+
+def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "link.py").symlink_to(tmp_path / "train.py")
+    (tmp_path / "bad\nname").write_text("")
+    for script, line in [
+        (settings(tmp_path, "python trian.py"), "trian.py does not exist (script.command names it, and"),
+        (settings(tmp_path, "echo hello"), "the script has no file"),
+        (settings(tmp_path, files=("link.py",)), "is a symbolic link"),
+        (settings(tmp_path, files=(".",)), "can't be printed"),
+        (settings(tmp_path, files=("../x",)), "can't be sent (a script's files lie in the folder of its job file)"),
+        (settings(tmp_path, files=("gone",)), "gone does not exist"),
+        (settings(tmp_path, requirements="requirements.txt"), "requirements.txt does not exist"),
+    ]:
+        with pytest.raises((UsageError, DataError)) as refused:
+            script_files(script)
+        assert line in str(refused.value)
+    monkeypatch.setattr(module, "MOST_FILE_BYTES", 4)
+    with pytest.raises(UsageError, match="put it into --data|Put it into --data"):
+        script_files(settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"a==1.0 \\\n    {HASH} \\\n    {HASH}\n# via x\nb[c]==2 ; python_version >= '3.10' {HASH}\n", ""),
+        ("lightning\n", "has 'lightning' (a line is package==version with its hashes, and nothing else)"),
+        ("lightning==2.0\n", "has lightning without a hash"),
+        (f"torch==2.0 {HASH}\n", "names torch (the image brings it"),
+        (f"nvidia_cublas.cu12==1 {HASH}\n", "names nvidia_cublas.cu12"),
+        ("--extra-index-url https://example.com\n", "has '--extra-index-url https://example.com'"),
+        (f"a @ https://example.com/a.whl {HASH}\n", "a line is package==version"),
+        (f"a==1 {HASH} --global-option=x\n", "without a hash"),
+    ],
+)
+def test_requirements_have_one_version_with_hashes_each_and_leave_the_images_torch_alone(text, line):
+    if not line:
+        check_requirements("requirements.txt", text.encode())
+        return
+    with pytest.raises(UsageError) as refused:
+        check_requirements("requirements.txt", text.encode())
+    assert line in str(refused.value)
+
+
+def test_data_is_hashed_by_its_path_and_sent_once(access, tmp_path):
+    bucket = f"scripts-{(access.access_key or '')[4:16]}"
+    s3 = access.client("s3")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    folder = tmp_path / "points"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "1.csv").write_text("1")
+    (folder / "same.csv").write_text("1")
+    (folder / ".DS_Store").write_text("x")
+    files = data_files(str(folder))
+    assert [file.path for file in files] == ["a/1.csv", "same.csv"]
+    objects = open_objects(access, bucket)
+    entries = upload_data(files[:1], objects, access, bucket=bucket)
+    again = upload_data(files, objects, access, bucket=bucket)
+    sha256 = hashlib.sha256(b"1").hexdigest()
+    assert {entry["key"] for entry in again} == {f"raw/.files/{sha256}"} and again[0] == entries[0]
+    assert len(s3.list_object_versions(Bucket=bucket)["Versions"]) == 1
+    assert s3.head_object(Bucket=bucket, Key=entries[0]["key"], VersionId=entries[0]["version_id"])["ContentLength"] == 1
+
+
+def test_a_data_folder_that_is_none_is_one_line(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "x").symlink_to("/etc/passwd")
+    (tmp_path / "file").write_text("")
+    lines = {"gone": "does not exist", "file": "it is a file", "empty": "holds no file", "links": "is a symbolic link"}
+    for name, line in lines.items():
+        with pytest.raises(DataError, match=line):
+            data_files(str(tmp_path / name))

@@ -1,0 +1,59 @@
+"""A launch whose preflight is done, with nothing written yet: what every kind of work has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from trainer.access import Access
+from trainer.cli.terminal import Console
+from trainer.job import Job
+from trainer.launch.bundle import Bundle
+from trainer.launch.plan import LaunchPlan
+from trainer.launch.preflight import Offers
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord
+from trainer.runs.store import Objects
+from trainer.stack_outputs import StackOutputs
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Result of preflight: everything that a run needs."""
+
+    outputs: StackOutputs
+    objects: Objects
+    offers: Offers
+    bundle: Bundle
+    job: Job
+    plan: LaunchPlan
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the data section of a plan."""
+        raise NotImplementedError
+
+    def view(self) -> RenderableType:
+        """Return the plan for people."""
+        raise NotImplementedError
+
+    def record(self, *, preflight_at: datetime, now: datetime) -> RunRecord:
+        """Return the record of a run that begins now."""
+        raise NotImplementedError
+
+    def upload(self, access: Access, console: Console) -> Any:
+        """Put the desk's data into the bucket, and return what `register` pins."""
+        raise NotImplementedError
+
+    def register(self, record: RunRecord, uploaded: Any, attach: Mapping[str, str]) -> None:
+        """Write what the run needs, then its record. `attach` is how people may get onto the machine."""
+        raise NotImplementedError
+
+    def looks(self, receipt: Receipt) -> list[str]:
+        """Return the commands that a receipt ends with."""
+        raise NotImplementedError

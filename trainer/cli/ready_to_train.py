@@ -1,0 +1,63 @@
+"""A launch of models of ours whose preflight is done: its candles, its record, and the commands that its receipt ends with."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from trainer.access import Access
+from trainer.cli.bucket_source import is_in_bucket
+from trainer.cli.candles import CheckedCandles, upload_candles
+from trainer.cli.output import counted
+from trainer.cli.ready import Ready
+from trainer.cli.terminal import Console
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.start import new_record, register
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyToTrain(Ready):
+    """A launch of models of ours; its job has the symbols and the timeframe that the candles decide."""
+
+    checked: CheckedCandles
+    candles: ChosenCandles
+    given_path: str  # of the candles, as the user named them; empty: those of the data set
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return self.candles.to_dict()
+
+    def view(self) -> RenderableType:
+        from trainer.cli.plan_view import plan_view  # late, as in `run`
+
+        return plan_view(self.plan, self.job, self.candles)
+
+    def record(self, *, preflight_at: datetime, now: datetime) -> RunRecord:
+        return new_record(self.job, self.plan, self.bundle, self.outputs, preflight_at=preflight_at, now=now)
+
+    def upload(self, access: Access, console: Console) -> ChosenCandles:
+        files, bucket = self.checked.files, self.outputs.bucket
+        if not files:
+            return self.candles
+        size = sum(file.bytes for file in files) / 1e6
+        data_set = self.job.data.set
+        console.update(f"uploading {counted(len(files), 'file')}, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
+        return upload_candles(self.candles, files, access, bucket=bucket, data_set=data_set)
+
+    def register(self, record: RunRecord, uploaded: ChosenCandles, attach: Mapping[str, str]) -> None:
+        register(record, self.job, self.bundle, uploaded, self.offers, self.objects, attach=attach)
+
+    def looks(self, receipt: Receipt) -> list[str]:
+        run_id, here = receipt["run_id"], self.checked.job.data.path
+        looks = [f"logs {run_id}", *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else [])]
+        if receipt["models"] and here and not is_in_bucket(self.given_path):
+            looks.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
+        return looks

@@ -1,0 +1,151 @@
+"""A script's part of a launch: its flag, its data at the desk, its preflight and its plan. The order is launch.py's."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from trainer.access import Access, own_access
+from trainer.cli.bucket_source import fetch_files, is_in_bucket
+from trainer.cli.output import counted
+from trainer.cli.ready import Ready
+from trainer.cli.settled import report_settled
+from trainer.cli.terminal import Console
+from trainer.control.settle import settle_unwatched
+from trainer.cost.instances import InstanceType
+from trainer.errors import UsageError
+from trainer.job import MAX_JOB_NAME, Job, Tables
+from trainer.launch.bundle import build_bundle
+from trainer.launch.images import refuse_unfit
+from trainer.launch.knowledge import known_boots
+from trainer.launch.machines import refuse_retired
+from trainer.launch.preflight import look
+from trainer.launch.script import known_rates_of, plan_script, register_script, script_manifest, script_record
+from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord
+from trainer.runs.store import open_objects
+from trainer.stack_outputs import StackOutputs
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyToRun(Ready):
+    """A launch of a script."""
+
+    files: Mapping[str, str]  # of the script, by path: sha256
+    folder: tuple[DataFile, ...]
+    sha256: str  # of all that its time depends on
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"files": len(self.folder), "bytes": sum(file.bytes for file in self.folder), "script_files": dict(self.files)}
+
+    def view(self) -> RenderableType:
+        from trainer.cli.plan_view import script_view  # late: rich takes a while to load
+
+        return script_view(self.plan, self.job, self.data)
+
+    def record(self, *, preflight_at: datetime, now: datetime) -> RunRecord:
+        return script_record(self.job, self.plan, self.bundle, self.outputs, preflight_at=preflight_at, now=now)
+
+    def upload(self, access: Access, console: Console) -> list[dict[str, Any]]:
+        if not self.folder:
+            return []
+        size = sum(file.bytes for file in self.folder) / 1e6
+        place = f"s3://{self.outputs.bucket}/{DATA_PREFIX}"
+        console.update(f"uploading what is new of {counted(len(self.folder), 'file')}, {size:.1f} MB, to {place} ...")
+        return upload_data(self.folder, self.objects, access, bucket=self.outputs.bucket)
+
+    def register(self, record: RunRecord, uploaded: list[dict[str, Any]], attach: Mapping[str, str]) -> None:
+        manifest = script_manifest(
+            record, self.job, self.bundle, self.files, uploaded, self.offers, sha256=self.sha256, attach=attach
+        )
+        register_script(record, manifest, self.objects)
+
+    def looks(self, receipt: Receipt) -> list[str]:
+        run_id = receipt["run_id"]
+        return [f"logs {run_id}", *([f"pull {run_id}"] if receipt["files"] else [])]
+
+
+def with_script(tables: Tables, file: str) -> Tables:
+    """Return the tables with `--script FILE`: its command, its folder, and its name for the run where there is none."""
+    path = Path(file)
+    if not path.is_file():
+        what = "is no file" if path.exists() else "does not exist"
+        raise UsageError(f"script {file} {what}", do="Name your training script: --script train.py.")
+    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:MAX_JOB_NAME].strip("-") or "script"
+    script = {**tables.get("script", {}), "command": shlex.join(["python", path.name]), "root": str(path.parent)}
+    return {"name": name, **tables, "script": script}
+
+
+def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DataFile, ...]:
+    """Return the files of a script's data, those of a bucket fetched to the desk. Raises DataError."""
+    folder = job.data.folder
+    if not folder:
+        return ()
+    if is_in_bucket(folder):
+        console.update(f"fetching {folder} ...")
+        fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
+        folder = str(fetch_files(folder, own_access(), fetched))
+    console.update(f"hashing {folder} ...")
+    return tuple(data_files(folder))
+
+
+def script_preflight(
+    arguments: argparse.Namespace,
+    job: Job,
+    files: Mapping[str, bytes],
+    folder: Sequence[DataFile],
+    machines: Sequence[InstanceType],
+    access: Access,
+    outputs: StackOutputs,
+    console: Console,
+) -> ReadyToRun:
+    """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
+    if not access.rehearsal:
+        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
+    objects = open_objects(access, outputs.bucket)
+    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    sha256 = script_sha256(job.script, hashes, folder)
+    with ThreadPoolExecutor(max_workers=5) as pool:
+        offered = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
+        settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
+        bundle = pool.submit(build_bundle, script_files=files)
+        boots = pool.submit(known_boots, objects)
+        rates = pool.submit(known_rates_of, objects, job, sha256, rehearsal=access.rehearsal)
+    report_settled(settled, console)
+    if not access.rehearsal:
+        refuse_retired(machines if job.machine.instance else (), None)
+    offers = offered.result()
+    return ReadyToRun(
+        outputs=outputs,
+        objects=objects,
+        offers=offers,
+        bundle=bundle.result(),
+        job=job,
+        plan=plan_script(
+            job,
+            offers,
+            outputs,
+            rates=rates.result(),
+            rehearsal=access.rehearsal,
+            input_bytes=sum(file.bytes for file in folder),
+            boots=boots.result(),
+        ),
+        files=hashes,
+        sha256=sha256,
+        folder=tuple(folder),
+    )

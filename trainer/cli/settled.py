@@ -1,0 +1,22 @@
+"""How runs ended that no command drove, printed by the launch that settled them."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from trainer.cli.terminal import Console
+from trainer.control.settle import Settling
+from trainer.errors import TrainerError
+
+
+def report_settled(settled: Future[Settling] | None, console: Console) -> None:
+    """Print how runs ended that no command drove. Trouble with an old run is a warning and does not stop a new one."""
+    if settled is None:
+        return
+    try:
+        for receipt in settled.result().receipts:
+            console.line(f"settled {receipt['run_id']}, which nobody watched: {receipt['state']}")
+        for run_id, problem in settled.result().problems.items():
+            console.line(f"warning: run {run_id} could not be settled: {problem}")
+    except TrainerError as error:
+        console.line(f"warning: an earlier run could not be settled: {error}")

@@ -1,0 +1,52 @@
+"""The files that a script left in its output folder, as S3 has them: listed by its node, and looked at one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from trainer.errors import ConnectionFailed
+from trainer.reading import Unsound, read_object
+from trainer.runs.keys import NodeKeys
+from trainer.runs.record import RunRecord
+from trainer.runs.reports import MOST_OUTPUTS_BYTES, read_outputs
+from trainer.runs.store import Objects, given
+
+AT_ONCE = 10  # as many connections as boto3 keeps open
+SECONDS = 120.0  # for asking S3 about the files of one run
+
+
+def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], ...]:
+    """Return the files of a script's run, of those that its nodes list the ones that S3 has as listed, by path.
+
+    Raises ConnectionFailed where S3 does not tell of all in time; the next look begins anew.
+    """
+    if record.work != "script":
+        return ()
+    listed = {item["file"]: item for keys in record.nodes for item in _listed(objects, keys)}
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        there = list(pool.map(lambda item: _is_there(objects, item), listed.values(), timeout=SECONDS))
+    except TimeoutError as error:
+        what = f"S3 did not tell of the {len(listed)} files of {record.run_id} within {SECONDS:.0f} s"
+        raise ConnectionFailed(what, do="Try again when it is faster.") from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return tuple(item for item, is_there in zip(listed.values(), there, strict=True) if is_there)
+
+
+def _listed(objects: Objects, keys: NodeKeys) -> tuple[dict[str, Any], ...]:
+    """Return what a node lists; nothing for a list that no node of ours wrote."""
+    stored = given(lambda: objects.get(key=keys.output_index, first_bytes=MOST_OUTPUTS_BYTES + 1))
+    if stored is None:
+        return ()
+    try:
+        return read_outputs(read_object(stored.body, most_bytes=MOST_OUTPUTS_BYTES, name="the list"), prefix=keys.outputs)
+    except Unsound:
+        return ()
+
+
+def _is_there(objects: Objects, item: Mapping[str, Any]) -> bool:
+    stored = given(lambda: objects.head(key=item["key"], version_id=item["version_id"]))
+    return stored is not None and (stored.checksum, stored.size) == (item["sha256"], item["bytes"])

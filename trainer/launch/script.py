@@ -1,0 +1,138 @@
+"""A script's run, planned and registered: what it costs at most, its manifest, its record. Its life is that of any run.
+
+Its time is that of the last run of the same script (its files, command, variables and data) on that type, of the runs that
+ended last; without one the plan says that it is not estimated. Either way `max_duration` and the budget decide when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainer.cost.instances import instance_type
+from trainer.cost.planner import Workload
+from trainer.cost.storage import storage_cost
+from trainer.errors import TrainerError
+from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate
+from trainer.job import Job, with_settings
+from trainer.launch.bundle import BundleName
+from trainer.launch.manifest import FORMAT, write_manifest
+from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
+from trainer.launch.preflight import Offers
+from trainer.launch.start import new_record
+from trainer.pieces import pieces_of
+from trainer.runs.boot import Boots
+from trainer.runs.index import begin_run, read_index
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord, iso
+from trainer.runs.store import Objects
+from trainer.runs.stored_receipt import read_receipt
+from trainer.script import KIND
+from trainer.stack_outputs import StackOutputs
+
+RECEIPTS_AT_ONCE = 8
+
+
+def known_rates_of(objects: Objects, job: Job, sha256: str, *, rehearsal: bool) -> dict[str, Rate]:
+    """Return by instance type how fast the same script ran there last: in scripts a second. Trouble with a receipt is none."""
+    ended = [run_id for run_id in read_index(objects).ended if f"-{job.name}-" in run_id]
+    with ThreadPoolExecutor(RECEIPTS_AT_ONCE) as pool:
+        receipts = [receipt for receipt in pool.map(lambda run_id: _receipt(objects, run_id), ended) if receipt]
+    return {
+        receipt["instances"][-1]["instance_type"]: Rate(
+            per_second=1 / max(1.0, receipt["seconds"]["train"]), basis=f"{EARLIER_RUN} {receipt['created_at'][:10]}"
+        )
+        for receipt in receipts
+        if (receipt["work"], receipt["state"], receipt.get("rehearsal")) == ("script", "done", rehearsal)
+        and receipt["instances"]
+        and [item["sha256"] for item in receipt["scripts"]] == [sha256]
+    }
+
+
+def plan_script(
+    job: Job,
+    offers: Offers,
+    outputs: StackOutputs,
+    *,
+    rates: Mapping[str, Rate],
+    rehearsal: bool,
+    input_bytes: int,
+    boots: Boots | None = None,
+) -> LaunchPlan:
+    """Return the plan of a script's job, by the rates that are known. Raises ours as `make_plan` does."""
+    pieces = pieces_of(job, (), timeframe="")
+    unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
+    return make_plan(
+        job,
+        Workload(pieces=pieces, window_cost_gpu=1.0, window_cost_cpu=1.0),
+        offers,
+        subnets=outputs.subnets,
+        region=outputs.region,
+        rehearsal=rehearsal,
+        cap=timedelta(minutes=outputs.max_lifetime_minutes),
+        rates={machine.name: rates.get(machine.name, unknown) for machine in offers.priced.machines},
+        storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=input_bytes),
+        boots=boots,
+    )
+
+
+def script_record(
+    job: Job, plan: LaunchPlan, bundle: BundleName, outputs: StackOutputs, *, preflight_at: datetime, now: datetime
+) -> RunRecord:
+    """Return the record of a script's run that begins now."""
+    record = new_record(job, plan, bundle, outputs, preflight_at=preflight_at, now=now)
+    return replace(record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0)
+
+
+def register_script(record: RunRecord, manifest: dict[str, Any], objects: Objects) -> None:
+    """Write manifest, entry in the index and record. Raises Conflict where the run's manifest or record is there."""
+    write_manifest(manifest, objects)
+    begin_run(objects, record)
+
+
+def script_manifest(
+    record: RunRecord,
+    job: Job,
+    bundle: BundleName,
+    files: Mapping[str, str],
+    inputs: Iterable[Mapping[str, Any]],
+    offers: Offers,
+    *,
+    sha256: str,
+    attach: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the manifest: code, script and data by hash, and what its piece is called. Places at the desk are left out.
+
+    `files` are the script's, by path, with their sha256; `sha256` is of all that its time depends on.
+    """
+    machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
+    return {
+        "format": FORMAT,
+        "work": KIND,
+        "run_id": record.run_id,
+        "created_at": iso(record.created_at),
+        "rehearsal": record.rehearsal,
+        "job": with_settings(job, **{"data.folder": "", "script.root": ""}).to_dict(),
+        "code": {"key": bundle.key, "sha256": bundle.sha256},
+        "lock_sha256": bundle.lock_sha256,
+        "script_files": dict(files),
+        "script_sha256": sha256,
+        "attach": dict(attach),
+        "image": {"line": offers.image_line, "id": offers.image_id},
+        "inputs": [dict(entry) for entry in inputs],
+        "pieces": [{"model": piece.model, **piece.identity} for piece in record.pieces],
+        "instance_types": {
+            machine.name: {"gpu_count": machine.num_workers, "smoke_seconds": machine.boot.smoke_seconds}
+            for machine in machines
+        },
+    }
+
+
+def _receipt(objects: Objects, run_id: str) -> Receipt | None:
+    try:
+        return read_receipt(objects, run_id)
+    except TrainerError:
+        return None

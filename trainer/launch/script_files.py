@@ -1,0 +1,211 @@
+"""The files that a script's launch sends: the script with what it needs, for the bundle, and its data folder, by hash.
+
+The script's files are those that the job names, else those that its command names and the modules beside them that they import.
+Data goes to raw/.files/<sha256>, so that the same file is sent once: no data set begins with a dot, and none reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.access import Access, aws_error, version_of
+from trainer.errors import DataError, UsageError
+from trainer.launch.requirements import check_requirements
+from trainer.runs.store import Objects
+from trainer.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings, path_flaw
+
+DATA_PREFIX = "raw/.files/"
+LARGEST_PUT_BYTES = 5 * 1024**3  # one PutObject, https://docs.aws.amazon.com/AmazonS3/ (looked up 2026-11-20)
+_LEFT_OUT = ("__pycache__",)  # folders, besides names that begin with a dot
+_PARALLEL = 8
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """A file of a script's data at the desk, by its relative path."""
+
+    place: Path
+    path: str
+    sha256: str
+    bytes: int
+
+
+def script_files(script: ScriptSettings) -> dict[str, bytes]:
+    """Return the content of a script's files by their relative paths. Raises UsageError for what can't be sent."""
+    root = Path(script.root or ".")
+    named = script.files or tuple(_named_by_command(script, root))
+    paths = [*named, *([script.requirements] if script.requirements else [])]
+    files: dict[str, bytes] = {}
+    size = 0
+    for place in (file for path in paths for file in _files_under(root, path)):
+        content = _read(place)
+        files[place.relative_to(root).as_posix()] = content
+        size += len(content)
+        if len(files) > MOST_FILES or size > MOST_FILE_BYTES:
+            why = f"{MOST_FILES:,} files and {MOST_FILE_BYTES / 2**20:.0f} MiB are the most"
+            raise UsageError(
+                "the script's files are too large", why=why, do="Name fewer in script.files; data goes into --data."
+            )
+        if not script.files and place.suffix == ".py":
+            paths.extend(module for module in _imported(content, place.parent, root) if module not in paths)
+    if not files:
+        do = "Name a file in script.command, such as python train.py, or in script.files."
+        raise UsageError("the script has no file", why=f"no word of {script.command!r} is a file in {root}", do=do)
+    if script.requirements:
+        check_requirements(script.requirements, files[Path(script.requirements).as_posix()])
+    return dict(sorted(files.items()))
+
+
+def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DataFile]) -> str:
+    """Return the hash of what a script's time depends on: command, variables, files and data, each by path and sha256."""
+    read = sorted((file.path, file.sha256) for file in data)
+    known = (script.words, sorted(script.variables.items()), script.requirements, sorted(files.items()), read)
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+
+
+def data_files(folder: str) -> list[DataFile]:
+    """Return every file under a folder with its hash, by path; names that begin with a dot are left out.
+
+    Raises DataError for a folder that is missing or empty, for a link, a name that no node takes, and too many files.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        do = "Name a folder, or an s3:// prefix, with --data."
+        raise DataError(f"{folder} is no folder", why="it is a file" if root.exists() else "it does not exist", do=do)
+    places = sorted(_walk(root))
+    if not places:
+        raise DataError(f"{folder} holds no file", do="Name another folder with --data, or leave it out.")
+    if len(places) > MOST_DATA_FILES:
+        why = f"a run takes {MOST_DATA_FILES:,}"
+        raise DataError(f"{folder} has {len(places):,} files", why=why, do="Pack them, as tar or parquet.")
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        return list(pool.map(lambda place: _hashed(place, root), places))
+
+
+def upload_data(files: Iterable[DataFile], objects: Objects, access: Access, *, bucket: str) -> list[dict[str, Any]]:
+    """Put what is not there yet into raw/.files/, and return the entries of the manifest's inputs, with their paths."""
+    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
+
+    client = access.client("s3", timeout_seconds=120.0)
+    files = list(files)
+    by_hash = {file.sha256: file for file in files}
+    try:
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            entries = pool.map(lambda file: _upload_one(file, objects, client, bucket), by_hash.values())
+            sent = dict(zip(by_hash, entries, strict=True))
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, f"cannot upload data to s3://{bucket}/{DATA_PREFIX}") from error
+    return [{"path": file.path, **sent[file.sha256]} for file in files]
+
+
+def _upload_one(file: DataFile, objects: Objects, client: Any, bucket: str) -> dict[str, Any]:
+    key = f"{DATA_PREFIX}{file.sha256}"
+    head = objects.head(key=key)
+    version_id = head.version_id if head is not None and head.sha256 == file.sha256 else ""
+    if not version_id:
+        with file.place.open("rb") as body:
+            answer = client.put_object(
+                Bucket=bucket,
+                Key=key,
+                Body=body,
+                Metadata={"sha256": file.sha256},
+                # S3 itself refuses bytes that changed since they were hashed.
+                ChecksumSHA256=base64.b64encode(bytes.fromhex(file.sha256)).decode(),
+            )
+        version_id = version_of(answer, f"s3://{bucket}/{key}")
+    return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
+
+
+def _hashed(place: Path, root: Path) -> DataFile:
+    size = place.stat().st_size
+    if size > LARGEST_PUT_BYTES:
+        raise DataError(f"{place} has {size / 2**30:.1f} GiB", why="one upload takes 5 GiB", do="Split it.")
+    try:
+        with place.open("rb") as body:
+            sha256 = hashlib.file_digest(body, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {place}", why=str(error.strerror), do="Check its permissions.") from error
+    return DataFile(place=place, path=place.relative_to(root).as_posix(), sha256=sha256, bytes=size)
+
+
+def _named_by_command(script: ScriptSettings, root: Path) -> Iterator[str]:
+    """Yield the words of a command that are files under the root. Raises UsageError for a script that is not there."""
+    for number, word in enumerate(script.words):
+        if not word.startswith(("-", "/", "$")) and (root / word).is_file():
+            yield word
+        elif number and word.endswith(".py") and not word.startswith("$"):
+            why = f"script.command names it, and {root} does not have it"
+            raise UsageError(f"{word} does not exist", why=why, do="Check the path: a job file names it from its own folder.")
+
+
+def _files_under(root: Path, path: str) -> Iterator[Path]:
+    """Yield the file of that relative path, or all of that folder. Raises UsageError for what is not below the root."""
+    place = root / path
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        do = "Name it from the job file's folder, and put it there."
+        raise UsageError(f"{path} can't be sent", why="a script's files lie in the folder of its job file", do=do)
+    if place.is_symlink():
+        raise UsageError(f"{place} is a symbolic link", do="Name the file itself.")
+    if place.is_dir():
+        yield from _walk(place, root)
+    else:
+        yield place
+
+
+def _walk(folder: Path, root: Path | None = None) -> Iterator[Path]:
+    """Yield the files below a folder, by name. Raises DataError for a link, and for a name that no node takes."""
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _LEFT_OUT)
+        for name in (*folders, *sorted(names)):
+            place = Path(here) / name
+            if name.startswith("."):
+                continue
+            if place.is_symlink():
+                raise DataError(f"{place} is a symbolic link", why="it may lead anywhere", do="Put the file itself there.")
+            if why := path_flaw(place.relative_to(root or folder).as_posix()):
+                raise DataError(f"{place} can't be sent", why=why, do="Rename it.")
+        yield from (Path(here) / name for name in sorted(names) if not name.startswith("."))
+
+
+def _read(place: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(place.lstat().st_mode):
+            raise UsageError(f"{place} is not a file", do="Name files and folders in script.files.")
+        if place.stat().st_size > MOST_FILE_BYTES:
+            size = place.stat().st_size / 2**20
+            raise UsageError(
+                f"{place} has {size:.0f} MiB", why=f"{MOST_FILE_BYTES / 2**20:.0f} is the most", do="Put it into --data."
+            )
+        return place.read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(f"{place} does not exist", do="Check the path: a job file names it from its own folder.") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {place}", why=str(error.strerror), do="Check its permissions.") from error
+
+
+def _imported(content: bytes, here: Path, root: Path) -> Iterator[str]:
+    """Yield the paths, from the root, of the modules and packages beside a Python file that it imports."""
+    names: set[str] = set()
+    with suppress(SyntaxError, ValueError):  # the node says what is wrong with it
+        for node in ast.walk(ast.parse(content)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names |= {node.module.partition(".")[0]} if node.module else {alias.name for alias in node.names}
+    for name in sorted(names):
+        for place in (here / f"{name}.py", here / name, root / f"{name}.py", root / name):
+            if place.is_file() or (place / "__init__.py").is_file():
+                yield place.relative_to(root).as_posix()
+                break

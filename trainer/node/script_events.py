@@ -1,0 +1,116 @@
+"""Events that a script writes to MAYFLY_EVENTS, a JSON object a line: read strictly, bounded, and turned into ours.
+
+    {"step": 100, "steps": 5000, "epoch": 1, "epochs": 3, "loss": 0.31, "accuracy": 0.8}
+
+`step`, `steps`, `epoch`, `epochs` and `loss` are the progress that is drawn; every other number is a curve of its own name. A
+line that is none is counted and left out. A script may be wrong or hostile: no line of it becomes an event as it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.reading import Fields, Unsound, read_object
+from trainer.runs.record import utc_now
+from trainer.runs.reports import MOST_COUNT
+from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
+
+MOST_LINE_BYTES = 16 * 1024
+MOST_BLOCK = 1 << 20  # read at a time
+MOST_BYTES = 64 * 2**20  # of a run's events, as they are passed on
+COUNTS = ("step", "steps", "epoch", "epochs")
+
+
+class ScriptEvents:
+    """The file that a script appends its events to, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.unsound = 0
+        self._path, self._offset, self._rest = path, 0, b""
+        self._file: tuple[int, int] | None = None
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Yield the counts, the loss and the other numbers of each whole line since the last call."""
+        for line in self._lines():
+            if not line.strip():
+                continue
+            try:
+                if len(line) > MOST_LINE_BYTES:
+                    raise Unsound("a line that is too long")
+                yield _numbers(read_object(line, most_bytes=MOST_LINE_BYTES, name="the event"))
+            except Unsound:
+                self.unsound += 1
+
+    def _lines(self) -> list[bytes]:
+        block = self._block()
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > MOST_LINE_BYTES:  # its end comes later, and counts as a line of its own
+            self.unsound += 1
+            self._rest = b""
+        return lines
+
+    def _block(self) -> bytes:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:  # not written yet, or a link
+            return b""
+        with os.fdopen(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                return b""
+            if (about.st_dev, about.st_ino) != self._file or about.st_size < self._offset:  # written anew
+                self._file, self._offset, self._rest = (about.st_dev, about.st_ino), 0, b""
+            file.seek(self._offset)
+            block = file.read(MOST_BLOCK)
+        self._offset += len(block)
+        return block
+
+
+class EventFile:
+    """events.jsonl as the agent sends it in parts: events of ours, with their time, within MOST_BYTES."""
+
+    def __init__(self, path: Path, *, now: Callable[[], datetime] = utc_now) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file, self._now, self._written = path.open("ab", buffering=0), now, 0
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Append one event, in one write of a whole line."""
+        line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
+        self._written += len(line)
+        if self._written <= MOST_BYTES:
+            self._file.write(line)
+
+
+class StepRate:
+    """Steps a second, from the steps that a script names and when they came."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._last, self.value = clock, (0, clock()), 0.0
+
+    def update(self, step: int) -> float:
+        """Return the rate since a step that came at least a second before."""
+        now = self._clock()
+        before, at = self._last
+        if step < before:
+            self._last = (step, now)
+        elif now - at >= 1:
+            self.value, self._last = (step - before) / (now - at), (step, now)
+        return self.value
+
+
+def _numbers(fields: Fields) -> dict[str, Any]:
+    counts = {key: fields.whole(key, most=MOST_COUNT) for key in COUNTS if fields.values.get(key) is not None}
+    loss = fields.number("loss")
+    others = {
+        name: float(value)
+        for name, value in fields.values.items()
+        if name not in (*COUNTS, "loss") and type(value) in (int, float) and CURVE_NAME.fullmatch(name)
+    }
+    return {"counts": counts, "loss": loss, "values": dict(list(others.items())[:MOST_SCORES])}

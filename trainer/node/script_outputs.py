@@ -1,0 +1,220 @@
+"""Files of MAYFLY_OUT on their way to S3: each state that stays unchanged for 30 s, and at the end the last one.
+
+A state lies under its sha256 and never changes; outputs.json names the last state of each file. The folder is a stranger's: its
+entries are opened without following links, from the folder that was listed, and S3 checks what is sent against the hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.access import version_of
+from trainer.errors import NotVersioned
+from trainer.node.shared import Node
+from trainer.node.uplink import AWS_ERRORS
+from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS
+from trainer.script import path_flaw
+
+log = logging.getLogger("trainer.node")
+UNCHANGED_SECONDS = 30.0
+SCAN_SECONDS = 5.0
+POLL_SECONDS = 0.5
+_BLOCK_BYTES = 1 << 20
+State = tuple[int, int, int]  # of a file: inode, size, time of its last change
+
+
+class _Changed(Exception):
+    """A file changed while it was read."""
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    state: State
+    since: float
+    sent: State | None = None
+
+
+@dataclass(kw_only=True)
+class Outputs:
+    """The files of a script's output folder, as far as they were seen and sent."""
+
+    folder: Path
+    node: Node
+    most_bytes: int
+    clock: Callable[[], float] = time.monotonic
+    sent: dict[str, dict[str, Any]] = field(default_factory=dict)  # path -> entry of outputs.json
+    refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _uploaded: dict[str, str] = field(default_factory=dict)  # sha256 -> version, of every state that was sent
+    _bytes: int = 0  # of these
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what people are told of the folder: that it is empty, and what was refused."""
+        told = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items())]
+        if not self.sent and not told:
+            return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
+        more = [f"{len(told) - MOST_NOTES + 1:,} more files were not uploaded"] if len(told) > MOST_NOTES else []
+        return told[: MOST_NOTES - len(more)] + more
+
+    def __enter__(self) -> Outputs:
+        self._thread = threading.Thread(target=self._watch, name="outputs", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SCAN_SECONDS):
+            try:
+                self.scan()
+            except OSError as error:  # the folder changes under us: the next look, or the last, sends it
+                log.warning("the output folder can't be read: %s", error)
+
+    def scan(self, *, final: bool = False) -> bool:
+        """Look at every file and send those that have settled, or all; return whether none is left to send."""
+        complete, total = True, 0
+        there: set[str] = set()
+        self.refused = {}
+        for path, name, descriptor in _entries(self.folder, self.refused):
+            if self._ended.is_set() and not final:
+                return False
+            about = _about(name, descriptor)
+            if about is None:
+                continue
+            if why := _flaw(path, about, len(there)):
+                self.refused[path] = why
+                continue
+            there.add(path)
+            total += about.st_size
+            if total > self.most_bytes:
+                self.refused[path] = f"files above {self.most_bytes / 2**30:g} GiB in all are not kept (script.out_gib)"
+                continue
+            complete = self._look(path, name, descriptor, about, final=final) and complete
+        gone = self.sent.keys() - there
+        if gone and final:  # it was removed: what people get is what the script left
+            self.sent = {path: entry for path, entry in self.sent.items() if path in there}
+            complete = self._send_index() and complete
+        return complete
+
+    def finish(self) -> None:
+        """Send the last state of every file, and tell of what S3 did not take in time."""
+        began = time.monotonic()
+        while not self._all_sent() and time.monotonic() - began < self.node.patience_seconds:
+            time.sleep(POLL_SECONDS)
+        for path, seen in self._seen.items():
+            if seen.sent != seen.state and path not in self.refused:
+                self.refused[path] = f"S3 did not take it within {self.node.patience_seconds:.0f} s"
+
+    def _all_sent(self) -> bool:
+        try:
+            return self.scan(final=True)
+        except OSError as error:
+            log.warning("the output folder can't be read: %s", error)
+            return False
+
+    def _look(self, path: str, name: str, descriptor: int, about: os.stat_result, *, final: bool) -> bool:
+        """Send a file where it has settled; return whether its last state is in S3."""
+        state, now = (about.st_ino, about.st_size, about.st_mtime_ns), self.clock()
+        seen = self._seen.get(path)
+        if seen is None or seen.state != state:
+            seen = self._seen[path] = _Seen(state=state, since=now, sent=seen.sent if seen else None)
+        if seen.sent == state:
+            return True
+        # Earlier states of files that are written again and again may not fill the bucket: the last ones always go.
+        if not final and (now - seen.since < UNCHANGED_SECONDS or self._bytes + about.st_size > self.most_bytes):
+            return False
+        try:
+            entry = self._send(path, name, descriptor, state)
+        except (*AWS_ERRORS, NotVersioned, OSError, _Changed) as error:
+            log.warning("%s was not uploaded, it will be tried again: %s", path, error)
+            return False
+        seen.sent, self.sent[path] = state, entry
+        log.info("%s is in S3, sha256 %s", path, entry["sha256"][:12])
+        return self._send_index()
+
+    def _send(self, path: str, name: str, descriptor: int, state: State) -> dict[str, Any]:
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+        with os.fdopen(opened, "rb") as body:
+            about = os.fstat(opened)
+            if not stat.S_ISREG(about.st_mode) or (about.st_ino, about.st_size, about.st_mtime_ns) != state:
+                raise _Changed("it changed meanwhile")
+            digest, left = hashlib.sha256(), about.st_size
+            while left and (block := body.read(min(_BLOCK_BYTES, left))):
+                digest.update(block)
+                left -= len(block)
+            sha256 = digest.hexdigest()
+            key = f"{self.node.status.identity.keys.outputs}{sha256}"
+            if sha256 not in self._uploaded:
+                body.seek(0)
+                self._uploaded[sha256] = self._put(body, key, sha256, about.st_size)
+                self._bytes += about.st_size
+        return {"file": path, "key": key, "version_id": self._uploaded[sha256], "sha256": sha256, "bytes": about.st_size}
+
+    def _put(self, body: Any, key: str, sha256: str, size: int) -> str:
+        """Send an open file whose bytes S3 checks: where it changes meanwhile, S3 refuses it. Returns its version."""
+        uplink = self.node.uplink
+        answer = uplink.s3.put_object(
+            Bucket=uplink.bucket,
+            Key=key,
+            Body=body,
+            ContentLength=size,
+            Metadata={"sha256": sha256},
+            ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
+        )
+        return version_of(answer, f"s3://{uplink.bucket}/{key}")
+
+    def _send_index(self) -> bool:
+        files = [self.sent[path] for path in sorted(self.sent)]
+        return self.node.uplink.try_send(self.node.status.identity.keys.output_index, json.dumps({"files": files}).encode())
+
+
+def _entries(folder: Path, refused: dict[str, str]) -> Iterator[tuple[str, str, int]]:
+    """Yield relative path, name and open folder of each file below a folder, by name; links are not followed."""
+    for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
+        base = Path(here).relative_to(folder).as_posix()
+        prefix = "" if base == "." else f"{base}/"
+        for name in sorted(folders):
+            if why := path_flaw(f"{prefix}{name}"):
+                refused[_shown(f"{prefix}{name}/")] = why
+            elif stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                refused[_shown(f"{prefix}{name}")] = "it is a link"
+        folders[:] = sorted(name for name in folders if not path_flaw(f"{prefix}{name}"))
+        for name in sorted(names):
+            yield f"{prefix}{name}", name, descriptor
+
+
+def _about(name: str, descriptor: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+    except FileNotFoundError:  # removed since it was listed
+        return None
+
+
+def _flaw(path: str, about: os.stat_result, before: int) -> str:
+    """Return what keeps a file from being sent, '' where nothing does."""
+    if stat.S_ISLNK(about.st_mode):
+        return "it is a link"
+    if not stat.S_ISREG(about.st_mode):
+        return "it is no plain file"
+    if about.st_size > MOST_FILE_SIZE:
+        return f"it has {about.st_size / 2**30:.1f} GiB, one upload takes {MOST_FILE_SIZE / 2**30:.0f}"
+    return path_flaw(path) or (f"a run keeps {MOST_OUTPUTS:,} files" if before >= MOST_OUTPUTS else "")
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= 300 else f"{path[:297]}..."

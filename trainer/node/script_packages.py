@@ -1,0 +1,93 @@
+"""The Python of a script: a venv over the image's packages, and in it what the script's requirements name, hashes checked.
+
+The image's torch stays: the desk refuses requirements that name it, and dependencies are installed only where they are named.
+Wheels among the script's files stand for the package index: then nothing is asked of the network.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.errors import Stopped, TrainingFailed
+from trainer.node.shared import Node
+
+log = logging.getLogger("trainer.node")
+INSTALL_SECONDS = 1200.0
+POLL_SECONDS = 0.1
+_FIRST_BYTES = 256  # of a console script, in which its first line ends
+# What pip writes where a Python's path is too long for a first line: a shell and Python each read their half of it.
+_LAUNCHER = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
+# One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come first.
+_BESIDE = """import pathlib, site, sys, sysconfig
+folder = sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]})
+pathlib.Path(folder, "beside.pth").write_text("\\n".join(site.getsitepackages()) + "\\n")"""
+
+
+def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str, str]) -> Path:
+    """Make the script's venv beside the packages of `python`, with its console scripts; return its bin. Raises ours."""
+    for what, words in {
+        "make the script's environment": [python, "-I", "-m", "venv", "--without-pip", str(folder)],
+        "add the image's packages": [python, "-I", "-c", _BESIDE, str(folder)],
+    }.items():
+        _run(node, what, words, environment)
+    _copy_programs(Path(python).parent, folder / "bin")
+    return folder / "bin"
+
+
+def install(node: Node, *, python: str, venv: Path, requirements: Path, wheels: Path, environment: Mapping[str, str]) -> None:
+    """Install what the requirements name into the venv. Raises TrainingFailed with pip's last line."""
+    folders = sorted({str(wheel.parent) for wheel in wheels.rglob("*.whl")})
+    source = ["--no-index", *(word for folder in folders for word in ("--find-links", folder))] if folders else []
+    words = [python, "-I", "-m", "pip", "--isolated", "--python", str(venv / "bin" / "python"), "install", "--quiet"]
+    words += ["--disable-pip-version-check", "--no-cache-dir", "--no-compile", "--only-binary", ":all:", "--require-hashes"]
+    node.status.message = "installing the script's requirements"
+    _run(node, "install the script's requirements", [*words, "--no-deps", *source, "-r", str(requirements)], environment)
+
+
+def _copy_programs(theirs: Path, ours: Path) -> None:
+    """Copy the image's console scripts, torchrun for one, so that they run with the venv's Python and see its packages."""
+    for place in sorted(theirs.iterdir()):
+        target = ours / place.name
+        if target.exists() or not place.is_file() or place.is_symlink() or place.stat().st_size > 1 << 16:
+            continue
+        first, newline, rest = place.read_bytes().partition(b"\n")
+        if newline and len(first) < _FIRST_BYTES and first.startswith(b"#!") and b"python" in first:
+            target.write_bytes(_LAUNCHER.format(python=ours / "python").encode() + rest)
+            target.chmod(0o755)
+
+
+def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    output = node.work / "packages.log"
+    with output.open("wb") as told:
+        child = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        ends = time.monotonic() + INSTALL_SECONDS
+        while (code := child.poll()) is None and not node.stopping.is_set() and time.monotonic() < ends:
+            time.sleep(POLL_SECONDS)
+        if code is None:
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGKILL)
+            child.wait()
+    if node.stopping.is_set():
+        raise Stopped("stopped before the script began")
+    lines = output.read_text(errors="replace").strip().splitlines()
+    for line in lines:
+        log.info("packages: %s", line)
+    if code:
+        errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
+        do = "Mend script.requirements: every package with its dependencies, as wheels for the image's Python, with hashes."
+        raise TrainingFailed(f"can't {what}", why=errors[0][:300] if errors else f"exit code {code}", do=do)
+    if code is None:
+        raise TrainingFailed(f"can't {what}", why=f"not within {INSTALL_SECONDS / 60:.0f} minutes", do="Name fewer packages.")

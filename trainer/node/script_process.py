@@ -1,0 +1,141 @@
+"""A script as a process: its output into the log, line by line, SIGTERM with a grace, and its end with all that it forked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from trainer.errors import TrainingFailed
+from trainer.node.stranger import Stranger
+from trainer.runs.reports import LAST_LINES, MOST_LINE
+
+log = logging.getLogger("trainer.node")
+MOST_LOG_BYTES = 64 * 2**20  # of one start's output
+READER_SECONDS = 1.0  # for the last lines; who left the session may hold the pipe
+_BLOCK = 8 * 1024  # of a line, at most
+
+
+class ScriptProcess:
+    """One start of the script, in a session of its own. Leaving the `with` kills whatever is left of it."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        stranger: Stranger | None = None,
+        grace_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start it. Raises TrainingFailed where its first word is no program of this machine."""
+        self._stranger, self._grace, self._clock = stranger, grace_seconds, clock
+        self._kill_at: float | None = None
+        self.output = ScriptOutput()
+        user = {"user": stranger.uid, "group": stranger.gid, "extra_groups": []} if stranger else {}
+        program = _program(words[0], folder, environment["PATH"])
+        try:
+            self._child: subprocess.Popen[bytes] = subprocess.Popen(
+                [program, *words[1:]],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o022,
+                **user,  # type: ignore[call-overload]  # a mapping of three types
+            )
+        except OSError as error:
+            do = "Name another program in script.command, such as python."
+            raise TrainingFailed(f"the machine can't run {words[0]}", why=str(error), do=do) from error
+        self._reader = threading.Thread(target=self.output.follow, args=(self._child.stdout,), name="script", daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> ScriptProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signal(signal.SIGKILL)
+        if self._stranger is not None and not self._stranger.kill_all():
+            log.warning("the script forks faster than it can be killed: its machine ends all the same")
+        self._child.wait()
+        self._reader.join(timeout=READER_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id, which is its session's and its group's, too."""
+        return self._child.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code once it has ended, -N for signal N; kill it when it was asked to stop and did not in time."""
+        if self._kill_at is not None and self._clock() > self._kill_at:
+            self._signal(signal.SIGKILL)
+            if self._stranger is not None:
+                self._stranger.kill_all()
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is None:
+            return None
+        return int(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+
+    def stop(self) -> None:
+        """Ask it to end; the second call changes nothing."""
+        if self._kill_at is None:
+            self._kill_at = self._clock() + self._grace
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+
+class ScriptOutput:
+    """What a script prints: each line into the log, within MOST_LOG_BYTES, and the last ones kept."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._logged = 0
+
+    @property
+    def last_lines(self) -> list[str]:
+        """Return the last lines, each as long as a receipt keeps it."""
+        return list(self._last)
+
+    def follow(self, stream: IO[bytes]) -> None:
+        """Read a stream to its end."""
+        with stream:
+            while block := stream.readline(_BLOCK):
+                # A progress bar draws itself anew after each carriage return: what it drew last counts.
+                text = block.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
+                if text.strip():
+                    self._last.append(text[:MOST_LINE])
+                self._log(text)
+
+    def _log(self, text: str) -> None:
+        if self._logged > MOST_LOG_BYTES:
+            return
+        self._logged += len(text) + 1
+        if self._logged > MOST_LOG_BYTES:
+            log.warning("the script printed more than %d MiB: the rest is left out", MOST_LOG_BYTES >> 20)
+        else:
+            log.info("| %s", text)
+
+
+def _program(word: str, folder: Path, path: str) -> str:
+    """Return the file of a command's first word. Raises TrainingFailed where there is none that can be run."""
+    places = [folder / word] if "/" in word else [Path(part) / word for part in path.split(os.pathsep) if part]
+    for place in places:
+        if place.is_file() and os.access(place, os.X_OK):
+            return str(place)
+    why = "it is no program there" if "/" in word else f"no folder of its PATH has one: {path}"
+    do = "Name one in script.command, such as python or torchrun, or have script.requirements install it."
+    raise TrainingFailed(f"the machine has no {word}", why=why, do=do)

@@ -1,0 +1,117 @@
+"""The user that a script runs as: one of its own where the agent is root on EC2, so that it has none of the agent's rights.
+
+That user can't read the agent's files, and a firewall rule keeps it from instance metadata, where credentials are. The rule is
+tried before anything of the script's runs. In a rehearsal a script runs as the desk's user, whose own it is.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import ConfigError
+
+USER = "mayfly-script"
+METADATA = ("169.254.169.254", 80)
+METADATA_V6 = "fd00:ec2::254"  # answers only where a launch template turns it on, as ours does not
+KILL_SECONDS = 10.0
+_EXISTS = 9  # useradd's exit code for a name that is taken
+_PYTHON = "/usr/bin/python3"  # Ubuntu's own, which every user may run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stranger:
+    """The script's own user."""
+
+    uid: int
+    gid: int
+
+    def give(self, *folders: Path) -> None:
+        """Make folders, and what lies in them, the stranger's."""
+        for folder in folders:
+            os.chown(folder, self.uid, self.gid)
+            for here, names, files in os.walk(folder):
+                for name in (*names, *files):
+                    os.chown(Path(here) / name, self.uid, self.gid, follow_symlinks=False)
+
+    def kill_all(self) -> bool:
+        """Kill every process of the stranger, whatever it forked away; return whether none is left."""
+        ends = time.monotonic() + KILL_SECONDS
+        while pids := list(self.processes()):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > ends:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def processes(self) -> Iterator[int]:
+        """Yield the ids of its processes."""
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with suppress(OSError):  # it has just ended
+                    is_zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+                    if folder.stat().st_uid == self.uid and not is_zombie:
+                        yield int(folder.name)
+
+
+def make_stranger(*, rehearsal: bool) -> Stranger | None:
+    """Return the script's own user, kept from metadata; None where there is no root to make one. Raises ConfigError."""
+    if rehearsal or os.geteuid() != 0:
+        return None
+    made = _run("useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER)
+    if made not in (0, _EXISTS):
+        raise ConfigError(f"the user {USER} can't be made", why=f"useradd ended with {made}", do="Choose another image_line.")
+    entry = pwd.getpwnam(USER)
+    stranger = Stranger(uid=entry.pw_uid, gid=entry.pw_gid)
+    for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6)):
+        _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(stranger.uid), "-j", "REJECT")
+    if _reaches_metadata(stranger):
+        why = f"its user still reaches {METADATA[0]} beside the firewall rule"
+        do = "Choose an image_line whose image has iptables with its owner match."
+        raise ConfigError("the script can't be kept from the machine's credentials", why=why, do=do)
+    return stranger
+
+
+def close_to_others(*paths: Path) -> None:
+    """Take the agent's files away from every other user."""
+    for path in paths:
+        if path.exists():
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def leave_mount(place: Path) -> None:
+    """Unmount a file system that the script's user must not see. Raises ConfigError."""
+    if os.path.ismount(place) and _run("umount", "--lazy", str(place)) != 0:
+        do = "Launch again, or set the stack's storage to s3."
+        raise ConfigError(f"{place} can't be kept from the script", why="umount failed", do=do)
+
+
+def _reaches_metadata(stranger: Stranger) -> bool:
+    asked = subprocess.run(
+        [_PYTHON, "-I", "-S", "-c", f"import socket; socket.create_connection({METADATA!r}, timeout=3)"],
+        user=stranger.uid,
+        group=stranger.gid,
+        extra_groups=[],
+        cwd="/",
+        env={},
+        capture_output=True,
+        check=False,
+    )
+    # 1: Python's own, for the refused connection. Anything else proves nothing.
+    return asked.returncode != 1 or b"Error" not in asked.stderr
+
+
+def _run(*words: str) -> int:
+    try:
+        return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode
+    except (OSError, subprocess.SubprocessError):
+        return 127

@@ -1,0 +1,28 @@
+"""A script of the user's own: one piece, which gets all devices of the machine. It has no series and makes no model file.
+
+It names no runner: the agent runs it (node/script.py), and not a worker of the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.job import Job
+from trainer.pieces.piece import Kind, Piece, SeriesWork
+from trainer.script import KIND
+
+
+def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
+    return (
+        Piece(
+            name=f"{KIND}_{job.name}",
+            title=job.name,
+            kind=KIND,
+            series=(),
+            source=job.name,
+            estimate=1.0,  # of itself: rates are in scripts a second
+        ),
+    )
+
+
+SCRIPT = Kind(name=KIND, takes=lambda job: job.is_script, pieces=_pieces, each="script")

@@ -1,0 +1,102 @@
+"""The `[script]` table of a job: a training script of the user's own, its files, its variables, and the rule for file names.
+
+Standard library only: the desk, the control plane and the node all read it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer.errors import UsageError, nearest
+from trainer.settings import bad_value, check_values, setting
+
+KIND = "script"  # of its pieces, and of the work of its run
+FOLDER = "script_files"  # of the bundle, in the package
+# Variables that every script gets: docs/scripts.md.
+CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES")
+MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
+MOST_DATA_FILES = 20_000
+MOST_PATH, MOST_PARTS = 240, 12  # characters and folders of a file's name
+MOST_WORDS, MOST_VARIABLES = 256, 100
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_OURS = ("MAYFLY_", "AWS_")
+_SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptSettings:
+    """The `[script]` table. A job has a script where `command` is given."""
+
+    command: str = setting("", "Command, split into words as a shell does; $NAME and ${NAME} are replaced. No shell runs.")
+    files: tuple[str, ...] = setting((), "Files and folders that it needs; empty: those that it names, and what they import.")
+    root: str = setting("", "Folder of these files at the desk; empty: that of the job file.")
+    requirements: str = setting("", "requirements.txt with hashes, installed beside the image's torch; empty: none.")
+    env: tuple[str, ...] = setting((), "Variables of the script, as NAME=value. The manifest shows them: no secrets.")
+    restarts: int = setting(1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100)
+    out_gib: float = setting(20.0, "GiB of files in MAYFLY_OUT that are kept.", above=0, most=1_024)
+
+    def __post_init__(self) -> None:
+        check_values("script", self)
+        known = (*CONTRACT, *self.variables)
+        for name in (name for word in self.words for name in variables_in(word)):
+            if name not in known:
+                do = nearest(name, CONTRACT) or f"There are {', '.join(CONTRACT)}, and those of script.env."
+                raise UsageError(f"script.command uses ${name}", why="no such variable", do=do)
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words of the command, its variables not yet replaced. Raises UsageError for an open quote."""
+        if not self.command:
+            return []
+        try:
+            words = shlex.split(self.command)
+        except ValueError as error:
+            raise bad_value("script.command", self.command, f"words as in a shell ({error})") from error
+        if not words or len(words) > MOST_WORDS or not all(word.isprintable() for word in words):
+            raise bad_value("script.command", self.command, f"1 to {MOST_WORDS} printable words")
+        return words
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return `env` as a mapping. Raises UsageError for a bad name, one that is set for the script, and a secret's."""
+        made: dict[str, str] = {}
+        for entry in self.env:
+            name, equals, value = entry.partition("=")
+            if not equals or not _NAME.fullmatch(name) or "\0" in value:
+                raise bad_value("script.env", entry, "NAME=value")
+            if name.startswith(_OURS) or name == "PATH":
+                do = "Leave it out: docs/scripts.md has the variables that a script gets."
+                raise UsageError(f"script.env sets {name}", why="the node sets it, or takes it away", do=do)
+            if _SECRET.search(name):
+                do = "Leave it out: who may read the bucket may read the manifest."
+                raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
+            made[name] = value
+        if len(made) > MOST_VARIABLES:
+            raise bad_value("script.env", list(made), f"at most {MOST_VARIABLES} variables")
+        return made
+
+
+def variables_in(word: str) -> list[str]:
+    """Return the names of the variables in a word."""
+    return [plain or braced for plain, braced in _VARIABLE.findall(word)]
+
+
+def replaced(word: str, values: Mapping[str, str]) -> str:
+    """Return a word with its variables replaced, once: a value is not read for variables."""
+    return _VARIABLE.sub(lambda match: values[match[1] or match[2]], word)
+
+
+def path_flaw(path: str) -> str:
+    """Return what keeps a text from being the relative path of a script's file, '' where nothing does."""
+    parts = path.split("/")
+    if not path.isprintable() or "\\" in path:
+        return "its name has a character that can't be printed, or a backslash"
+    if len(path.encode(errors="replace")) > MOST_PATH or len(parts) > MOST_PARTS:
+        return f"its name has more than {MOST_PATH} bytes or {MOST_PARTS} folders"
+    if not all(parts):
+        return "its name has an empty part"
+    return "its name, or its folder's, begins with a dot" if any(part.startswith(".") for part in parts) else ""
