@@ -15,6 +15,7 @@ from tests.infra.pages import hold
 from tests.infra.pairs import VALUES, pairwise
 from tests.infra.program import ROOT, run_program
 from tests.infra.standing import assert_stands
+from trainer.cost.baking import pipeline_usd_per_month
 
 COMBINATIONS = pairwise(VALUES)
 IN_SUITE = COMBINATIONS[:8]  # in which seven of eight pairs meet, for 0.4 core-seconds each; the script holds the others, too
@@ -68,3 +69,4 @@ def test_the_page_shows_what_is_billed_while_nothing_runs(renew: bool) -> None:
     rows = [[f"`{kinds[kind]}`", price.words, price.source] for kind, price in sorted(PRICES.items())]
     hold("What it costs when nothing runs", rows, renew=renew)
     assert not PRICES.keys() & FREE
+    assert PRICES["aws:imagebuilder/imagePipeline:ImagePipeline"].usd_a_month({}) == pipeline_usd_per_month()  # as plans say

@@ -359,7 +359,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("cloudwatch", alarms, "DescribeAlarms"),
         ("sqs", queue, "GetQueueUrl GetQueueAttributes"),
         ("sns", topic, "Publish ListSubscriptionsByTopic"),
-        ("efs", file_system, "DescribeMountTargets"),
+        ("efs", file_system, "DescribeFileSystems DescribeMountTargets"),
         ("service-quotas", quota, "GetServiceQuota"),
         ("iam", role, "GetRole"),
         ("ssm", start_session, "StartSession"),
