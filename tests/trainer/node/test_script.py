@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -383,7 +384,8 @@ while True:
 @pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
 def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_its_own(node, start, monkeypatch):
     stranger = Stranger(uid=64_321, gid=64_321)
-    base = Path("/tmp") / f"mayfly-stranger-{os.getpid()}"  # pytest's own folders are closed to others
+    base = Path(tempfile.mkdtemp(prefix="stranger-", dir="/tmp"))  # pytest's own folders are closed to others
+    base.chmod(0o755)
     node.work = base / "work"
     node.work.mkdir(parents=True)
     monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
