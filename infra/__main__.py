@@ -328,7 +328,7 @@ if settings.account_budget:
     AccountBudget(
         "account-budget",
         AccountBudgetArgs(
-            budget_name=f"{settings.prefix}-account",
+            budget_name=f"{settings.prefix}-{account.region}-account",
             usd_a_month=settings.account_budget,
             topic_arn=notifications.topic_arn,
             tags=settings.tags,

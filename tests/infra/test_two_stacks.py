@@ -97,3 +97,15 @@ def test_no_name_is_made_by_two_stacks() -> None:
         assert not collisions or not RULES["stack"].holds(f"dev-{word}"), (word, collisions)
     assert not own & {(kind, name.replace(PREFIX, f"{PREFIX}-2")) for kind, name in own}
     assert RULES["stack"].holds("dev-2")
+
+
+def test_names_that_are_global_tell_the_region_so_that_a_second_region_has_a_stack_of_the_same_name() -> None:
+    kinds = (
+        "aws:iam/role:Role",
+        "aws:iam/policy:Policy",
+        "aws:iam/instanceProfile:InstanceProfile",
+        "aws:budgets/budget:Budget",
+    )
+    made = [one for one in stack_of("dev").resources if one.typ in kinds]
+    assert {one.typ for one in made} == set(kinds)
+    assert not [one.inputs["name"] for one in made if REGION not in one.inputs["name"]]

@@ -259,9 +259,12 @@ def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
 
 def test_the_accounts_budget_is_told_at_the_topic_as_its_policy_lets_it(stage: Stage) -> None:
     admin, account = stage.admin, stage.cloud.account
-    budget = admin.client("budgets").describe_budget(AccountId=account, BudgetName="mayfly-dev-account")["Budget"]
+    budget = admin.client("budgets").describe_budget(AccountId=account, BudgetName="mayfly-dev-us-east-1-account")["Budget"]
     assert (budget["BudgetLimit"], budget["TimeUnit"]) == ({"Amount": "250", "Unit": "USD"}, "MONTHLY")
-    subject, source = "AWS Budgets: mayfly-dev-account has exceeded your alert threshold", f"arn:aws:budgets::{account}:*"
+    subject, source = (
+        "AWS Budgets: mayfly-dev-us-east-1-account has exceeded your alert threshold",
+        f"arn:aws:budgets::{account}:*",
+    )
     service = "budgets.amazonaws.com"
     publish_as_service(stage.cloud, service, source, stage.outputs.topic_arn, subject=subject, message="$200.10")
     assert subject in [message["Subject"] for message in queued(admin)]
