@@ -37,6 +37,7 @@ from trainer.runs.store import create_record
 from trainer.stack_outputs import StackOutputs, parameter_name
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[3]
 HUNG_AGENT = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(6000)\n"
 TIMER, SWEEP, KILL, STANDING = LAYERS = ("OS timer", "schedule to the sweeper", "schedule to EC2", "standing sweep")
 ENDED = ("shutting-down", "terminated")
@@ -114,6 +115,7 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
     with zipfile.ZipFile(data, "w") as bundle:
         for name, code in (("__init__", ""), ("node/__init__", ""), ("node/agent", HUNG_AGENT)):
             bundle.writestr(f"trainer/{name}.py", code)
+        bundle.write(ROOT / "ami" / "install.sh", "ami/install.sh")  # without it a node ends before it can be frozen
     digest = hashlib.sha256(data.getvalue()).hexdigest()
     s3 = net.access.client("s3")
     s3.put_object(Bucket=net.outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
