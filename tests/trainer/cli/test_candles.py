@@ -28,7 +28,7 @@ def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copi
     child = subprocess.Popen([*command, "--parent", str(theirs)], pass_fds=(theirs,))
     os.close(theirs)
     os.close(ours)  # as the kernel does when the launcher is killed
-    assert child.wait() == 1
+    assert child.wait() in (1, 2)  # 2: its folder was gone before it opened its job
     assert not scratch.exists()
 
 
