@@ -38,6 +38,7 @@ def test_each_two_values_meet_in_some_combination() -> None:
             assert any({key: row[key] for key in keys & row.keys()} == wanted for row in COMBINATIONS), (left, right)
 
 
+@pytest.mark.slow  # the program runs once for each
 @pytest.mark.parametrize("config", IN_SUITE, ids=lambda config: "-".join(config) or "defaults")
 def test_the_program_holds_its_rules_whatever_its_settings(config: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions

@@ -17,6 +17,7 @@ from tests.infra.pairs import RETRAINS
 from tests.infra.program import ACCOUNT, REGION, Recorded, run_program
 from trainer.rehearsal.iam_policies import Authorization, Values, decide, lets_service, read_policy
 
+pytestmark = pytest.mark.slow  # the program runs for each stack
 PREFIX = "mayfly-dev"
 NAMES = ("name", "bucket", "functionName", "creationToken")
 # Of the account, of AWS, or of a person (a session), not of a stack.
