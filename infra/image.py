@@ -24,6 +24,7 @@ from infra.identity import ServiceRole, ServiceRoleArgs
 from infra.image_lines import ImageLine
 from infra.image_policy import LOG_GROUPS, PARTS, image_builder
 from infra.image_retention import ImageRetention, ImageRetentionArgs
+from infra.subnets import DEFAULT_ROUTE
 from trainer.code_files import DATA, code_files, place_of
 from trainer.stack_outputs import baked_parameter
 
@@ -102,7 +103,7 @@ class ImagePipelines(pulumi.ComponentResource):
                     protocol="tcp",
                     from_port=443,
                     to_port=443,
-                    cidr_blocks=["0.0.0.0/0"],
+                    cidr_blocks=[DEFAULT_ROUTE],
                 )
             ],
             tags={**args.tags, "Name": f"{args.prefix}-image-builds"},

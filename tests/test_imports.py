@@ -37,10 +37,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors", "reading", "symbols"},
     "pieces": {"errors", "settings", "job", "script", "artifacts", "data.splits", "data.feature_names"},
-    "runs": {"errors", "environment", "reading", "script", "symbols", "aws_errors", "access", "artifacts"},
+    "runs": {"errors", "environment", "reading", "symbols", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},
-    "backup": {"errors", "access", "aws_errors", "reading", "data.sync", "runs"},
+    "transfer": {"access", "aws_errors"},
+    "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
     "retrains": {"errors", "reading", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {
         *(
@@ -54,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "code_files",
             "access",
             "stack_outputs",
+            "transfer",
             "gpu_profiles",
         ),
         *("runs", "cost", "pieces", "data.settings", "data.timeframes"),
@@ -89,7 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Files whose place in the order differs from their package's, each with its reason.
 EXCEPTIONS: dict[str, set[str]] = {
     "trainer/__init__.py": {"cli"},  # trainer.predict is `mayfly predict`
-    "trainer/data/sync.py": {"errors", "access"},  # the one file of data that speaks to S3
+    "trainer/data/sync.py": {"errors", "access", "transfer"},  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
     "trainer/control/sweep.py": {"reading", "runs.keys", "runs.lease"},  # a broken launcher can't stop the sweeper
 }
@@ -107,6 +109,7 @@ CONTROL_PLANE = (
         "code_files",
         "aws_errors",
         "access",
+        "transfer",
         "stack",
         "stack_outputs",
         "gpu_profiles",

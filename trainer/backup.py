@@ -13,15 +13,16 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from trainer.access import Access, aws_error, error_code
 from trainer.aws_errors import NO_OBJECT
-from trainer.data.sync import LARGEST_PUT_BYTES, put_file
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.reading import Unsound, read_object
 from trainer.runs.store import Conflict, Objects
+from trainer.symbols import path_flaw
+from trainer.transfer import LARGEST_PUT_BYTES, fetch_file, put_file
 
 INDEX, FILES = "backup/index.json", "backup/files/"
 FORMAT = 1
@@ -44,7 +45,7 @@ class BackedUp:
 
 @dataclass(kw_only=True)
 class BackupReport:
-    """What a backup or a restore did, by path below the folder."""
+    """The result of a backup or a restore, by path below the folder."""
 
     moved: list[str] = field(default_factory=list)  # uploaded or restored
     moved_bytes: int = 0
@@ -137,16 +138,6 @@ def add_to_index(objects: Objects, added: Mapping[str, BackedUp]) -> None:
     raise ConfigError(f"{INDEX} could not be written", why="another desk is backing up", do="Run the backup again.")
 
 
-def path_flaw(name: str) -> str:
-    """Return why a text is no path of a backup, '' if it is one: below its folder, without control characters, not too long."""
-    parts = PurePosixPath(name).parts
-    if not parts or name != "/".join(parts) or name.startswith("/") or ".." in parts:
-        return "it does not stay in its folder"
-    if not name.isprintable() or "\\" in name:
-        return "it has control characters or backslashes"
-    return "" if len(name.encode()) <= MOST_PATH else f"it is longer than {MOST_PATH} bytes"
-
-
 def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
     stored = objects.get(key=INDEX)
     if stored is None:
@@ -158,7 +149,7 @@ def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
         files = {}
         for row in fields.rows("files", most=MOST_FILES):
             name = row.text("file", most=MOST_PATH)
-            if why := path_flaw(name):
+            if why := path_flaw(name, most_bytes=MOST_PATH):
                 raise Unsound(f"{name[:120]!r} is no path: {why}")
             files[name] = BackedUp(
                 bytes=row.whole("bytes", most=LARGEST_PUT_BYTES),
@@ -189,7 +180,7 @@ def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
                 continue
             elif not stat.S_ISREG(mode):
                 report.skipped[relative] = "it is no plain file"
-            elif why := path_flaw(relative):
+            elif why := path_flaw(relative, most_bytes=MOST_PATH):
                 report.skipped[relative] = why
             else:
                 yield relative
@@ -221,26 +212,16 @@ def _leads_out(path: Path, root: Path) -> bool:
 
 
 def _fetch(client: Any, name: str, entry: BackedUp, path: Path, *, bucket: str) -> None:
-    """Write one file by rename, once its bytes are those of the index."""
+    """Write one file, if its bytes are those of the index. Raises DataError otherwise."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part, digest = path.with_name(f"{path.name}.part"), hashlib.sha256()
-    part.unlink(missing_ok=True)
     try:
-        answer = client.get_object(Bucket=bucket, Key=f"{FILES}{name}", VersionId=entry.version_id)
-        with part.open("xb") as file:
-            for block in answer["Body"].iter_chunks(1 << 20):
-                digest.update(block)
-                file.write(block)
-        if digest.hexdigest() != entry.sha256:
-            why = f"its sha256 is {digest.hexdigest()}, the index says {entry.sha256}"
-            raise DataError(f"{name} can't be restored", why=why, do=_OTHER_VERSIONS)
-        part.replace(path)
+        sha256 = fetch_file(path, f"{FILES}{name}", entry.version_id, entry.sha256, client, bucket=bucket)
     except (BotoCoreError, ClientError) as error:
-        if error_code(error) in (*NO_OBJECT, "NoSuchVersion"):
+        if error_code(error) in NO_OBJECT:
             why = f"version {entry.version_id} is not in the bucket any more"
             raise DataError(f"{name} can't be restored", why=why, do=_OTHER_VERSIONS) from error
         raise aws_error(error, f"cannot restore {name}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    if sha256 != entry.sha256:
+        why = f"its sha256 is {sha256}, the index says {entry.sha256}"
+        raise DataError(f"{name} can't be restored", why=why, do=_OTHER_VERSIONS)

@@ -19,7 +19,6 @@ FOLDER = "script_files"  # of the bundle, in the package
 CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES")
 MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
 MOST_DATA_FILES = 20_000
-MOST_PATH, MOST_PARTS = 240, 12  # characters and folders of a file's name
 MOST_WORDS, MOST_VARIABLES = 256, 100
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -88,15 +87,3 @@ def variables_in(word: str) -> list[str]:
 def replaced(word: str, values: Mapping[str, str]) -> str:
     """Return a word with its variables replaced, once: a value is not read for variables."""
     return _VARIABLE.sub(lambda match: values[match[1] or match[2]], word)
-
-
-def path_flaw(path: str) -> str:
-    """Return what keeps a text from being the relative path of a script's file, '' where nothing does."""
-    parts = path.split("/")
-    if not path.isprintable() or "\\" in path:
-        return "its name has a character that can't be printed, or a backslash"
-    if len(path.encode(errors="replace")) > MOST_PATH or len(parts) > MOST_PARTS:
-        return f"its name has more than {MOST_PATH} bytes or {MOST_PARTS} folders"
-    if not all(parts):
-        return "its name has an empty part"
-    return "its name, or its folder's, begins with a dot" if any(part.startswith(".") for part in parts) else ""

@@ -1,12 +1,13 @@
-"""The rules for the names that users bring: symbols, and candle files. Each is one part of a path that any file system takes.
+"""The rules for the names that users bring: symbols, candle files (one part of a path that any file system takes) and paths.
 
-The one place of the rules: data files, jobs, plans and cards ask it. Standard library only.
+The one place of the rules: data files, jobs, plans, cards, scripts and backups ask it. Standard library only.
 """
 
 from __future__ import annotations
 
 MOST_BYTES = 100  # in UTF-8: a model's name has its family, target, timeframe, fold and seed besides, and 200 in all
 MOST_FILE_BYTES = 200  # file systems take 255, and what is being written has a longer name
+MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
 RULE = f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none of . - ~"
 
 
@@ -43,3 +44,15 @@ def file_flaw(name: str) -> str:
 def brief(symbol: str) -> str:
     """Write a text that is no symbol as an error names it."""
     return repr(symbol if len(symbol) <= 40 else f"{symbol[:37]}...")
+
+
+def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
+    """Return what keeps a text from being the relative path of a file below some folder, '' where nothing does."""
+    parts = path.split("/")
+    if not path.isprintable() or "\\" in path:
+        return "its name has a character that can't be printed, or a backslash"
+    if len(path.encode(errors="replace")) > most_bytes or len(parts) > MOST_PARTS:
+        return f"its name has more than {most_bytes} bytes or {MOST_PARTS} folders"
+    if not all(parts):
+        return "its name has an empty part"
+    return "its name, or its folder's, begins with a dot" if any(part.startswith(".") for part in parts) else ""

@@ -47,7 +47,7 @@ from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.runs.stored_receipt import receipt_from_json
 from trainer.runs.training_events import EventReader
-from trainer.script import path_flaw
+from trainer.symbols import path_flaw
 from trainer.train.observing.observe import points_of
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)

@@ -7,8 +7,9 @@ import pytest
 from trainer.errors import UsageError
 from trainer.job import Job, job_from, job_of, load_job, refuse_script, with_settings
 from trainer.pieces import kind_of, pieces_of
-from trainer.script import ScriptSettings, path_flaw, replaced
+from trainer.script import ScriptSettings, replaced
 from trainer.settings import keys_of
+from trainer.symbols import path_flaw
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""What a user asks of a machine, parsed: a line of its shell, ports of it."""
+"""Parse the request of `mayfly attach`: a line for the machine's shell, or ports to forward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachRequest:
-    """What to do on a machine: carry ports where there are any, else run a line of its shell; '' is a shell.
+    """A request to a machine: forward ports if there are any, else run `line` in its shell; an empty line opens a shell.
 
     `announce` is called with each port once it is carried.
     """

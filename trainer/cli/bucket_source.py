@@ -14,8 +14,7 @@ from typing import Any
 from trainer.access import Access, aws_error
 from trainer.data.settings import SUFFIXES
 from trainer.errors import DataError
-from trainer.script import path_flaw
-from trainer.symbols import file_flaw
+from trainer.symbols import file_flaw, path_flaw
 
 SCHEME = "s3://"
 MOST_BYTES = 20 * 10**9  # fetched by one launch

@@ -162,7 +162,7 @@ def _preflight(
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=5) as pool:
         offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, own_files=contents(job))

@@ -67,7 +67,7 @@ class ReadyToRun(Ready):
         size = sum(file.bytes for file in self.folder) / 1e6
         place = f"s3://{self.outputs.bucket}/{DATA_PREFIX}"
         console.update(f"uploading what is new of {counted(len(self.folder), 'file')}, {size:.1f} MB, to {place} ...")
-        return upload_data(self.folder, self.objects, access, bucket=self.outputs.bucket)
+        return upload_data(self.folder, access, bucket=self.outputs.bucket)
 
     def register(self, record: RunRecord, uploaded: list[dict[str, Any]], attach: Mapping[str, str]) -> None:
         manifest = script_manifest(

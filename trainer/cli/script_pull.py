@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainer.access import Access, aws_error
 from trainer.errors import ConfigError, UsageError
-from trainer.script import path_flaw
-
-_BLOCK_BYTES = 1 << 20
+from trainer.symbols import path_flaw
+from trainer.transfer import fetch_file
 
 
 def save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Path) -> Path:
@@ -24,19 +22,11 @@ def save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Path
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.resolve().is_relative_to(into.resolve()):  # a folder that came with a repository
         raise UsageError(f"{path.parent} leads out of {into}", why="it is a link", do="Choose another --out.")
-    part, digest = path.with_name(path.name + ".part"), hashlib.sha256()
-    part.unlink(missing_ok=True)
     try:
-        answer = access.client("s3").get_object(Bucket=bucket, Key=item["key"], VersionId=item["version_id"])
-        with part.open("xb") as file:
-            for block in answer["Body"].iter_chunks(_BLOCK_BYTES):
-                digest.update(block)
-                file.write(block)
+        sha256 = fetch_file(path, item["key"], item["version_id"], item["sha256"], access.client("s3"), bucket=bucket)
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot read s3://{bucket}/{item['key']}") from error
-    if digest.hexdigest() != item["sha256"]:
-        part.unlink()
-        why = f"sha256 is {digest.hexdigest()}, it should be {item['sha256']}"
+    if sha256 != item["sha256"]:
+        why = f"sha256 is {sha256}, it should be {item['sha256']}"
         raise ConfigError(f"{item['file']} is damaged", why=why, do="Fetch it again.")
-    part.replace(path)
     return path

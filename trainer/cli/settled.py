@@ -1,4 +1,4 @@
-"""How runs ended that no command drove, printed by the launch that settled them."""
+"""Print the ends of runs that no command was attached to; the next launch settles them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Compatibility:
-    """Whether a type runs on an image line: `why` it can't, and what to `do`; or only that nobody says so (`unproven`)."""
+    """A verdict on a type and an image line: `why` it can't work and what to `do`, or `unproven` where no source tells."""
 
     why: str = ""
     do: str = ""

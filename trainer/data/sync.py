@@ -6,7 +6,6 @@ so that a later launch plans without downloading anything (`launch/inputs` reads
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -15,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.access import Access, aws_error, error_code, version_of
+from trainer.access import Access, aws_error
 from trainer.errors import DataError
+from trainer.transfer import LARGEST_PUT_BYTES, put_file
 
 RAW, INDEX = "raw/", "raw-index/"
-LARGEST_PUT_BYTES = 5 * 1024**3  # one PutObject, https://docs.aws.amazon.com/AmazonS3/ (looked up 2026-11-20)
 _PARALLEL = 8
 
 
@@ -64,33 +63,3 @@ def _upload_one(file: LocalFile, client: Any, *, bucket: str, data_set: str) -> 
     client.put_object(Bucket=bucket, Key=f"{INDEX}{file.sha256}.json", Body=body, ContentType="application/json")
     version_id = put_file(file.path, key, file.sha256, client, bucket=bucket)
     return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
-
-
-def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> str:
-    """Upload a file unless its key holds these bytes by its metadata, and return the version's id. Raises botocore's errors."""
-    version_id = _version_with_hash(key, sha256, client, bucket=bucket)
-    if version_id is not None:
-        return version_id
-    with path.open("rb") as body:
-        answer = client.put_object(
-            Bucket=bucket,
-            Key=key,
-            Body=body,
-            Metadata={"sha256": sha256},
-            # S3 itself refuses bytes that changed between the check and the upload.
-            ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
-        )
-    return version_of(answer, f"s3://{bucket}/{key}")
-
-
-def _version_with_hash(key: str, sha256: str, client: Any, *, bucket: str) -> str | None:
-    """Return the newest version's id if it has this hash."""
-    from botocore.exceptions import ClientError
-
-    try:
-        head = client.head_object(Bucket=bucket, Key=key)
-    except ClientError as error:
-        if error_code(error) in ("404", "NoSuchKey", "NotFound"):
-            return None
-        raise
-    return version_of(head, f"s3://{bucket}/{key}") if head["Metadata"].get("sha256") == sha256 else None

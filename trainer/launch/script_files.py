@@ -7,7 +7,6 @@ Data goes to raw/.files/<sha256>, so that the same file is sent once: no data se
 from __future__ import annotations
 
 import ast
-import base64
 import hashlib
 import json
 import os
@@ -19,17 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.access import Access, aws_error, version_of
+from trainer.access import Access, aws_error
 from trainer.errors import DataError, UsageError
 from trainer.launch.requirements import check_requirements
-from trainer.runs.store import Objects
-from trainer.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings, path_flaw
+from trainer.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings
+from trainer.symbols import path_flaw
+from trainer.transfer import LARGEST_PUT_BYTES, put_file
 
 DATA_PREFIX = "raw/.files/"
-LARGEST_PUT_BYTES = 5 * 1024**3  # one PutObject, https://docs.aws.amazon.com/AmazonS3/ (looked up 2026-11-20)
 _LEFT_OUT = ("__pycache__",)  # folders, besides names that begin with a dot
 _PARALLEL = 8
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,7 @@ def data_files(folder: str) -> list[DataFile]:
         return list(pool.map(lambda place: _hashed(place, root), places))
 
 
-def upload_data(files: Iterable[DataFile], objects: Objects, access: Access, *, bucket: str) -> list[dict[str, Any]]:
+def upload_data(files: Iterable[DataFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
     """Put what is not there yet into raw/.files/, and return the entries of the manifest's inputs, with their paths."""
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
 
@@ -103,28 +101,16 @@ def upload_data(files: Iterable[DataFile], objects: Objects, access: Access, *, 
     by_hash = {file.sha256: file for file in files}
     try:
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            entries = pool.map(lambda file: _upload_one(file, objects, client, bucket), by_hash.values())
+            entries = pool.map(lambda file: _upload_one(file, client, bucket), by_hash.values())
             sent = dict(zip(by_hash, entries, strict=True))
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot upload data to s3://{bucket}/{DATA_PREFIX}") from error
     return [{"path": file.path, **sent[file.sha256]} for file in files]
 
 
-def _upload_one(file: DataFile, objects: Objects, client: Any, bucket: str) -> dict[str, Any]:
+def _upload_one(file: DataFile, client: Any, bucket: str) -> dict[str, Any]:
     key = f"{DATA_PREFIX}{file.sha256}"
-    head = objects.head(key=key)
-    version_id = head.version_id if head is not None and head.sha256 == file.sha256 else ""
-    if not version_id:
-        with file.place.open("rb") as body:
-            answer = client.put_object(
-                Bucket=bucket,
-                Key=key,
-                Body=body,
-                Metadata={"sha256": file.sha256},
-                # S3 itself refuses bytes that changed since they were hashed.
-                ChecksumSHA256=base64.b64encode(bytes.fromhex(file.sha256)).decode(),
-            )
-        version_id = version_of(answer, f"s3://{bucket}/{key}")
+    version_id = put_file(file.place, key, file.sha256, client, bucket=bucket)
     return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
 
 

@@ -25,7 +25,8 @@ from trainer.node.script_process import ScriptProcess
 from trainer.node.shared import Node
 from trainer.node.stage import fetch_inputs
 from trainer.node.stranger import Stranger, close_to_others, leave_mount, make_stranger
-from trainer.script import FOLDER, ScriptSettings, path_flaw, replaced
+from trainer.script import FOLDER, ScriptSettings, replaced
+from trainer.symbols import path_flaw
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2

@@ -24,7 +24,7 @@ from trainer.errors import NotVersioned
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS
-from trainer.script import path_flaw
+from trainer.symbols import path_flaw
 
 log = logging.getLogger("trainer.node")
 UNCHANGED_SECONDS = 30.0

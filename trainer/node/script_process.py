@@ -99,7 +99,7 @@ class ScriptProcess:
 
 
 class ScriptOutput:
-    """What a script prints: each line into the log, within MOST_LOG_BYTES, and the last ones kept."""
+    """The output of a script: writes each line to the log, up to MOST_LOG_BYTES, and keeps the last lines."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=LAST_LINES)

@@ -31,7 +31,7 @@ SPARE_BYTES = 1 << 30  # for models, logs and torch's caches
 
 @dataclass(kw_only=True)
 class Origins:
-    """Where a node's inputs came from, in files and bytes, and why the cache was not used, if the stack has one."""
+    """Counts of a node's inputs from the cache and from S3, in files and bytes, and the reason where the cache was not used."""
 
     cache: InputCache | None = None
     cache_failed: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from trainer.rehearsal.pulumi_resources import Made, Properties, Resources, makes, physical_name
+from trainer.rehearsal.pulumi_resources import Made, Maker, Properties, Resources, makes, physical_name
 from trainer.rehearsal.pulumi_shapes import tag_list
 
 
@@ -36,32 +36,19 @@ def _image_recipe(cloud: Resources, name: str, properties: Properties) -> Made:
     return arn, {"arn": arn}
 
 
-@makes("aws:imagebuilder/infrastructureConfiguration:InfrastructureConfiguration")
-def _infrastructure_configuration(cloud: Resources, name: str, properties: Properties) -> Made:
-    given = {"name": physical_name(properties, name), **properties.rest()}
-    arn = cloud.send("imagebuilder", "CreateInfrastructureConfiguration", given)["infrastructureConfigurationArn"]
-    return arn, {"arn": arn}
+def _named(kind: str) -> Maker:
+    """Return the maker of a kind whose call takes the inputs as they are, with a name, and answers with the ARN."""
+
+    def make(cloud: Resources, name: str, properties: Properties) -> Made:
+        given = {"name": physical_name(properties, name), **properties.rest()}
+        arn = cloud.send("imagebuilder", f"Create{kind[0].upper()}{kind[1:]}", given)[f"{kind}Arn"]
+        return arn, {"arn": arn}
+
+    return make
 
 
-@makes("aws:imagebuilder/distributionConfiguration:DistributionConfiguration")
-def _distribution_configuration(cloud: Resources, name: str, properties: Properties) -> Made:
-    given = {"name": physical_name(properties, name), **properties.rest()}
-    arn = cloud.send("imagebuilder", "CreateDistributionConfiguration", given)["distributionConfigurationArn"]
-    return arn, {"arn": arn}
-
-
-@makes("aws:imagebuilder/imagePipeline:ImagePipeline")
-def _image_pipeline(cloud: Resources, name: str, properties: Properties) -> Made:
-    given = {"name": physical_name(properties, name), **properties.rest()}
-    arn = cloud.send("imagebuilder", "CreateImagePipeline", given)["imagePipelineArn"]
-    return arn, {"arn": arn}
-
-
-@makes("aws:imagebuilder/lifecyclePolicy:LifecyclePolicy")
-def _lifecycle_policy(cloud: Resources, name: str, properties: Properties) -> Made:
-    given = {"name": physical_name(properties, name), **properties.rest()}
-    arn = cloud.send("imagebuilder", "CreateLifecyclePolicy", given)["lifecyclePolicyArn"]
-    return arn, {"arn": arn}
+for _kind in ("infrastructureConfiguration", "distributionConfiguration", "imagePipeline", "lifecyclePolicy"):
+    makes(f"aws:imagebuilder/{_kind}:{_kind[0].upper()}{_kind[1:]}")(_named(_kind))
 
 
 def _versioned(name: str, properties: Properties) -> dict[str, object]:

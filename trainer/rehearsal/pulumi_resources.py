@@ -21,14 +21,6 @@ from trainer.rehearsal.applied_program import Recorder
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters
 
-# Members of a route that the provider calls otherwise.
-_ROUTE_MEMBERS = {
-    "cidrBlock": "destinationCidrBlock",
-    "ipv6CidrBlock": "destinationIpv6CidrBlock",
-    "egressOnlyGatewayId": "egressOnlyInternetGatewayId",
-}
-_ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
-
 
 class Properties(dict[str, Any]):
     """A resource's inputs, taken one by one; an input that is not taken is an error."""
@@ -115,7 +107,8 @@ class Resources:
         return f"arn:aws:{service}:{self.region}:{self.account}:{resource}"
 
 
-def _tag_specifications(kind: str, properties: Properties) -> list[dict[str, Any]]:
+def tag_specifications(kind: str, properties: Properties) -> list[dict[str, Any]]:
+    """Take the tags, as EC2's calls want them."""
     tags = properties.pop("tags", {})
     return [{"ResourceType": kind, "Tags": tag_list(tags)}] if tags else []
 
@@ -183,100 +176,6 @@ def _bucket_lifecycle(cloud: Resources, name: str, properties: Properties) -> Ma
     return name, {}
 
 
-# --- network
-
-
-@makes("aws:ec2/vpc:Vpc")
-def _vpc(cloud: Resources, name: str, properties: Properties) -> Made:
-    ec2, switches = cloud.client("ec2"), properties.take("enableDnsSupport", "enableDnsHostnames")
-    tags = _tag_specifications("vpc", properties)
-    ipv6 = {"AmazonProvidedIpv6CidrBlock": True} if properties.pop("assignGeneratedIpv6CidrBlock", False) else {}
-    made = cloud.send("ec2", "CreateVpc", properties.rest(), TagSpecifications=tags, **ipv6)["Vpc"]
-    vpc = made["VpcId"]
-    for switch, value in switches.items():  # EC2 takes one a call
-        ec2.modify_vpc_attribute(VpcId=vpc, **{switch[0].upper() + switch[1:]: {"Value": value}})
-    ranges = [one["Ipv6CidrBlock"] for one in made.get("Ipv6CidrBlockAssociationSet", [])]
-    return vpc, {"arn": cloud.arn("ec2", f"vpc/{vpc}"), "ipv6CidrBlock": ranges[0] if ranges else ""}
-
-
-@makes("aws:ec2/internetGateway:InternetGateway")
-def _internet_gateway(cloud: Resources, name: str, properties: Properties) -> Made:
-    ec2, tags = cloud.client("ec2"), _tag_specifications("internet-gateway", properties)
-    gateway = ec2.create_internet_gateway(TagSpecifications=tags)["InternetGateway"]["InternetGatewayId"]
-    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=properties.pop("vpcId"))
-    return gateway, {"arn": cloud.arn("ec2", f"internet-gateway/{gateway}")}
-
-
-@makes("aws:ec2/egressOnlyInternetGateway:EgressOnlyInternetGateway")
-def _egress_only_internet_gateway(cloud: Resources, name: str, properties: Properties) -> Made:
-    tags = _tag_specifications("egress-only-internet-gateway", properties)
-    made = cloud.send("ec2", "CreateEgressOnlyInternetGateway", properties.rest(), TagSpecifications=tags)
-    return made["EgressOnlyInternetGateway"]["EgressOnlyInternetGatewayId"], {}
-
-
-@makes("aws:ec2/routeTable:RouteTable")
-def _route_table(cloud: Resources, name: str, properties: Properties) -> Made:
-    routes, tags = properties.pop("routes", []), _tag_specifications("route-table", properties)
-    table = cloud.send("ec2", "CreateRouteTable", properties.rest(), TagSpecifications=tags)["RouteTable"]["RouteTableId"]
-    for route in routes:
-        renamed = {_ROUTE_MEMBERS.get(key, key): value for key, value in route.items()}
-        cloud.send("ec2", "CreateRoute", renamed, RouteTableId=table)
-    return table, {"arn": cloud.arn("ec2", f"route-table/{table}")}
-
-
-@makes("aws:ec2/routeTableAssociation:RouteTableAssociation")
-def _route_table_association(cloud: Resources, name: str, properties: Properties) -> Made:
-    return cloud.send("ec2", "AssociateRouteTable", properties.rest())["AssociationId"], {}
-
-
-@makes("aws:ec2/vpcEndpoint:VpcEndpoint")
-def _vpc_endpoint(cloud: Resources, name: str, properties: Properties) -> Made:
-    tags = _tag_specifications("vpc-endpoint", properties)
-    made = cloud.send("ec2", "CreateVpcEndpoint", properties.rest(), TagSpecifications=tags)
-    endpoint = made["VpcEndpoint"]["VpcEndpointId"]
-    return endpoint, {"arn": cloud.arn("ec2", f"vpc-endpoint/{endpoint}")}
-
-
-@makes("aws:ec2/subnet:Subnet")
-def _subnet(cloud: Resources, name: str, properties: Properties) -> Made:
-    public, tags = properties.pop("mapPublicIpOnLaunch", None), _tag_specifications("subnet", properties)
-    subnet = cloud.send("ec2", "CreateSubnet", properties.rest(), TagSpecifications=tags)["Subnet"]["SubnetId"]
-    if public is not None:
-        cloud.client("ec2").modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": public})
-    return subnet, {"arn": cloud.arn("ec2", f"subnet/{subnet}")}
-
-
-@makes("aws:ec2/securityGroup:SecurityGroup")
-def _security_group(cloud: Resources, name: str, properties: Properties) -> Made:
-    ec2, tags = cloud.client("ec2"), _tag_specifications("security-group", properties)
-    rules = properties.take("ingress", "egress")
-    group_name = physical_name(properties, name)
-    group = cloud.send("ec2", "CreateSecurityGroup", {**properties.rest(), "groupName": group_name}, TagSpecifications=tags)[
-        "GroupId"
-    ]
-    ec2.revoke_security_group_egress(GroupId=group, IpPermissions=_ANYWHERE)  # EC2 adds it, the provider takes it away
-    for direction, authorize in (
-        ("ingress", ec2.authorize_security_group_ingress),
-        ("egress", ec2.authorize_security_group_egress),
-    ):
-        if permissions := [_permission(cloud, rule) for rule in rules.get(direction, [])]:
-            authorize(GroupId=group, IpPermissions=permissions)
-    return group, {"arn": cloud.arn("ec2", f"security-group/{group}"), "name": group_name}
-
-
-def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
-    rule = dict(rule)
-    described = {"description": rule.pop("description")} if "description" in rule else {}
-    peers = {
-        "ipRanges": [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])],
-        "ipv6Ranges": [{"cidrIpv6": cidr, **described} for cidr in rule.pop("ipv6CidrBlocks", [])],
-        "userIdGroupPairs": [{"groupId": group, **described} for group in rule.pop("securityGroups", [])],
-    }
-    protocol = rule.pop("protocol")
-    given = {name: value for name, value in peers.items() if value}
-    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, **given}, "SecurityGroup rule")
-
-
 # --- roles
 
 
@@ -317,7 +216,7 @@ def _policy(cloud: Resources, name: str, properties: Properties) -> Made:
 
 @makes("aws:ec2/launchTemplate:LaunchTemplate")
 def _launch_template(cloud: Resources, name: str, properties: Properties) -> Made:
-    template_name, tags = physical_name(properties, name), _tag_specifications("launch-template", properties)
+    template_name, tags = physical_name(properties, name), tag_specifications("launch-template", properties)
     properties.pop("updateDefaultVersion", None)  # a new template's first version is its default
     description = properties.pop("description", "")
     made = cloud.client("ec2").create_launch_template(

@@ -15,8 +15,7 @@ from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.lease import Lease
 from trainer.runs.samples import NodeSample, read_sample
-from trainer.script import path_flaw
-from trainer.symbols import file_flaw
+from trainer.symbols import file_flaw, path_flaw
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from trainer.access import Access
-from trainer.backup import BackedUp, add_to_index, path_flaw, read_index
+from trainer.backup import MOST_PATH, BackedUp, add_to_index, read_index
 from trainer.cli.main import main
 from trainer.errors import ConfigError
 from trainer.runs.store import Conflict, Objects
 from trainer.stack_outputs import StackOutputs, parameter_name
+from trainer.symbols import path_flaw
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 CLOSED_RUN = "20261120-120000-crypto-k3v9"
@@ -116,7 +117,7 @@ def test_what_s3_gives_otherwise_than_the_index_says_is_refused(mayfly: Any, fol
 
 def test_an_index_with_a_path_that_leaves_the_folder_is_refused(account: Objects) -> None:
     for name in ("../escape", "/etc/passwd", "a//b", "a/../b", "./a", "a\nb", "a\\b", "x" * 901, ""):
-        assert path_flaw(name)
+        assert path_flaw(name, most_bytes=MOST_PATH)
         entry = {"file": name, "bytes": 1, "sha256": "0" * 64, "version_id": "v"}
         account.put(key="backup/index.json", body=json.dumps({"format": 1, "files": [entry]}).encode())
         with pytest.raises(ConfigError, match="can't be read"):

@@ -9,7 +9,6 @@ from trainer.launch import script_files as module
 from trainer.launch.bundle import build_bundle
 from trainer.launch.requirements import check_requirements
 from trainer.launch.script_files import data_files, script_files, script_sha256, upload_data
-from trainer.runs.store import open_objects
 from trainer.script import ScriptSettings
 
 HASH = f"--hash=sha256:{'0' * 64}"
@@ -97,9 +96,8 @@ def test_data_is_hashed_by_its_path_and_sent_once(access, tmp_path):
     (folder / ".DS_Store").write_text("x")
     files = data_files(str(folder))
     assert [file.path for file in files] == ["a/1.csv", "same.csv"]
-    objects = open_objects(access, bucket)
-    entries = upload_data(files[:1], objects, access, bucket=bucket)
-    again = upload_data(files, objects, access, bucket=bucket)
+    entries = upload_data(files[:1], access, bucket=bucket)
+    again = upload_data(files, access, bucket=bucket)
     sha256 = hashlib.sha256(b"1").hexdigest()
     assert {entry["key"] for entry in again} == {f"raw/.files/{sha256}"} and again[0] == entries[0]
     assert len(s3.list_object_versions(Bucket=bucket)["Versions"]) == 1
