@@ -130,7 +130,8 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
 def _storage(cost: StorageCost) -> str:
     """Return what the inputs cost where they are kept."""
     size = f"{cost.gigabytes:.2f} GB" if cost.gigabytes >= 0.1 else f"{cost.gigabytes * 1000:.1f} MB"
-    kept = f"{money(cost.month_usd)} a month for these {size}"
+    price = money(cost.month_usd) if cost.month_usd >= 0.01 else "less than a cent"
+    kept = f"{price} a month for these {size}"
     if cost.mode == "local":
         return f"Storage: your disk; what a run reads goes to S3, {kept}."
     if cost.mode == "s3":
