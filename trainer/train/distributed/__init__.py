@@ -7,7 +7,7 @@
     layout       DDP as a pack's layout: this rank's rows of every batch
     sharing      which rows and which parts of a validation each rank takes; pure functions
     agreement    the time that all ranks go by: rank 0's
-    preparing    before the first step: every rank's device, and an all-reduce between them
+    shards       checkpoints that all ranks write together
 
 Every rank reads the same source, and draws the same order of batches from the seed. A rank's clock decides nothing: see
 `agreement`. The result is one process's but for the order in which gradients are added up.

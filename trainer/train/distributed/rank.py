@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -21,6 +22,7 @@ from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
 from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.shards import ShardedCheckpointWriter
 from trainer.train.distributed.validation import shared_outputs
 from trainer.train.distributed.voice import Voice
 from trainer.train.loop import Report, Run, train
@@ -29,7 +31,7 @@ from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, open_piece
 from trainer.train.source import on_device, read_source
 from trainer.train.workers.devices import device_of
-from trainer.train.workers.piece_files import PieceFiles
+from trainer.train.workers.piece_files import PieceFiles, checkpoints_folder
 from trainer.train.workers.station import Station, set_up_process
 
 
@@ -60,8 +62,10 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         voice.report({"event": "worker_started", **placed})
     torch.set_num_threads(piece.threads)
     report: Report = voice.report if place.rank == 0 else _silent
-    files = PieceFiles(settings, device, report)
     with process_group(place.rank, place.count, torch.device(device)) as ranks:
+        group = dist.new_group(backend="gloo")  # of the checkpoints alone: their exchange runs beside the training's
+        writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
+        files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
         layout, clock = DataParallel(ranks), AgreedClock(ranks)
 
@@ -69,6 +73,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
             return form_pack(members, settings.job, layout)
 
         train(roster, ticking(form, clock), settings.job, report, clock=clock)
+        files.flush()
     if ranks.is_first and roster.trained is not None:
         report(files.finish(*roster.trained))
 
@@ -106,8 +111,8 @@ class _Roster:
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        """Write a checkpoint on rank 0: every rank has the whole model."""
-        if self._ranks.is_first and self._opened is not None:
+        """Write a checkpoint, this rank's part of it: every rank is asked at the same step."""
+        if self._opened is not None:
             self._files.checkpoint(self._opened, run, state, snapshot_seconds=snapshot_seconds)
 
     def finished(self, run: Run, model: nn.Module) -> None:

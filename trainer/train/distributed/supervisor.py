@@ -83,7 +83,7 @@ class RankSupervisor:
     def __init__(self, *, kind: str, ranks: int, settings: WorkerSettings, emit: Emit) -> None:
         self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
         self._outcome = Outcome()
-        self._run: _Run | None = None
+        self._run: _TorchRun | None = None
 
     def __enter__(self) -> RankSupervisor:
         return self
@@ -113,7 +113,7 @@ class RankSupervisor:
             self._emit(self._outcome.done[piece.name])
             return
         assignment = Assignment(piece=piece, settings=settings, kind=self._kind)
-        self._run = _Run(assignment, self._count, self._emit)
+        self._run = _TorchRun(assignment, self._count, self._emit)
         try:
             ended = self._run.to_the_end()
         finally:
@@ -122,7 +122,7 @@ class RankSupervisor:
         (self._outcome.done if ended["event"] == "model_done" else self._outcome.failed)[piece.name] = ended
 
 
-class _Run:
+class _TorchRun:
     """One piece's torchrun, from its start to the event that ends the piece."""
 
     def __init__(self, assignment: Assignment, count: int, emit: Emit) -> None:

@@ -6,7 +6,7 @@ A worker has one for all of its pieces, and so has each rank.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -19,13 +19,23 @@ from trainer.train.piece import Opened, close_piece
 from trainer.train.workers.assignment import WorkerSettings
 
 
+class Writer(Protocol):
+    """What writes checkpoints beside the training."""
+
+    def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
+        """Queue this state. `run` is a copy that nothing else changes."""
+
+    def flush(self) -> None:
+        """Wait until everything queued is on disk."""
+
+
 class PieceFiles:
     """Files of the pieces that this process trains, in the folder of the models."""
 
-    def __init__(self, settings: WorkerSettings, device: str, report: Report) -> None:
+    def __init__(self, settings: WorkerSettings, device: str, report: Report, writer: Writer | None = None) -> None:
         self._settings, self._device, self._report = settings, device, report
         self._folder = checkpoints_folder(settings)
-        self._writer = CheckpointWriter(self._folder, report, choice=settings.choice)
+        self._writer = writer or CheckpointWriter(self._folder, report, choice=settings.choice)
 
     def resume(self, opened: Opened) -> None:
         """Resume a run from its newest checkpoint of the same job, data and code, if there is one."""
@@ -39,9 +49,13 @@ class PieceFiles:
         """Queue a checkpoint of the piece for the disk. `run` is a copy that nothing else changes."""
         self._writer.submit(run, state, opened.source.origin.mark, snapshot_seconds=snapshot_seconds)
 
+    def flush(self) -> None:
+        """Wait until every checkpoint is on disk."""
+        self._writer.flush()
+
     def finish(self, opened: Opened, model: nn.Module) -> dict[str, Any]:
         """Score a trained model, write it, drop its checkpoints; return its `model_done` event. Raises TrainerError."""
-        self._writer.flush()
+        self.flush()
         settings = self._settings
         try:
             done = close_piece(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
