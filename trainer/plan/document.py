@@ -302,7 +302,7 @@ def _symbol(symbol: str, value: Value) -> SymbolPlan:
         calendar=parts["calendar"].choice((*CALENDARS[1:], *EXCHANGES)),  # chosen: not auto
         holes=_holes(parts["holes"], bars),
         target={key: item.plain() for key, item in parts["target"].fields().entries().items()},
-        horizon_bars=parts["horizon_bars"].whole(least=1, most=bars),
+        horizon_bars=parts["horizon_bars"].whole(least=1, most=MOST_COUNT),  # a panel's, of its longest series
         folds=tuple(_fold(item, bars) for item in parts["folds"].items(least=1)),
     )
 
@@ -326,7 +326,7 @@ def _fold(value: Value, bars: int) -> FoldPlan:
         start, stop = parts[name].span(least=end, most=bars)
         spans[name], end = Span(start=start, stop=stop), stop
     counted = parts["bars"].fields().exactly(SPANS)
-    counts = {name: counted[name].whole(least=1, most=len(spans[name])) for name in SPANS}
+    counts = {name: counted[name].whole(most=len(spans[name])) for name in SPANS}  # a series of a panel may have none
     return FoldPlan(
         spans=Spans(**spans),
         bars=counts,

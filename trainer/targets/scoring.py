@@ -13,6 +13,7 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.data.timeframes import DAY
+from trainer.settings import TargetSettings
 
 Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of blocks (B,) -> named values
 RIDGE = 1.0  # on scaled features: enough to keep collinear ones finite
@@ -60,6 +61,11 @@ def weighted_means(parts: Mapping[str, np.ndarray], place: np.ndarray) -> Statis
         return {name: float(sums_B @ weights_B) / total for name, sums_B in sums.items()}
 
     return values
+
+
+def whole(target: TargetSettings, forecast_N: np.ndarray) -> np.ndarray:
+    """Return the forecast: the `order` of a target that forecasts one number."""
+    return forecast_N
 
 
 def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float | None:

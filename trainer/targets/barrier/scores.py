@@ -23,6 +23,11 @@ def forecast(target: Barrier, outputs_NO: np.ndarray, fitted: Mapping[str, Any])
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
+def order(target: Barrier, forecast_NC: np.ndarray) -> np.ndarray:
+    """Return how much likelier up is than down (N,), by which series are ranked."""
+    return np.asarray(forecast_NC[:, 2] - forecast_NC[:, 0])
+
+
 def calibrate(target: Barrier, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
     """Return `fitted` as it is: nothing is calibrated."""
     return dict(fitted)

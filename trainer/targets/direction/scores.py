@@ -13,7 +13,9 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.targets.direction import Direction
-from trainer.targets.scoring import RIDGE, Rows, Statistic, day_blocks
+from trainer.targets.scoring import RIDGE, Rows, Statistic, day_blocks, whole
+
+order = whole
 
 
 def forecast(target: Direction, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:

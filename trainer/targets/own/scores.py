@@ -28,6 +28,11 @@ def forecast(target: OwnTarget, outputs_NO: np.ndarray, fitted: Mapping[str, Any
     return outputs_NO
 
 
+def order(target: OwnTarget, outputs_NO: np.ndarray) -> np.ndarray:
+    """Return the first output (N,), by which series are ranked."""
+    return np.asarray(outputs_NO[:, 0])
+
+
 def calibrate(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
     """Return `fitted` as it is: nothing is calibrated."""
     return dict(fitted)

@@ -25,6 +25,11 @@ def forecast(target: Quantiles, outputs_NO: np.ndarray, fitted: Mapping[str, Any
     return np.sort(forecast_NQ, axis=1)  # a narrowed interval may pass its median
 
 
+def order(target: Quantiles, forecast_NQ: np.ndarray) -> np.ndarray:
+    """Return the median (N,), by which series are ranked."""
+    return np.asarray(forecast_NQ[:, 1])
+
+
 def calibrate(target: Quantiles, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
     """Return `fitted` with the shift: what the interval needs on both sides to hold `coverage` of validation's labels.
 

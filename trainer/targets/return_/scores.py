@@ -13,7 +13,9 @@ import numpy as np
 from trainer.data.candles import Candles
 from trainer.targets.bars import volatility_unit
 from trainer.targets.return_ import Return
-from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, linear, plain
+from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, linear, plain, whole
+
+order = whole
 
 
 def forecast(target: Return, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:

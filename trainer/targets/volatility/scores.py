@@ -14,12 +14,14 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.data.timeframes import DAY
-from trainer.targets.scoring import Rows, Statistic, correlation, plain
+from trainer.targets.scoring import Rows, Statistic, correlation, plain, whole
 from trainer.targets.volatility import Volatility
 from trainer.targets.volatility.labels import trailing
 
 HAR_SESSIONS = (1, 5, 22)  # a day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8
 FEWEST_HAR_SESSIONS = 4  # of training, for each session that a term of HAR looks back: a term too long has too few values
+
+order = whole
 
 
 def forecast(target: Volatility, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
