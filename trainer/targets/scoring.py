@@ -5,7 +5,7 @@ Shapes: N bars to score, K label columns, B blocks, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,24 @@ class Rows:
     def labels(self, bars: np.ndarray) -> np.ndarray:
         """Return the labels (N, K) float64 of bars."""
         return np.asarray(self.labels_TK[bars].astype(np.float64))
+
+
+def of_training(series: Sequence[Rows]) -> np.ndarray:
+    """Return the labels (N, K) float64 of training of all series, one after another."""
+    return np.concatenate([rows.labels(rows.train) for rows in series])
+
+
+def num_scored(series: Sequence[Rows]) -> int:
+    """Return the number of bars to score of all series."""
+    return sum(len(rows.scored) for rows in series)
+
+
+def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scaled features (N, F) of the bars of training, and of those to score, of all series one after another."""
+    return (
+        np.concatenate([rows.features(rows.train) for rows in series]),
+        np.concatenate([rows.features(rows.scored) for rows in series]),
+    )
 
 
 def day_blocks(rows: Rows, horizon: int) -> tuple[np.ndarray, dict[str, int]]:

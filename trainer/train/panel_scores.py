@@ -10,20 +10,16 @@ has hundreds. Shapes: N bars of all series, O outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from trainer.data.tables import FIELDS
 from trainer.data.timeframes import DAY
 from trainer.job import Job
 from trainer.settings import HIGHER, WINDOWS, TargetSettings
 from trainer.targets import scores_of
-from trainer.targets.scoring import Rows
 from trainer.train.evaluation import Baselines, block_bootstrap
-from trainer.train.prepare import FEATURE_LIMIT, SymbolData
 from trainer.train.readers import reader_of
 from trainer.train.scores import Scores, SeriesScores, days_of_a_block, reader_for, together
 from trainer.train.series import PieceData
@@ -83,7 +79,7 @@ def panel_outputs(model: torch.nn.Module, data: PieceData, job: Job, span: str) 
 def panel_baselines(data: PieceData) -> list[Baselines]:
     """Return the baselines' forecasts in the test span, by series, fitted on the training bars of all of them."""
     target = data.series[0].target
-    made = scores_of(target).baselines(target, _end_to_end(data, target))
+    made = scores_of(target).baselines(target, *(one.scored("test") for one in data.series))
     ends = np.cumsum([len(one.rows("test")) for one in data.series])[:-1]
     parts = {name: np.split(forecast, ends) for name, forecast in made.items()}
     return [{name: split[number] for name, split in parts.items()} for number in range(len(data.series))]
@@ -171,48 +167,3 @@ def _by_date(
     dates = np.concatenate([one.candles.timestamp[one.bars(span)] for one in data.series])
     order = scores_of(target).order
     return rank_correlations(np.concatenate([order(target, one) for one in forecasts]), labels, dates)
-
-
-def _end_to_end(data: PieceData, target: TargetSettings) -> Rows:
-    """Return all series as one, for baselines: each after flat bars, as many as a target looks back or ahead.
-
-    Prices of a series are scaled so that it begins where the one before ended: no return, and no volatility, lies between.
-    """
-    flat, level, session, total = max(target.reach, target.bars_ahead), 1.0, 0, 0
-    prices: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
-    clocks, stamps, labels, train, scored, places = [], [], [], [], [], []
-    for one, offset in zip(data.series, data.offsets, strict=True):
-        candles = one.candles
-        factor = level / candles.close[0]
-        for name in FIELDS:
-            values = getattr(candles, name) * (1.0 if name == "volume" else factor)
-            prices[name] += [np.full(flat, 0.0 if name == "volume" else level), values]
-        level = float(candles.close[-1] * factor)
-        own = one.clock - one.clock[0] // DAY * DAY
-        clocks += [(session + np.arange(flat)) * DAY, (session + flat) * DAY + own]
-        session += flat + int(own[-1] // DAY) + 1
-        stamps += [np.zeros(flat, dtype=np.int64), candles.timestamp]
-        labels += [np.full((flat, one.labels_TK.shape[1]), np.nan, dtype=np.float32), one.labels_TK]
-        place_T = np.arange(len(candles)) if one.place_T is None else one.place_T
-        places += [np.zeros(flat, dtype=np.int64), place_T + offset]
-        train.append(one.bars("train") + total + flat)
-        scored.append(one.bars("test") + total + flat)
-        total += flat + len(candles)
-    place_N = np.concatenate(places)
-    first: SymbolData = data.series[0]
-    joined: dict[str, Any] = {name: np.concatenate(parts) for name, parts in prices.items()}
-
-    def features(bars: np.ndarray) -> np.ndarray:
-        rows_NF = data.rows_TF[torch.from_numpy(place_N[bars]).to(data.rows_TF.device)]
-        return np.asarray(rows_NF.clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy())
-
-    assert data.panel is not None
-    return Rows(
-        candles=replace(first.candles, timestamp=np.concatenate(stamps), columns={}, **joined),
-        clock=np.concatenate(clocks),
-        labels_TK=np.concatenate(labels),
-        fitted=data.panel.fitted,
-        train=np.concatenate(train),
-        scored=np.concatenate(scored),
-        features=features,
-    )
