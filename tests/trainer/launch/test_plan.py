@@ -236,7 +236,7 @@ def test_a_model_of_the_users_own_that_nobody_has_tried_is_not_estimated_and_has
     assert candidate["seconds"] is candidate["dollars"] is None and candidate["rate"]["basis"] == "not estimated"
 
 
-SEVERAL = {"model": "tcn", "distributed": "always", "batch": 16, "instance": ("g4dn.12xlarge", "p4d.24xlarge")}
+SEVERAL = {"model": "tcn", "distributed": "always", "batch": 8, "instance": ("g4dn.12xlarge", "p4d.24xlarge")}
 
 
 def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dollars():
