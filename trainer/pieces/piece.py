@@ -61,7 +61,6 @@ class Kind:
     pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]  # of the job, its series, their timeframe
     each: str = "symbols"  # what it makes a model of, for people
     one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
-    all_devices: bool = False  # a piece is trained on all devices of the machine together, one rank each
 
 
 def refuse_namesake(job: Job, series: Sequence[SeriesWork], what: str) -> None:
