@@ -194,6 +194,14 @@ class ModelSettings(HomeSettings):
         return 0
 
     @property
+    def block_weights(self) -> tuple[int, int]:
+        """Return the number of its blocks, the members of its module lists, and the weights of the largest one.
+
+        They can be gathered one at a time where a model is divided among GPUs (`trainer.gpu_profiles.ranks`). (0, 0): none.
+        """
+        return 0, 0
+
+    @property
     def place(self) -> dict[str, Any]:
         """Return what `network.build` needs besides the architecture, on this machine."""
         return {}
