@@ -74,6 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "arguments",
             "environment",
             "printable",
+            "reading",
             "settings",
             "own_file",
             "job",
