@@ -22,6 +22,7 @@ MOST_DATA_FILES = 20_000
 MOST_WORDS, MOST_VARIABLES = 256, 100
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PYTHON = re.compile(r"3\.\d{1,2}")
 _OURS = ("MAYFLY_", "AWS_")
 _SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
 
@@ -33,13 +34,18 @@ class ScriptSettings:
     command: str = setting("", "Command, split into words as a shell does; $NAME and ${NAME} are replaced. No shell runs.")
     files: tuple[str, ...] = setting((), "Files and folders that it needs; empty: those that it names, and what they import.")
     root: str = setting("", "Folder of these files at the desk; empty: that of the job file.")
-    requirements: str = setting("", "requirements.txt with hashes, installed beside the image's torch; empty: none.")
+    requirements: str = setting(
+        "", "requirements.txt; without hashes it is resolved at the desk. Empty: what the files import, as installed there."
+    )
+    python: str = setting("", "Python of the machine, such as 3.13, that packages are resolved for; empty: its image line's.")
     env: tuple[str, ...] = setting((), "Variables of the script, as NAME=value. The manifest shows them: no secrets.")
     restarts: int = setting(1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100)
     out_gib: float = setting(20.0, "GiB of files in MAYFLY_OUT that are kept.", above=0, most=1_024)
 
     def __post_init__(self) -> None:
         check_values("script", self)
+        if self.python and not _PYTHON.fullmatch(self.python):
+            raise bad_value("script.python", self.python, "a version such as 3.13")
         known = (*CONTRACT, *self.variables)
         for name in (name for word in self.words for name in variables_in(word)):
             if name not in known:
