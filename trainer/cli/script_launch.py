@@ -24,7 +24,7 @@ from trainer.cli.settled import report_settled
 from trainer.cli.terminal import Console
 from trainer.control.settle import settle_unwatched
 from trainer.cost.instances import InstanceType
-from trainer.errors import UsageError
+from trainer.errors import ConfigError, UsageError
 from trainer.job import MAX_JOB_NAME, Job, Tables
 from trainer.launch.bundle import build_bundle
 from trainer.launch.images import refuse_unfit
@@ -123,6 +123,10 @@ def script_preflight(
     """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
+    if job.script.secrets and not outputs.script_profile_arn:
+        raise ConfigError(
+            "the stack has no role for scripts with secrets", why="it is older than they are", do="Run pulumi up."
+        )
     job, files, packages = with_packages(job, files, machines, outputs, rehearsal=access.rehearsal, console=console)
     objects = open_objects(access, outputs.bucket)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
