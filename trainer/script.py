@@ -9,8 +9,10 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.errors import UsageError, nearest
+from trainer.script_values import Combination, check_gpus, columns_of, combinations, places_on, variables_of
 from trainer.settings import bad_value, check_values, setting
 
 KIND = "script"  # of its pieces, and of the work of its run
@@ -20,6 +22,7 @@ CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", 
 MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
 MOST_DATA_FILES = 20_000
 MOST_WORDS, MOST_VARIABLES, MOST_SECRETS = 256, 100, 20
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # set for each of several values
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PYTHON = re.compile(r"3\.\d{1,2}")
@@ -42,16 +45,29 @@ class ScriptSettings:
     secrets: tuple[str, ...] = setting((), "Names of the stack's secrets that the script gets, as variables; docs/scripts.md.")
     restarts: int = setting(1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100)
     out_gib: float = setting(20.0, "GiB of files in MAYFLY_OUT that are kept.", above=0, most=1_024)
+    over: Any = setting("", "Values to run over, each combination by itself: lists to combine, rows, or a CSV file.")
+    gpus: float = setting(0.0, "GPUs of each value: a number, or a share such as 0.25; 0: one. Without `over` all.")
 
     def __post_init__(self) -> None:
         check_values("script", self)
         if self.python and not _PYTHON.fullmatch(self.python):
             raise bad_value("script.python", self.python, "a version such as 3.13")
         self._check_secrets()
-        known = (*CONTRACT, *self.variables)
+        check_gpus(self.gpus)
+        if self.gpus and not self.over:
+            raise UsageError(
+                "script.gpus without script.over", why="one script gets all GPUs", do="Leave it out, or set script.over."
+            )
+        if self.over and VISIBLE in self.variables:
+            do = "Leave it out; script.gpus says how many."
+            raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
+        if secret := next((name for name in self.value_variables if _SECRET.search(name)), ""):
+            do = "Rename it, or leave it out: who may read the bucket may read the manifest."
+            raise UsageError(f"script.over makes {secret}", why="its name is that of a secret", do=do)
+        known = (*CONTRACT, *self.value_variables, *self.variables)
         for name in (name for word in self.words for name in variables_in(word)):
             if name not in known:
-                do = nearest(name, CONTRACT) or f"There are {', '.join(CONTRACT)}, and those of script.env."
+                do = nearest(name, known) or f"There are {', '.join(known)}."
                 raise UsageError(f"script.command uses ${name}", why="no such variable", do=do)
 
     def _check_secrets(self) -> None:
@@ -64,6 +80,20 @@ class ScriptSettings:
                 raise UsageError(f"script.env sets {name}, a secret", do="Leave it out of one of the two.")
         if len(set(self.secrets)) < len(self.secrets) or len(self.secrets) > MOST_SECRETS:
             raise bad_value("script.secrets", list(self.secrets), f"at most {MOST_SECRETS} names that differ")
+
+    @property
+    def combinations(self) -> dict[str, Combination]:
+        """Return the values of each piece, by the name of its folder; {} where the script runs once."""
+        return combinations(self.over)
+
+    @property
+    def value_variables(self) -> tuple[str, ...]:
+        """Return the variables that tell a script its values."""
+        return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
+
+    def places(self, devices: int) -> list[tuple[int, ...]]:
+        """Return the GPUs of each place on a machine with so many, as `places_on` does; without `over` one place has all."""
+        return places_on(devices, self.gpus or 1.0) if self.over else [tuple(range(devices))]
 
     @property
     def words(self) -> list[str]:

@@ -63,6 +63,7 @@ from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.store import Stored, read_record
+from trainer.script_values import read_rows
 from trainer.train.precision import matmul_dtype
 from trainer.train.workers.devices import device_kind
 
@@ -272,6 +273,29 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: check_requirements("requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()),
         lambda _: packages_of({"train.py": b"import lightninng"}, []),
         lambda _: target_of("my-own-line", given="", rehearsal=False),
+        *(
+            (lambda _, over=over, keys=keys: job_from({"script": {"command": "a", "over": over, **keys}}))
+            for over, keys in (
+                ({"a": list(range(50)), "b": list(range(50))}, {}),
+                ({"a": 1}, {}),
+                ({"a": [""]}, {}),
+                ({"a-b": [1]}, {}),
+                ({"a": [1], "A": [1]}, {}),
+                ({f"a{number}": [1] for number in range(9)}, {}),
+                ({"a_key": [1]}, {}),
+                ({"a": [1, 1]}, {}),
+                ([{"a": 1}, {"b": 1}], {}),
+                (7, {}),
+                ("values.csv", {}),
+                ("", {"gpus": 2}),
+                ({"a": [1]}, {"env": ["CUDA_VISIBLE_DEVICES=0"]}),
+            )
+        ),
+        *(
+            (lambda _, text=text: read_rows(write("values.csv", text)))
+            for text in ("", "a,b\n1\n", "a,a\n1,2\n", 'a\n"x', "a\n" * 600_000)
+        ),
+        lambda _: read_rows(Path("no-values.csv")),
         lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
         lambda _: refuse_script(job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"),
     ],

@@ -31,7 +31,7 @@ from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import refuse_retired
 from trainer.launch.preflight import look
-from trainer.launch.script import known_rates_of, plan_script, register_script, script_manifest, script_record
+from trainer.launch.script import known_times, plan_script, register_script, script_manifest, script_record
 from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
@@ -77,7 +77,7 @@ class ReadyToRun(Ready):
 
     def register(self, record: RunRecord, uploaded: list[dict[str, Any]], attach: Mapping[str, str]) -> None:
         manifest = script_manifest(
-            record, self.job, self.bundle, self.files, uploaded, self.offers, sha256=self.sha256, attach=attach
+            record, self.job, self.plan, self.bundle, self.files, uploaded, self.offers, sha256=self.sha256, attach=attach
         )
         register_script(record, manifest, self.objects)
 
@@ -136,7 +136,7 @@ def script_preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=files)
         boots = pool.submit(known_boots, objects)
-        rates = pool.submit(known_rates_of, objects, job, sha256, rehearsal=access.rehearsal)
+        known = pool.submit(known_times, objects, job, sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)
@@ -151,7 +151,7 @@ def script_preflight(
             job,
             offers,
             outputs,
-            rates=rates.result(),
+            known=known.result(),
             rehearsal=access.rehearsal,
             input_bytes=sum(file.bytes for file in folder),
             boots=boots.result(),

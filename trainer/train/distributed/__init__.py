@@ -1,0 +1,1 @@
+"""Training of one model on several devices: a process (rank) for each."""
