@@ -149,11 +149,12 @@ def _neutral(job: Job, mean_F: Tensor, std_F: Tensor) -> tuple[Tensor, Tensor]:
 def _parts(
     job: Job, series: Sequence[Candles], plans: Sequence[Plan], rows: PanelRows, scale: PanelScale
 ) -> Iterator[SymbolData]:
-    for candles, plan, rows_DF, present_D in zip(series, plans, rows.split(), rows.split_present(), strict=True):
+    each = zip(series, plans, scale.numbers, rows.split(), rows.split_present(), strict=True)
+    for candles, plan, number, rows_DF, present_D in each:
         mean_F, std_F, fitted = scale.mean_F, scale.std_F, scale.fitted
         if scale.scaler == BY_SERIES and len(plan.bars["train"]):
             read_D = covered(plan.starts["train"], plan.bars_seen, len(rows_DF)) & present_D
             mean_F, std_F = _neutral(job, *fit_scaler(rows_DF, torch.from_numpy(read_D)))
             fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
         whole_DF = masked(rows_DF, mean_F, present_D)
-        yield symbol_data(candles, job, plan, rows_TF=whole_DF, mean_F=mean_F, std_F=std_F, fitted=fitted)
+        yield symbol_data(candles, job, plan, rows_TF=whole_DF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=number)

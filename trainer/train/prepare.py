@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from trainer.data.candles import Candles, time_text
+from trainer.data.context import context_of
 from trainer.data.features import compute_inputs
 from trainer.data.splits import Spans
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.plan.plans import Plan, plan_symbol
-from trainer.settings import TargetSettings
+from trainer.settings import CONTEXT, TargetSettings
 from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
 
@@ -50,6 +51,7 @@ class SymbolData:
     horizon_bars: int
     bars_seen: int
     first_bar: int  # the first row with all that an output depends on behind it
+    context_TC: Tensor | None = None  # int16: `data.context`, for a model that reads it
     place_T: np.ndarray | None = None  # int64: the row of each bar, of a panel; None: the bar's own number
 
     @property
@@ -123,24 +125,36 @@ def prepare(
     spans: Spans | None = None,
     device: str | torch.device = "cpu",
     plan: Plan | None = None,
+    series: int = 1,
 ) -> SymbolData:
     """Compute features, labels, spans, scaler and starts of a symbol; everything lies on `device`. Raises DataError.
 
     `features` (T, F) replaces the job's inputs, with `warmup` rows at their head that nothing may see; `spans` replaces the
-    job's split, `plan` the labels and bars with them.
+    job's split, `plan` the labels and bars with them. `series` is the symbol's number among the piece's, from 1 on.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
     rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
     refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
     mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles))))
     fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
-    return symbol_data(candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted)
+    return symbol_data(candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series)
 
 
 def symbol_data(
-    candles: Candles, job: Job, plan: Plan, *, rows_TF: Tensor, mean_F: Tensor, std_F: Tensor, fitted: Mapping[str, Any]
+    candles: Candles,
+    job: Job,
+    plan: Plan,
+    *,
+    rows_TF: Tensor,
+    mean_F: Tensor,
+    std_F: Tensor,
+    fitted: Mapping[str, Any],
+    series: int,
 ) -> SymbolData:
-    """Return the training data of a plan with its rows, scaler and what was fitted on labels, on the device of the rows."""
+    """Return the training data of a plan with its rows, scaler and what was fitted on labels, on the device of the rows.
+
+    `series` is the symbol's number among the piece's, from 1 on; 0 for one that training does not see.
+    """
     labels, train, device = labels_of(plan.target), plan.bars["train"], rows_TF.device
     train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
     train_labels_TK[plan.rows_of(train)] = labels.scale(plan.target, plan.labels_TK[train], fitted)
@@ -166,7 +180,15 @@ def symbol_data(
         bars_seen=plan.bars_seen,
         first_bar=plan.first_row,
         place_T=plan.rows,
+        context_TC=_context(candles, plan, len(rows_TF), series).to(device) if job.model.reads_context else None,
     )
+
+
+def _context(candles: Candles, plan: Plan, num_rows: int, series: int) -> Tensor:
+    """Return the context (num_rows, C) int16 of each row with a bar; 0 where a panel's date has none."""
+    context_RC = np.zeros((num_rows, len(CONTEXT)), dtype=np.int16)
+    context_RC[plan.rows_of(np.arange(len(candles)))] = context_of(candles.timestamp, candles.timeframe, series=series)
+    return torch.from_numpy(context_RC)
 
 
 def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:

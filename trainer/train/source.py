@@ -136,7 +136,10 @@ def read_source(piece: Piece, job: Job, data: JobData) -> Source:
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
         folds = {piece.fold: read_panel(panel, job, entries, piece.fold)}
     else:
-        parts = (_fold_of(data.read(entry.symbol, job), job, entry, piece.fold) for entry in entries)
+        parts = (
+            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number)
+            for number, entry in enumerate(entries, 1)
+        )
         # A chunk that begins in a series ends within as many rows after it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
         folds = {piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding)}
@@ -156,8 +159,8 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
     )
 
 
-def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int) -> SymbolData:
-    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1])
+def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int) -> SymbolData:
+    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1], series=series)
 
 
 def mark_of(piece: Piece, job: Job, data: JobData) -> str:
