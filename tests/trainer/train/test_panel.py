@@ -176,7 +176,8 @@ def test_the_rank_correlation_of_a_date_is_spearmans_and_too_few_or_equal_labels
 
 
 SMALL = {
-    "lookback": 3,
+    "lookback": 4,
+    "heads": 2,
     "width": 4,
     "blocks": 1,
     "chunk": 32,
