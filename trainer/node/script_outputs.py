@@ -63,6 +63,7 @@ class Outputs:
     def notes(self, prefix: str = "") -> list[str]:
         """Return what people are told of the files whose path begins so: that there is none, and what was refused."""
         told = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items()) if path.startswith(prefix)]
+        told = list(map(self.node.redaction.redacted, told))
         if not told and not any(path.startswith(prefix) for path in self.sent):
             return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
         more = [f"{len(told) - MOST_NOTES + 1:,} more files were not uploaded"] if len(told) > MOST_NOTES else []
@@ -97,6 +98,9 @@ class Outputs:
                 continue
             if why := _flaw(path, about, len(there)):
                 self.refused[path] = why
+                continue
+            if self.node.redaction.shows(path):
+                self.refused[path] = "a secret is in its name"
                 continue
             there.add(path)
             total += about.st_size
