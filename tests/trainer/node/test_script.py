@@ -150,6 +150,35 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
     assert not any(b"the agent's" in body for body in node.uplink.s3.objects.values())
 
 
+def test_a_state_of_the_same_size_and_time_is_another_and_one_that_was_removed_is_no_failure(node, outputs):
+    file, passing = outputs.folder / "m.pt", outputs.folder / "m.pt.tmp"
+    file.write_text("one")
+    passing.write_text("x")
+    outputs.finish()
+    at = file.stat().st_mtime_ns
+    file.write_text("two")
+    os.utime(file, ns=(at, at))  # as cp -p and rsync -t leave it
+    passing.write_text("longer")
+    outputs.scan()
+    passing.unlink()
+    outputs.finish()
+    assert listed(node) == {"m.pt": "two"} and outputs.notes() == []
+
+
+def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_looked_at(node, outputs, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_outputs.MOST_LOOKED_AT", 30)
+    (outputs.folder / "a-large").write_bytes(b"x" * 1001)
+    (outputs.folder / "b").write_bytes(b"x")
+    (outputs.folder / "c").mkdir()
+    for number in range(100):
+        (outputs.folder / "c" / f".{number}").touch()
+        (outputs.folder / "c" / f"..{number}").mkdir()
+    outputs.finish()
+    assert listed(node) == {"b": "x"}
+    assert "a-large was not uploaded: files above" in outputs.notes()[0]
+    assert len(outputs.refused) <= 31 and any("a run looks at 30 files and folders" in why for why in outputs.refused.values())
+
+
 def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
     outputs.finish()
     assert outputs.notes() == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
