@@ -73,6 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "arguments",
             "environment",
             "printable",
+            "reading",
             "settings",
             "own_file",
             "job",

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.job import Job
+from trainer.pieces.panel import PANEL
 from trainer.pieces.piece import Kind, Piece, SeriesWork
 from trainer.pieces.pooled import POOLED
 from trainer.pieces.script import SCRIPT
 from trainer.pieces.symbol import SYMBOL
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (SYMBOL, POOLED, SCRIPT)
+    kind.name: kind for kind in (SYMBOL, POOLED, PANEL, SCRIPT)
 }  # the last one that takes a job makes its pieces
 
 

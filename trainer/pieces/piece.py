@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.artifacts.names import ModelName, label
+from trainer.errors import DataError
 from trainer.job import Job
 
 
@@ -60,6 +61,17 @@ class Kind:
     pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]  # of the job, its series, their timeframe
     each: str = "symbols"  # what it makes a model of, for people
     one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
+
+
+def refuse_namesake(job: Job, series: Sequence[SeriesWork], what: str) -> None:
+    """Raise DataError where a symbol has the name of the job, by which `what`, a model of several series, is called."""
+    for one in series:
+        if one.symbol.casefold() == job.name.casefold():
+            raise DataError(
+                f"the job and its symbol {one.symbol} have the same name",
+                why=f"{what} is called by its job, and would be taken for the symbol's",
+                do="Give the job another name.",
+            )
 
 
 def models_of(

@@ -8,6 +8,7 @@ Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +28,20 @@ class Reader(Protocol):
 
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """Return the model's outputs (N, O) float64 for the rows `bars` (N,) int64."""
+
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """Return for each of the bars the number of the batch (or chunk) that computes it, (N,) ascending.
+
+        Bars of whole units, asked for alone, have the same outputs, bit by bit.
+        """
+
+
+Evaluate = Callable[[nn.Module, Sequence[tuple[np.ndarray, Reader]]], np.ndarray]  # outputs (N, O) of several series
+
+
+def outputs_of(model: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
+    """Return the outputs (N, O) float64 of a model for bars of several series, one after the other."""
+    return np.concatenate([reader.outputs(model, bars) for bars, reader in parts])
 
 
 def reader_of(
@@ -81,6 +96,10 @@ class WindowReader:
             return np.empty((0, 1))
         return torch.cat(outputs)[: len(starts)].double().cpu().numpy()
 
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.units`."""
+        return np.arange(len(bars)) // self._batch_size
+
     @torch.inference_mode()
     def _batch(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
         x_TBF = gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F, self._limit)
@@ -122,6 +141,10 @@ class ChunkReader:
         for inside, outputs_TO in parts:
             outputs[inside] = outputs_TO[offsets[inside]]
         return outputs
+
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.units`."""
+        return (bars - self._first) // EVALUATION_CHUNK
 
 
 def gather(

@@ -13,6 +13,7 @@ Shapes: M models, B batch, T time steps, F features, L layers, K label columns, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from torch import nn
 from trainer.job import Job
 from trainer.models import network_of
 from trainer.targets import loss_of
+from trainer.train.packs.layout import ONE, Layout, slices_of
 from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.readers import gather, gather_context
@@ -100,8 +102,8 @@ class Pack(Protocol):
 class SequentialPack:
     """Members one after another, each a plain module with its own optimizer, its batch in slices: the fastest on a CPU."""
 
-    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256) -> None:
-        self._members, self._job = members, job
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256, layout: Layout = ONE) -> None:
+        self._members, self._job, self._layout = members, job, layout
         # Some models may not be sliced; they get a batch of one window twice (`_step_one`).
         self._micro_batch = micro_batch if job.model.may_slice else max(2, job.train.batch)
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
@@ -124,6 +126,10 @@ class SequentialPack:
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
         self._num_dropouts = job.model.num_dropouts
+        slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
+        self._networks = [
+            layout.wrap(model, slices=slices, is_any_module=job.model.is_any_module) for model in self._models
+        ]  # what runs forward
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -196,13 +202,15 @@ class SequentialPack:
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)
-        for first in range(0, len(starts_B), self._micro_batch):
-            slice_B = starts_B[first : first + self._micro_batch]
-            with self._drawing(number, first):
+        part = self._layout.part(len(starts_B))
+        for rows, counts in slices_of(part, self._micro_batch):
+            is_last = rows.stop >= part.stop
+            with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
                 # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
-                part = self._summed_loss(number, slice_B, keys_L2, first) / num_labels
-                (part * self._scales[number]).backward()  # type: ignore[no-untyped-call]
-            loss += part.detach()
+                share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) * counts / num_labels
+                (share * (self._scales[number] * self._layout.weight)).backward()  # type: ignore[no-untyped-call]
+            loss += share.detach()
+        loss = self._layout.total(loss)
         if self._scales[number] != 1.0:
             for parameter in model.parameters():
                 if parameter.grad is not None:
@@ -247,7 +255,7 @@ class SequentialPack:
         labels_BK = member.labels_TK[last_B]
         context = () if member.context_RC is None else (gather_context(member.context_RC, last_B),)
         with autocast(self._dtype, starts_B.device):
-            outputs_BO = self._models[number](x_TBF, keys_L2, first, *context)
+            outputs_BO = self._networks[number](x_TBF, keys_L2, first, *context)
         return self._loss(outputs_BO, labels_BK).sum()
 
     def _updates(self, number: int) -> int:
