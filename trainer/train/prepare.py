@@ -24,6 +24,7 @@ from trainer.plan.plans import Plan, plan_symbol
 from trainer.settings import TargetSettings
 from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
+from trainer.train.encoder import scaler_of
 
 FEATURE_LIMIT = 10.0  # deviations that a baseline's features are held to: one crash must not decide a linear fit
 
@@ -124,7 +125,10 @@ def prepare(
     rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
     _refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
     starts = plan.starts
-    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(starts["train"], plan.bars_seen, len(candles))))
+    if known := scaler_of(job, candles.symbol):  # of a pretrained encoder
+        mean_F, std_F = (torch.tensor(known[name], dtype=torch.float32, device=rows_TF.device) for name in ("mean", "std"))
+    else:
+        mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(starts["train"], plan.bars_seen, len(candles))))
     labels, train = labels_of(plan.target), plan.bars["train"]
     fitted = labels.fit(plan.target, plan.labels_TK[train])
     train_labels_TK = np.full_like(plan.labels_TK, np.nan)
