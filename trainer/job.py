@@ -142,7 +142,8 @@ def load_job(path: Path) -> Tables:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
-    beside = (*((home, "file") for home in _HOMES), ("model", "encoder"), ("data", "refresh"), ("data", "folder"))
+    homes = ((home, "file") for home in _HOMES)
+    beside = (*homes, ("model", "encoder"), ("data", "refresh"), ("data", "folder"), ("script", "over"))
     for table, key in beside:
         file = tables.get(table, {}).get(key)
         if isinstance(file, str) and file and "://" not in file:  # named from the job's folder

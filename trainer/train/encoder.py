@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.artifacts.card import Card, CardSeries, read_card
 from trainer.data.feature_names import FEATURES_VERSION
@@ -58,6 +58,10 @@ def check_inputs(job: Job) -> None:
     if card.timeframe != job.data.timeframe:
         why = f"it was trained on bars of {card.timeframe}, this job has bars of {job.data.timeframe}"
         raise DataError(f"the encoder {path} is of another timeframe", why=why, do=do)
+    scalers = [card.panel.scaler_of if card.panel else "", job.data.scaler if job.data.panel else ""]
+    if scalers[0] != scalers[1]:
+        theirs, ours = (f"those of a panel, scaled as {name}" if name else "those of single series" for name in scalers)
+        raise DataError(f"the encoder {path} has another scaler", why=f"its inputs are {theirs}, this job's {ours}", do=do)
     inputs = list(job.data.inputs)
     if (card.features, card.columns) != (inputs, list(job.data.columns)):
         odd = sorted(set(card.features) ^ set(inputs))
@@ -75,7 +79,7 @@ def until_of(card: Card, path: Path) -> str:
     No label crosses the end of its span. Raises DataError for a card that doesn't say.
     """
     ends = [end for one in card.series if (end := _end_of(one, card.timeframe))]
-    if not ends or len(ends) < len(card.series):
+    if not ends or (len(ends) < len(card.series) and not card.panel):  # a series of a panel may have ended before
         why = "its card does not say on which bars it was trained"
         raise DataError(f"{path} can't be an encoder", why=why, do="Give a model of Mayfly's training.")
     return max(ends, key=nanoseconds_of)
@@ -102,19 +106,22 @@ def parent_of(job: Job) -> dict[str, str]:
     }
 
 
-def scaler_of(job: Job, symbol: str) -> Mapping[str, Any] | None:
-    """Return the encoder's scaler of a series: mean and deviation of each input; None without an encoder that knows the series.
+def known_scaler(job: Job, symbol: str = "") -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return mean and deviation (F,) float32 of the inputs of a series, as the job's encoder was trained on them.
 
-    Where all of its series have one scaler, that is the scaler of every other series, too.
+    None without an encoder, and for a series that one which is of no panel doesn't know. An encoder of a panel has one scaler
+    for every other series, and for the empty symbol.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
         return None
-    series = _read(Path(encoder.encoder))[0].series
-    known = [one.scaler for one in series if one.symbol == symbol]
-    if not known and len(series) > 1 and all(one.scaler == series[0].scaler for one in series):
-        known = [series[0].scaler]
-    return known[0] if known else None
+    import torch  # late: a launcher has none
+
+    card, _ = _read(Path(encoder.encoder))
+    known = [one.scaler for one in card.series if one.symbol == symbol]
+    if not known and card.panel is not None:
+        known = [card.panel.scaler]
+    return (torch.tensor(known[0]["mean"]), torch.tensor(known[0]["std"])) if known else None
 
 
 def start_from(network: nn.Module, job: Job, *, series: Sequence[str]) -> None:
@@ -136,7 +143,7 @@ def start_from(network: nn.Module, job: Job, *, series: Sequence[str]) -> None:
         raise DataError(f"the encoder {path} has changed", why="its sha256 is another one", do="Start again.")
     tensors: Mapping[str, torch.Tensor] = load_tensors(path)
     if job.model.reads_context:
-        place = {symbol: number for number, symbol in enumerate(card.symbols, 1)}
+        place = {one.symbol: one.number if card.panel else number for number, one in enumerate(card.series, 1)}
         numbers = [place.get(symbol, 0) for symbol in series]
         tensors = network_of(job.model.name).for_series(tensors, numbers, like=network)
     for name, weight in network.named_parameters():

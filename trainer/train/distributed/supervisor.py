@@ -233,9 +233,11 @@ class _TorchRun:
 
     def _reason(self) -> str:
         """Return why the ranks that were heard have gone."""
+        if (code := self._torchrun.poll()) is not None and code < 0:
+            return f"torchrun was killed by signal {-code}"
         first = next((reason for follows, reason in self._losses if not follows), None)
         others = next((reason for _, reason in self._losses), "")
-        return first or others or f"torchrun ended with exit code {self._torchrun.poll()} before any rank began"
+        return first or others or f"torchrun ended with exit code {code} before any rank began"
 
     def _settle(self, event: dict[str, Any]) -> dict[str, Any]:
         self._ended = event

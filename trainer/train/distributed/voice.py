@@ -6,11 +6,8 @@ processes are.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
-import sys
 import threading
 import traceback
 from contextlib import suppress
@@ -21,8 +18,8 @@ from typing import Any
 from trainer.environment import RankEnvironment
 from trainer.pieces.piece import Piece
 from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.parent import die_with_the_parent
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MOST_TRACEBACK = 8_000  # characters
 
 
@@ -40,7 +37,7 @@ class Voice:
 
     def __init__(self, place: RankEnvironment) -> None:
         """Connect to the supervisor; from now on this process ends with torchrun and with the supervisor."""
-        end_with_torchrun()
+        die_with_the_parent()  # torchelastic gives each rank a session of its own: torchrun's group does not reach it
         line = socket.socket(socket.AF_UNIX)
         line.connect(place.socket)
         self._connection = Connection(line.detach())
@@ -74,12 +71,3 @@ def follows_another(error: BaseException) -> bool:
     """Return whether an error only says that another rank is gone, or that it does not answer."""
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed by peer"))
-
-
-def end_with_torchrun() -> None:
-    """Have the kernel kill this process when its parent ends, kill -9 included. Linux only; elsewhere the line does it.
-
-    torchelastic gives each rank a session of its own, so a signal to torchrun's group does not reach it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
