@@ -110,6 +110,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     from trainer.train.distributed.group import check_backend
     from trainer.train.distributed.supervisor import RankSupervisor, check_ranks, trains_together
+    from trainer.train.encoder import check_inputs, pinned
     from trainer.train.observing.observe import Observed
     from trainer.train.own_check import checked, copied
     from trainer.train.packs.strategy import places_of
@@ -121,7 +122,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
-    job = checked(job)
+    job = pinned(checked(job))
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
     devices = options.workers or default_workers(kind)
@@ -133,6 +134,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     job = with_settings(job, timeframe=data.plan.timeframe)  # on which its features may depend
+    check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
     if together:
