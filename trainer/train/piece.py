@@ -60,6 +60,7 @@ def run_of(
         labels_TK=data.train_labels_TK,
         mean_F=data.mean_F,
         std_F=data.std_F,
+        context_RC=data.context_RC,
         seed=seed,
         draws=draws,
     )

@@ -23,13 +23,14 @@ from torch import nn
 from trainer.artifacts.card import CardSeries
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles
+from trainer.data.context import context_of
 from trainer.data.feature_names import warmup_of_features
 from trainer.data.features import compute_inputs
 from trainer.data.reading import CandleFolder, OtherTimeframe
 from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError, UsageError, nearest
-from trainer.models import reads_of
+from trainer.models import home_of, reads_of
 from trainer.plan.plans import clear_of_holes
 from trainer.settings import WINDOWS
 from trainer.targets import scores_of
@@ -230,7 +231,18 @@ def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH
         bars_seen=card.lookback,
         first_bar=task.warmup + card.lookback - 1,
         batch=batch,
+        context_TC=_context(task, len(rows_TF)),
     )
+
+
+def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
+    """Return the context of the rows that a task reads, for a model that reads it."""
+    card = task.model.card
+    if not home_of(card.family).reads_context:
+        return None
+    timestamp = task.candles.timestamp[task.first_row : task.first_row + num_rows]
+    number = card.symbols.index(task.series.symbol) + 1
+    return torch.from_numpy(context_of(timestamp, card.timeframe, series=number))
 
 
 def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.candles import Candles, time_text
+from trainer.data.context import context_of
 from trainer.data.features import compute_inputs
 from trainer.data.splits import Spans
 from trainer.errors import DataError
@@ -50,6 +51,7 @@ class SymbolData:
     horizon_bars: int
     bars_seen: int
     first_bar: int  # the first row with all that an output depends on behind it
+    context_TC: Tensor | None = None  # int16: `data.context`, for a model that reads it
 
     @property
     def symbol(self) -> str:
@@ -111,11 +113,12 @@ def prepare(
     spans: Spans | None = None,
     device: str | torch.device = "cpu",
     plan: Plan | None = None,
+    series: int = 1,
 ) -> SymbolData:
     """Compute features, labels, spans, scaler and starts of a symbol; everything lies on `device`. Raises DataError.
 
     `features` (T, F) replaces the job's inputs, with `warmup` rows at their head that nothing may see; `spans` replaces the
-    job's split, `plan` the labels and bars with them.
+    job's split, `plan` the labels and bars with them. `series` is the symbol's number among the piece's, from 1 on.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
     rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
@@ -147,6 +150,9 @@ def prepare(
         horizon_bars=plan.horizon_bars,
         bars_seen=plan.bars_seen,
         first_bar=plan.warmup + plan.bars_seen - 1,
+        context_TC=torch.from_numpy(context_of(candles.timestamp, candles.timeframe, series=series)).to(device)
+        if job.model.reads_context
+        else None,
     )
 
 

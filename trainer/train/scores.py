@@ -42,6 +42,7 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
         std_F=data.std_F,
         bars_seen=data.bars_seen,
         first_bar=data.first_bar,
+        context_TC=data.context_TC,
     )
 
 

@@ -127,7 +127,10 @@ def read_source(piece: Piece, job: Job, data: JobData) -> Source:
         plans = plans_of(candles, job, entries[0])
         folds = {fold: alone(one) for fold, one in enumerate(prepare_folds(candles, job, plans), 1)}
     else:
-        parts = (_fold_of(data.read(entry.symbol, job), job, entry, piece.fold) for entry in entries)
+        parts = (
+            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number)
+            for number, entry in enumerate(entries, 1)
+        )
         # A chunk that begins in a series ends within as many rows after it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
         folds = {piece.fold: lay(parts, bars=[entry.bars for entry in entries], padding=padding)}
@@ -147,8 +150,8 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
     )
 
 
-def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int) -> SymbolData:
-    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1])
+def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int) -> SymbolData:
+    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1], series=series)
 
 
 def mark_of(piece: Piece, job: Job, data: JobData) -> str:

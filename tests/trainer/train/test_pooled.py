@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from tests.pieces import piece_of
-from tests.predictions import predict_file
+from tests.predictions import of_test, predict_file
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
-from trainer.data.candles import time_text
 from trainer.data.reading import read_candles
 from trainer.errors import DataError
 from trainer.job import Job, job_of
@@ -144,7 +142,7 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it
     for series in card.series:
         close = read_candles(data)[series.symbol]
         rows = predict_file(file, data, symbol=series.symbol)
-        chances, labels = _of_test(rows, close, series.splits["test"])
+        chances, labels = of_test(rows, close, series.splits["test"])
         scores = scores_of(target).metrics(target, chances, labels)
         assert scores == {key: series.metrics["test"][key] for key in scores}
     both = list(predict_models([file], data, last=5))
@@ -153,12 +151,3 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it
         last = [row.values["probability"] for row in predict_file(file, data, symbol=item.symbol)[-5:]]
         assert item.columns["probability"].tolist() == last
     assert read_card(file).data["bars"] == 2850
-
-
-def _of_test(rows: Any, candles: Any, span: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return forecasts and labels of a test span, one bar ahead."""
-    place = {time_text(time): row for row, time in enumerate(candles.timestamp)}
-    said = {place[row.bar]: row.values["probability"] for row in rows}
-    bars = [bar for bar in range(place[span["first"]], place[span["last"]]) if candles.close[bar + 1] != candles.close[bar]]
-    labels = (candles.close[[bar + 1 for bar in bars]] > candles.close[bars]).astype(np.float64)
-    return np.array([said[bar] for bar in bars]), labels[:, None]

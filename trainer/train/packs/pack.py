@@ -8,7 +8,7 @@ active, its next batch and when it stops. A model's result does not depend on it
 
 Here: the interface, and `SequentialPack`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
 
-Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs.
+Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs, R rows, C columns of the context.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainer.targets import loss_of
 from trainer.train.packs.layout import ONE, Layout, slices_of
 from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
-from trainer.train.readers import gather
+from trainer.train.readers import gather, gather_context
 from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch
@@ -46,6 +46,7 @@ class Member:
     labels_TK: torch.Tensor  # as the network is trained on them; NaN where a bar has none
     mean_F: torch.Tensor
     std_F: torch.Tensor
+    context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it
     seed: int = 0  # of all its random numbers, with `draws`
     draws: str = ""  # the name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed
     # gives the same weights and order whatever else the job trains
@@ -250,9 +251,11 @@ class SequentialPack:
         """Return the loss of a slice of the batch, which begins at its row `first`, summed over the slice's labels."""
         member = self._members[number]
         x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
-        labels_BK = member.labels_TK[starts_B + (self._seen - 1)]
+        last_B = starts_B + (self._seen - 1)
+        labels_BK = member.labels_TK[last_B]
+        context = () if member.context_RC is None else (gather_context(member.context_RC, last_B),)
         with autocast(self._dtype, starts_B.device):
-            outputs_BO = self._networks[number](x_TBF, keys_L2, first)
+            outputs_BO = self._networks[number](x_TBF, keys_L2, first, *context)
         return self._loss(outputs_BO, labels_BK).sum()
 
     def _updates(self, number: int) -> int:
