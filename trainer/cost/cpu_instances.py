@@ -36,6 +36,8 @@ def cpu_instance_type(name: str) -> InstanceType:
         gpus=0,
         gpu_model="",
         gpu_memory_gib=0.0,
+        gpu_link="",
+        nvlink_gb_per_s=0.0,
         vcpus=vcpus,
         memory_gib=memory_gib,
         price_usd_per_hour=price,

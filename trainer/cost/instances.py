@@ -42,6 +42,8 @@ class InstanceType:
     gpus: float
     gpu_model: str
     gpu_memory_gib: float  # of one GPU
+    gpu_link: str  # between its GPUs: nvswitch, nvlink, pcie, or "none (single GPU)"
+    nvlink_gb_per_s: float  # of one GPU, both directions together, as NVIDIA states it; 0: none
     vcpus: int
     memory_gib: float
     price_usd_per_hour: (
@@ -116,6 +118,8 @@ def _from_row(row: dict[str, str]) -> InstanceType:
         gpus=float(row["gpu_count"]),
         gpu_model=row["gpu_model"],
         gpu_memory_gib=float(row["vram_gib_per_gpu"]),
+        gpu_link=row["gpu_interconnect"],
+        nvlink_gb_per_s=float(row["nvlink_gb_per_s_per_gpu"] or 0),
         vcpus=int(row["vcpus"]),
         memory_gib=float(row["memory_gib"]),
         price_usd_per_hour=float(price) if price else None,

@@ -26,6 +26,7 @@ from tests.pieces import named
 from trainer.access import Access
 from trainer.code_files import code_files
 from trainer.job import job_of
+from trainer.launch.manifest import PROGRAM
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.keys import Credentials
@@ -147,6 +148,7 @@ class Machine:
         found = self.input_sha256 or hashlib.sha256(content).hexdigest()
         manifest = {
             "job": job_of(symbols=("A", "B")).to_dict(),
+            "program": list(PROGRAM),
             "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
             "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}},
             **self.known,

@@ -22,6 +22,7 @@ from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
 from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.links import check_links
 from trainer.train.distributed.shards import ShardedCheckpointWriter
 from trainer.train.distributed.validation import shared_outputs
 from trainer.train.distributed.voice import Voice
@@ -62,6 +63,8 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     torch.set_num_threads(piece.threads)
     report: Report = voice.report if place.rank == 0 else _silent
     with process_group(place.rank, place.count, torch.device(device)) as ranks:
+        links = check_links(ranks, settings.machine)
+        report({**links.to_event(), **piece.identity})
         group = dist.new_group(backend="gloo")  # of the checkpoints alone: their exchange runs beside the training's
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
