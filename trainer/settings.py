@@ -93,6 +93,8 @@ def check_values(table: str, settings: Any) -> None:
 
 def typed(key: str, value: Any, hint: Any) -> Any:
     """Return a TOML value as its key's type. Raises UsageError for another type. `key` has its table."""
+    if hint is Any:  # its own table checks it
+        return value
     if get_args(hint):  # tuple[str, ...]
         items = value.split(",") if isinstance(value, str) else value
         if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
@@ -192,6 +194,14 @@ class ModelSettings(HomeSettings):
     def num_dropouts(self) -> int:
         """Return how many dropout keys the network takes."""
         return 0
+
+    @property
+    def block_weights(self) -> tuple[int, int]:
+        """Return the number of its blocks, the members of its module lists, and the weights of the largest one.
+
+        They can be gathered one at a time where a model is divided among GPUs (`trainer.gpu_profiles.ranks`). (0, 0): none.
+        """
+        return 0, 0
 
     @property
     def place(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.cost.instances import InstanceType
+from trainer.cost.links import link_of
 from trainer.job import Job, with_settings
 from trainer.launch.bundle import BundleName
 from trainer.runs.record import iso
@@ -65,8 +66,8 @@ def build_manifest(
                 "gpu_count": machine.num_workers,
                 "gpu_model": machine.gpu_model,
                 "gpu_memory_gib": machine.gpu_memory_gib,
-                "gpu_link": machine.gpu_link,
-                "nvlink_gb_per_s": machine.nvlink_gb_per_s,
+                "link": link_of(machine).name,
+                "bus_gb_per_s": round(link_of(machine).bus_gb_per_s, 1),
                 "usd_per_hour": machine.price_usd_per_hour,  # on demand; None: not sold in the table's region
                 "smoke_seconds": machine.boot.smoke_seconds,
             }

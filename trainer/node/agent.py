@@ -207,7 +207,7 @@ def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
     """Write what the machine should be, and for how long it was paid, for `trainer.train --machine`; return the file."""
     identity = node.status.identity
     machine = manifest["instance_types"][identity.instance_type]
-    told = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "gpu_link", "nvlink_gb_per_s", "usd_per_hour")}
+    told = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s", "usd_per_hour")}
     paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
     known = {key: value for key, value in told.items() if value is not None}
     path.write_text(json.dumps({"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)}))

@@ -22,8 +22,8 @@ class MachineFacts:
     instance_type: str = ""
     gpus: int = 0
     gpu_model: str = ""
-    gpu_link: str = ""  # nvswitch, nvlink, pcie, or "none (single GPU)"
-    nvlink_gb_per_s: float = 0.0  # of one GPU, both directions together
+    link: str = ""  # between its GPUs: NVSwitch, NVLink, PCIe, or none
+    bus_gb_per_s: float = 0.0  # that an all-reduce over them should reach, an estimate; 0: nothing is expected
     usd_per_hour: float | None = None  # on demand
     paid_seconds: float = 0.0  # since user data began, when the training did
 
@@ -38,8 +38,8 @@ def read_machine(path: Path | None) -> MachineFacts:
             instance_type=fields.text("instance_type"),
             gpus=fields.whole("gpu_count", 0, most=1_024),
             gpu_model=fields.text("gpu_model", ""),
-            gpu_link=fields.text("gpu_link", ""),
-            nvlink_gb_per_s=fields.number("nvlink_gb_per_s", least=0, most=1e6) or 0.0,
+            link=fields.text("link", ""),
+            bus_gb_per_s=fields.number("bus_gb_per_s", least=0, most=1e6) or 0.0,
             usd_per_hour=fields.number("usd_per_hour", least=0, most=MOST_USD),
             paid_seconds=fields.number("paid_seconds", least=0, most=1e9) or 0.0,
         )

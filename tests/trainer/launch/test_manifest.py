@@ -49,8 +49,8 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
                 "gpu_count": 4,
                 "gpu_model": "NVIDIA V100 16GB",
                 "gpu_memory_gib": 16.0,
-                "gpu_link": "nvlink",
-                "nvlink_gb_per_s": 300.0,
+                "link": "NVLink",
+                "bus_gb_per_s": 115.0,
                 "usd_per_hour": 12.24,
                 "smoke_seconds": 240,
             }

@@ -25,6 +25,8 @@ class DataParallel:
         """With `compress` gradients travel as bf16, which halves them: for GPUs that PCIe connects."""
         self._ranks, self._compress = ranks, compress
 
+    divides = False
+
     @property
     def weight(self) -> float:
         """See `packs.layout.Layout.weight`."""
@@ -33,6 +35,9 @@ class DataParallel:
     def part(self, rows: int) -> range:
         """See `packs.layout.Layout.part`."""
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
+
+    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
+        """See `packs.layout.Layout.divide`."""
 
     def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
         """See `packs.layout.Layout.wrap`. Raises UsageError for batch norm on CPUs.

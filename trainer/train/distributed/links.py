@@ -19,10 +19,6 @@ from trainer.gpu_profiles.memory import GIB
 from trainer.train.distributed.group import Ranks
 from trainer.train.machine_file import MachineFacts
 
-# What an all-reduce reaches of NVLink's figure, which counts both directions: 230 GB/s of bus bandwidth on an A100 whose NVLink
-# is stated as 600 (docs/PERFORMANCE.md of NVIDIA's nccl-tests defines it; looked up 2026-11-20). An estimate for other GPUs.
-NVLINK_SHARE = 230 / 600
-PCIE_GB_PER_S = 5.0  # of all-reduces over PCIe through host memory, 5 to 10 on A10G machines; an estimate, 2026-11-20
 POOR = 0.25  # a fraction of what is expected below which a link is broken: contention and small messages cost less
 GPU_BYTES, CPU_BYTES = 256 << 20, 4 << 20
 REPEATS = 5
@@ -73,15 +69,8 @@ def measure(ranks: Ranks, machine: MachineFacts) -> Links:
     return Links(
         devices=tuple(seen),
         bus_gb_per_s=bus_bandwidth(ranks, num_bytes=GPU_BYTES if on_gpu else CPU_BYTES),
-        expected_gb_per_s=expected_bandwidth(machine) if on_gpu else None,
+        expected_gb_per_s=(machine.bus_gb_per_s or None) if on_gpu else None,
     )
-
-
-def expected_bandwidth(machine: MachineFacts) -> float | None:
-    """Return the bus bandwidth in GB/s that an all-reduce over the GPUs of a type should reach; None where it is not known."""
-    if machine.nvlink_gb_per_s:
-        return round(machine.nvlink_gb_per_s * NVLINK_SHARE, 1)
-    return PCIE_GB_PER_S if machine.gpu_link == "pcie" else None
 
 
 def faults(links: Links, machine: MachineFacts, *, on_gpu: bool) -> list[str]:

@@ -27,7 +27,17 @@ from trainer.job import Job
 from trainer.models import network_of
 from trainer.targets import loss_of
 from trainer.train.packs.layout import ONE, Layout, slices_of
-from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
+from trainer.train.packs.tensors import (
+    as_it_lies,
+    buffers_of,
+    follow,
+    put_buffers,
+    put_tensors,
+    put_whole,
+    tensors_of,
+    weights_of,
+    whole,
+)
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.readers import gather, gather_context
 from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
@@ -110,6 +120,9 @@ class SequentialPack:
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
         self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
+        for model in (*self._models, *self._averages):
+            layout.divide(model, is_any_module=job.model.is_any_module)
+        self._wholes: dict[int, nn.Module] = {}  # for evaluation, filled on demand where weights are divided
         self._optimizers = [
             torch.optim.AdamW(
                 [weight for weight in model.parameters() if weight.requires_grad],
@@ -143,6 +156,10 @@ class SequentialPack:
     def model(self, member: int) -> nn.Module:
         """See `Pack.model`."""
         model = (self._averages or self._models)[member]
+        if self._layout.divides:
+            whole_model = self._wholes.setdefault(member, new_model(self._members[member], self._job))
+            put_whole(whole_model, model)
+            return whole_model
         return model.eval() if self._job.model.is_any_module else model
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
@@ -187,8 +204,8 @@ class SequentialPack:
             if weight.requires_grad and (count := state.steps.get(name, state.updates)):
                 moments[weight] = {
                     "step": torch.tensor(float(count), dtype=torch.float32, device=weight.device),
-                    "exp_avg": state.exp_avg[name].to(weight).clone(),
-                    "exp_avg_sq": state.exp_avg_sq[name].to(weight).clone(),
+                    "exp_avg": as_it_lies(state.exp_avg[name], weight).clone(),
+                    "exp_avg_sq": as_it_lies(state.exp_avg_sq[name], weight).clone(),
                 }
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
@@ -215,7 +232,7 @@ class SequentialPack:
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(1 / self._scales[number])
-        norm = nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
+        norm = whole(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm))
         if torch.isfinite(loss + norm):  # in one transfer, since the host waits for the GPU
             optimizer.step()
             self._count_good_step(number)
