@@ -26,7 +26,7 @@ from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
-from trainer.pieces import kind_of
+from trainer.pieces import takes_all_devices
 from trainer.printable import printable
 from trainer.targets import TARGETS
 
@@ -110,7 +110,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     import torch
 
     from trainer.train.distributed.group import check_backend
-    from trainer.train.distributed.supervisor import RankSupervisor, check_ranks, trains_together
+    from trainer.train.distributed.supervisor import RankSupervisor, check_ranks
     from trainer.train.machine_file import read_machine
     from trainer.train.observing.observe import Observed
     from trainer.train.own_check import checked, copied
@@ -127,7 +127,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
     devices = options.workers or default_workers(kind)
-    together = trains_together(job, kind_of(job), devices=devices)
+    together = devices > 1 and takes_all_devices(job)
     if together:
         check_backend(kind)
     else:

@@ -24,7 +24,7 @@ from typing import Any
 from trainer import environment
 from trainer.errors import UsageError
 from trainer.job import Job
-from trainer.pieces.piece import Kind, Piece
+from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
 from trainer.train.distributed.voice import Assignment
 from trainer.train.piece import kept
@@ -36,12 +36,6 @@ Emit = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.2
 LEAVING_SECONDS = 60.0  # for torchrun and its ranks to end once the model is done; then they are killed
 MODULE = "trainer.train.distributed"
-
-
-def trains_together(job: Job, kind: Kind, *, devices: int) -> bool:
-    """Return whether all devices train each piece of a job together."""
-    wanted = kind.all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
-    return wanted and devices > 1
 
 
 def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:

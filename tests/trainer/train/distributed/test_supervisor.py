@@ -18,9 +18,8 @@ from tests.pieces import piece
 from trainer.artifacts.weights import load
 from trainer.errors import UsageError
 from trainer.job import job_of
-from trainer.pieces import KINDS
 from trainer.train.distributed.group import check_backend
-from trainer.train.distributed.supervisor import check_ranks, trains_together
+from trainer.train.distributed.supervisor import check_ranks
 from trainer.train.distributed.voice import follows_another
 
 TOGETHER = ("--workers", "2", "--set", "distributed=always", "--set", "pooled=true", "--set", "layers=1")
@@ -155,16 +154,6 @@ def test_a_child_in_a_session_of_its_own_ends_with_a_parent_that_is_killed(tmp_p
         os.kill(pid, signal.SIGSTOP)  # a rank that hangs, too
         parent.kill()
         await_end_of({pid})
-
-
-def test_all_devices_train_a_piece_together_where_its_kind_or_the_job_wants_that():
-    symbol, panel = KINDS["symbol"], KINDS["panel"]
-    wanted = [
-        [trains_together(job_of(distributed=setting), kind, devices=2) for kind in (symbol, panel)]
-        for setting in ("auto", "never", "always")
-    ]
-    assert wanted == [[False, True], [False, False], [True, True]]
-    assert not trains_together(job_of(distributed="always"), panel, devices=1)
 
 
 @pytest.mark.parametrize(
