@@ -186,8 +186,9 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     node.enter("upload")
     models.finish()
     send_traces(node)
+    send_beside_the_models(node, "training_results.json")
     if files.plan is None:
-        send_plan(node)
+        send_beside_the_models(node, "plan.json")
     return exit_code
 
 
@@ -196,11 +197,11 @@ def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
     return node.work / "plan" / PurePosixPath(manifest["plan"]["key"]).name if manifest.get("plan") else None
 
 
-def send_plan(node: Node) -> None:
-    """Send the plan that the trainer made here, for whoever wants to know what was trained on."""
-    path = node.work / "models" / "plan.json"
+def send_beside_the_models(node: Node, name: str) -> None:
+    """Send a file that the trainer left beside its models: its results, or the plan that it made here. It may be missing."""
+    path = node.work / "models" / name
     if path.exists():
-        node.uplink.try_send(f"{node.status.identity.keys.folder}plan.json", path.read_bytes())
+        node.uplink.try_send(f"{node.status.identity.keys.folder}{name}", path.read_bytes())
 
 
 def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:

@@ -15,6 +15,7 @@ import math
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -112,7 +113,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.distributed.group import check_backend
     from trainer.train.distributed.supervisor import RankSupervisor, check_ranks
     from trainer.train.machine_file import read_machine
+    from trainer.train.observing.meter import meter_for
     from trainer.train.observing.observe import Observed
+    from trainer.train.observing.results import TrainingResults
     from trainer.train.own_check import checked, copied
     from trainer.train.packs.strategy import places_of
     from trainer.train.precision import matmul_dtype
@@ -146,9 +149,16 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     earlier = {path.name for path in options.out.glob("*.safetensors")}
 
+    dtype = matmul_dtype(job, torch.device(kind))
+    rated = num_workers if together else 1 / sharing  # devices behind one progress event's rate
+    meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
+    results = TrainingResults(job.name, machine)
+
     def emit(event: dict[str, Any]) -> None:
+        event = meter.read(event)
         log.emit(event)
         observed(event)
+        results(event)
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing)
     chosen = choose_way(job, site=site, surveyed=surveyed, out=options.out, emit=emit)
@@ -175,6 +185,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
     replaced = sorted(done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept"))
+    results.write(options.out, usd=meter.usd)
     emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     made = [
         {"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
 from trainer.printable import printable
+from trainer.train.observing.meter_words import meter_words
 
 MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
@@ -34,15 +35,16 @@ class EventLog:
         """Write one event. Numbers that JSON has no name for (NaN, infinity) become null."""
         if self._file is not None:
             stamped = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"), **event}
-            self._file.write((json.dumps(_finite(stamped), allow_nan=False) + "\n").encode())
+            self._file.write((json.dumps(finite(stamped), allow_nan=False) + "\n").encode())
         self._show(event)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a JSON value with null for each number that JSON has no name for."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -85,7 +87,8 @@ def rate_text(rate: float, unit: str) -> str:
 def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
-    return f"{event['piece']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}"
+    more = meter_words(event)
+    return f"{event['piece']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}{'  ' + more if more else ''}"
 
 
 def _started_line(event: dict[str, Any]) -> str:
