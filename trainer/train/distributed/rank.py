@@ -22,10 +22,12 @@ from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
 from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.links import check_links
 from trainer.train.distributed.shards import ShardedCheckpointWriter
 from trainer.train.distributed.validation import shared_outputs
 from trainer.train.distributed.voice import Voice
 from trainer.train.loop import Report, Run, train
+from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, open_piece
@@ -58,11 +60,16 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
     device = device_of(kind, place.local_rank)
     placed = set_up_process(Station(number=place.local_rank, device=device))
-    if placed:
-        voice.report({"event": "worker_started", **placed})
+    voice.report({"event": "rank_started", **piece.identity, "device": device, **placed})
     torch.set_num_threads(piece.threads)
-    report: Report = voice.report if place.rank == 0 else _silent
+
+    def speak(event: dict[str, Any]) -> None:
+        voice.report(with_memory(event, device))
+
+    report: Report = speak if place.rank == 0 else _silent
     with process_group(place.rank, place.count, torch.device(device)) as ranks:
+        links = check_links(ranks, settings.machine)
+        report({**links.to_event(), **piece.identity})
         group = dist.new_group(backend="gloo")  # of the checkpoints alone: their exchange runs beside the training's
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
