@@ -60,11 +60,10 @@ class Outputs:
     _bytes: int = 0  # of these
     _ended: threading.Event = field(default_factory=threading.Event)
 
-    @property
-    def notes(self) -> list[str]:
-        """Return what people are told of the folder: that it is empty, and what was refused."""
-        told = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items())]
-        if not self.sent and not told:
+    def notes(self, prefix: str = "") -> list[str]:
+        """Return what people are told of the files whose path begins so: that there is none, and what was refused."""
+        told = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items()) if path.startswith(prefix)]
+        if not told and not any(path.startswith(prefix) for path in self.sent):
             return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
         more = [f"{len(told) - MOST_NOTES + 1:,} more files were not uploaded"] if len(told) > MOST_NOTES else []
         return told[: MOST_NOTES - len(more)] + more

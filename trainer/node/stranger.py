@@ -41,10 +41,13 @@ class Stranger:
                 for name in (*names, *files):
                     os.chown(Path(here) / name, self.uid, self.gid, follow_symlinks=False)
 
-    def kill_all(self) -> bool:
-        """Kill every process of the stranger, whatever it forked away; return whether none is left."""
+    def kill_all(self, having: str = "") -> bool:
+        """Kill every process of the stranger, whatever it forked away; return whether none is left.
+
+        With `having`, a variable as NAME=value, only those that were started with it.
+        """
         ends = time.monotonic() + KILL_SECONDS
-        while pids := list(self.processes()):
+        while pids := list(self.processes(having)):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -53,13 +56,15 @@ class Stranger:
             time.sleep(0.02)
         return True
 
-    def processes(self) -> Iterator[int]:
-        """Yield the ids of its processes."""
+    def processes(self, having: str = "") -> Iterator[int]:
+        """Yield the ids of its processes; with `having`, of those that were started with this variable."""
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError):  # it has just ended
                     is_zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-                    if folder.stat().st_uid == self.uid and not is_zombie:
+                    if folder.stat().st_uid != self.uid or is_zombie:
+                        continue
+                    if not having or having.encode() in (folder / "environ").read_bytes().split(b"\0"):
                         yield int(folder.name)
 
 

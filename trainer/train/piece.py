@@ -23,6 +23,7 @@ from trainer.targets import labels_of
 from trainer.train.cards import card_of_training
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, loss_for
+from trainer.train.panel_scores import score_panel
 from trainer.train.readers import Evaluate, outputs_of
 from trainer.train.scores import reader_for, score_series, together
 from trainer.train.series import PieceData
@@ -64,7 +65,7 @@ def run_of(
         seed=seed,
         draws=draws,
     )
-    parts = [(one.bars("validation"), reader_for(one, job)) for one in data.series]
+    parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows("validation"))]
     scaled = [labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series]
     loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
 
@@ -104,8 +105,11 @@ def close_piece(
         raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
     data = opened.data
     baselines = opened.source.baselines(piece.fold)
-    scored = [score_series(model, one, job, known) for one, known in zip(data.series, baselines, strict=True)]
-    scores = together(data.series, scored)
+    if data.panel is not None:
+        scored, scores = score_panel(model, data, job, baselines)
+    else:
+        scored = [score_series(model, one, job, known) for one, known in zip(data.series, baselines, strict=True)]
+        scores = together(data.series, scored)
     file = f"{piece.name}.safetensors"
     card = card_of_training(
         piece,

@@ -11,7 +11,7 @@ Shapes: T bars of a series, R rows of all, F features, K label columns, C column
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,6 +19,17 @@ import torch
 from torch import Tensor
 
 from trainer.train.prepare import SymbolData
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelScale:
+    """What the series of a panel have in common, and what one that training never saw gets."""
+
+    scaler: str  # a value of data.scaler
+    mean_F: Tensor  # over all series
+    std_F: Tensor
+    fitted: Mapping[str, Any]  # of the target, over all series
+    numbers: tuple[int, ...]  # of each series for the model, from 1 on; 0: training does not see it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +45,7 @@ class PieceData:
     std_F: Tensor
     reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
     context_RC: Tensor | None = None  # int16, for a model that reads it
+    panel: PanelScale | None = None  # of a panel
 
     def moved(self, move: Callable[[Any], Any]) -> PieceData:
         """Return it with `move` applied to every tensor. Series stay views of the rows that they share."""
@@ -68,8 +80,8 @@ def alone(data: SymbolData) -> PieceData:
     )
 
 
-def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> PieceData:
-    """Lay series end to end, each with `padding` rows after it. `bars` are theirs, in the same order.
+def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> PieceData:
+    """Lay series end to end, each with `padding` rows after it. `rows` are their numbers of rows, in the same order.
 
     Parts are taken one at a time and their rows are not kept, so `parts` may be a generator that reads.
     """
@@ -79,7 +91,7 @@ def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> Pi
     scalers, offsets, reads, total = [], [], [], 0
     for data in parts:
         if not series:
-            num_rows = sum(bars) + padding * len(bars)
+            num_rows = sum(rows) + padding * len(rows)
             rows_TF = torch.empty(num_rows, data.rows_TF.shape[1])
             labels_TK = torch.full((num_rows, data.train_labels_TK.shape[1]), torch.nan)
             if data.context_TC is not None:
@@ -111,7 +123,7 @@ def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> Pi
 
 
 def _view(data: SymbolData, rows_TF: Tensor, labels_TK: Tensor, context_RC: Tensor | None, offset: int) -> SymbolData:
-    place = slice(offset, offset + len(data.candles))
+    place = slice(offset, offset + data.num_rows)
     context_TC = None if context_RC is None else context_RC[place]
     return replace(data, rows_TF=rows_TF[place], train_labels_TK=labels_TK[place], context_TC=context_TC)
 

@@ -24,6 +24,7 @@ from botocore.exceptions import ClientError
 from trainer import environment
 from trainer.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import script as module
+from trainer.node import script_run
 from trainer.node import stranger as stranger_module
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, progress, result
@@ -36,6 +37,7 @@ from trainer.node.stranger import Stranger, make_stranger
 from trainer.reading import Fields
 from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.script import CONTRACT
+from trainer.script_values import combinations
 
 PYTHON = Path("/usr/bin/python3")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -121,7 +123,7 @@ def test_a_file_goes_up_once_it_is_unchanged_for_thirty_seconds_and_each_state_h
     assert listed(node) == {"a/m.pt": "one"}, "it has just changed"
     outputs.finish()
     assert listed(node) == {"a/m.pt": "second", "same": "one"} and len(node.uplink.s3.puts) == 2
-    assert outputs.notes == []
+    assert outputs.notes() == []
     (outputs.folder / "same").unlink()
     outputs.finish()
     assert listed(node) == {"a/m.pt": "second"}
@@ -141,7 +143,7 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
     os.mkfifo(out / "pipe")
     outputs.finish()
     assert listed(node) == {"kept": "kept"}
-    told = {note.partition(" was not uploaded: ")[0]: note for note in outputs.notes}
+    told = {note.partition(" was not uploaded: ")[0]: note for note in outputs.notes()}
     assert set(told) == {".bashrc", "\x1b[2J", ".ssh/", "link", "folder", "zzz", "pipe"}
     assert "begins with a dot" in told[".bashrc"] and "is a link" in told["link"] and "is a link" in told["folder"]
     assert "(script.out_gib)" in told["zzz"] and "no plain file" in told["pipe"]
@@ -150,12 +152,12 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
 
 def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
     outputs.finish()
-    assert outputs.notes == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
+    assert outputs.notes() == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
     (outputs.folder / "m").write_text("m")
     node.uplink.s3.refuses = True
     monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
     outputs.finish()
-    assert outputs.notes == ["m was not uploaded: S3 did not take it within 0 s"]
+    assert outputs.notes() == ["m was not uploaded: S3 did not take it within 0 s"]
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -204,11 +206,10 @@ def wait_for(process: ScriptProcess) -> int:
 
 
 def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bounded(caplog, monkeypatch):
-    monkeypatch.setattr("trainer.node.script_process.MOST_LOG_BYTES", 60)
     reader, writer = os.pipe()
     os.write(writer, b"10%\r50%\r100%\nline \xff\x1b[2J\n" + b"x" * 300 + b"\n" + b"".join(b"%d\n" % n for n in range(19)))
     os.close(writer)
-    output = ScriptOutput()
+    output = ScriptOutput(most_bytes=60)
     with caplog.at_level(logging.INFO):
         output.follow(os.fdopen(reader, "rb"))
     assert output.last_lines[0] == "x" * 190 and len(output.last_lines) == 20 and output.last_lines[-1] == "18"
@@ -250,7 +251,7 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     (packed.parent / "__init__.py").touch()
     monkeypatch.setattr(module.trainer, "__file__", str(packed.parent / "__init__.py"))
     monkeypatch.setattr(module, "make_venv", lambda *_, **__: Path("/usr/bin"))
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(script_run, "POLL_SECONDS", 0.01)
     sha256 = hashlib.sha256(b"1,2").hexdigest()
     node.uplink.s3.objects[f"raw/.files/{sha256}"] = b"1,2"
     entry = {"key": f"raw/.files/{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
@@ -258,13 +259,17 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     def run_it(text: str, **keys: Any) -> int:
         (packed / "run.sh").write_text(text)
         (node.work / "node.log").write_text("the agent's own")
-        model = {"model": "script_s", "piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
+        named = {f"script_s_{name}": name for name in combinations(keys.get("over"))} or {"script_s": "s"}
+        models = [
+            {"model": model, "piece": name, "kind": "script", "series": [], "fold": 1, "seed": 0}
+            for model, name in named.items()
+        ]
         manifest = {
             "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
             "script_files": {"run.sh": ""},
             "script_sha256": "",
             "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}],
-            "pieces": [model],
+            "pieces": models,
         }
         return run_script(node, manifest)
 
@@ -321,14 +326,14 @@ def test_one_that_the_machine_can_not_run_says_so_and_has_no_exit_code(node, sta
 
 
 def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(node, start, monkeypatch):
-    follow = module._Run._follow
+    follow = script_run.ScriptRun._follow
 
-    def stop_once_ready(run: Any) -> None:
-        follow(run)
+    def stop_once_ready(run: Any, life: Any) -> None:
+        follow(run, life)
         if (node.work / "script" / "out" / "ready").exists():
             node.stop("stop.json")
 
-    monkeypatch.setattr(module._Run, "_follow", stop_once_ready)
+    monkeypatch.setattr(script_run.ScriptRun, "_follow", stop_once_ready)
     text = "trap 'echo saved > $MAYFLY_OUT/saved; exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.05; done"
     with pytest.raises(Stopped) as stopped:
         start(text)
@@ -389,16 +394,16 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
     node.work = base / "work"
     node.work.mkdir(parents=True)
     monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
-    monkeypatch.setattr(module, "REHEARSAL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(script_run, "REHEARSAL_GRACE_SECONDS", 0.2)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    follow = module._Run._follow
+    follow = script_run.ScriptRun._follow
 
-    def stop_once_ready(running: Any) -> None:
-        follow(running)
+    def stop_once_ready(running: Any, life: Any) -> None:
+        follow(running, life)
         if (node.work / "script" / "out" / "ready").exists():
             node.stop("SIGTERM")
 
-    monkeypatch.setattr(module._Run, "_follow", stop_once_ready)
+    monkeypatch.setattr(script_run.ScriptRun, "_follow", stop_once_ready)
     try:
         with pytest.raises(Stopped) as stopped:
             start(HOSTILE, command=f"{PYTHON} -I run.sh", out_gib=20_000_000 / 2**30)

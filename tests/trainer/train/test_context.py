@@ -38,7 +38,7 @@ def test_series_laid_end_to_end_keep_their_numbers_and_the_pack_gathers_the_last
     parts = [
         prepare(synthetic_candles(name, bars=900, timeframe="1h", seed=2), job, series=n) for n, name in enumerate("AB", 1)
     ]
-    laid = lay(parts, bars=[900, 900], padding=0)
+    laid = lay(parts, rows=[900, 900], padding=0)
     assert laid.context_RC is not None and laid.series[1].context_TC is not None
     assert laid.context_RC[:, 0].tolist() == [1] * 900 + [2] * 900
     assert torch.equal(laid.context_RC[900:, 1:], laid.series[0].context_TC[:, 1:])

@@ -65,7 +65,7 @@ def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name,
     job = JOBS[name]
     (single,) = _series(job, data, "SIG-USD")
     (symbol_data,) = single.series
-    laid = lay([symbol_data], bars=[1500], padding=job.model.bars_out)
+    laid = lay([symbol_data], rows=[1500], padding=job.model.bars_out)
     made = []
     for piece_data in (single, laid):
         roster = OneRun(run_of(piece_data, job, model="m", seed=3))
@@ -79,7 +79,7 @@ def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name,
 def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, data):
     job = JOBS[name]
     parts = _series(job, data, "SIG-USD", "LOW-USD")
-    both = lay([part.series[0] for part in parts], bars=[1500, 1350], padding=job.model.bars_out)
+    both = lay([part.series[0] for part in parts], rows=[1500, 1350], padding=job.model.bars_out)
     assert both.offsets == (0, 1500 + job.model.bars_out) and len(both.reads) == sum(len(part.reads) for part in parts)
     seen = job.model.bars_seen
     taken = 0
