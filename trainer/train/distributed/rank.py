@@ -58,8 +58,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
     device = device_of(kind, place.local_rank)
     placed = set_up_process(Station(number=place.local_rank, device=device))
-    if placed:
-        voice.report({"event": "worker_started", **placed})
+    voice.report({"event": "rank_started", **piece.identity, "device": device, **placed})
     torch.set_num_threads(piece.threads)
     report: Report = voice.report if place.rank == 0 else _silent
     with process_group(place.rank, place.count, torch.device(device)) as ranks:

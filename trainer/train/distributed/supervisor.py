@@ -130,7 +130,7 @@ class _TorchRun:
         self.retries = 0
         self._restart = 0  # of the ranks that are heard now
         self._ranks: dict[Connection, _Rank] = {}
-        self._losses: list[tuple[bool, str]] = []  # of these ranks, in order: whether it is another's doing, and the reason
+        self._ends: list[tuple[bool, dict[str, Any]]] = []  # of these ranks, in order: whether it follows another's, and why
         self._ended: dict[str, Any] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="mayfly-ranks-"))  # this user's alone
         self._listener = socket.socket(socket.AF_UNIX)
@@ -144,6 +144,15 @@ class _TorchRun:
             ],
             env=environment.for_ranks(self._folder / "line"),
             stdin=subprocess.PIPE,
+        )
+        emit(
+            {
+                "event": "torchrun_started",
+                **self._identity(),
+                "pid": os.getpid(),
+                "torchrun": self._torchrun.pid,
+                "ranks": count,
+            }
         )
 
     def to_the_end(self) -> dict[str, Any]:
@@ -162,7 +171,7 @@ class _TorchRun:
                 if not alive or failed or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
-                return self._settle({"event": "model_failed", **self._identity(), "reason": self._reason()})
+                return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
 
     def close(self) -> None:
         """Kill torchrun, whose end the kernel tells its ranks, and each rank that is still heard; wait for their end."""
@@ -199,10 +208,10 @@ class _TorchRun:
     def _start_again(self, restart: int) -> None:
         for rank in list(self._ranks.values()):  # torchrun has ended them; what they said last explains why
             self._hear(rank)
-        self._emit({"event": "retry", **self._identity(), "reason": self._reason()})
+        self._emit({"event": "retry", **self._identity(), **self._reason()})
         self.retries += 1
         self._restart = restart
-        self._losses.clear()
+        self._ends.clear()
 
     def _hear(self, rank: _Rank) -> None:
         try:
@@ -223,21 +232,20 @@ class _TorchRun:
             self._emit(event)
 
     def _lose(self, rank: _Rank) -> None:
-        """Note why a rank has gone; of several reasons the first counts that is not another rank's end."""
-        if self._ended is not None:
-            return
+        """Note why a rank has gone."""
         if rank.crash is None:
-            self._losses.append((False, f"rank {rank.number} was killed"))
+            self._ends.append((False, {"reason": f"rank {rank.number} was killed"}))
         else:
-            self._losses.append((rank.crash["follows"], f"rank {rank.number}: {rank.crash['reason']}"))
+            why = {"reason": f"rank {rank.number}: {rank.crash['reason']}", "traceback": rank.crash["traceback"]}
+            self._ends.append((rank.crash["follows"], why))
 
-    def _reason(self) -> str:
-        """Return why the ranks that were heard have gone."""
+    def _reason(self) -> dict[str, Any]:
+        """Return why the ranks that were heard have gone: the first end that does not follow from another's."""
         if (code := self._torchrun.poll()) is not None and code < 0:
-            return f"torchrun was killed by signal {-code}"
-        first = next((reason for follows, reason in self._losses if not follows), None)
-        others = next((reason for _, reason in self._losses), "")
-        return first or others or f"torchrun ended with exit code {code} before any rank began"
+            return {"reason": f"torchrun was killed by signal {-code}"}
+        first = next((why for follows, why in self._ends if not follows), None)
+        others = next((why for _, why in self._ends), None)
+        return first or others or {"reason": f"torchrun ended with exit code {code} before any rank began"}
 
     def _settle(self, event: dict[str, Any]) -> dict[str, Any]:
         self._ended = event
