@@ -22,10 +22,12 @@ from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
 from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.sharding import FullySharded
 from trainer.train.distributed.shards import ShardedCheckpointWriter
 from trainer.train.distributed.validation import shared_outputs
 from trainer.train.distributed.voice import Voice
 from trainer.train.loop import Report, Run, train
+from trainer.train.packs.layout import Layout
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, open_piece
@@ -66,7 +68,8 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
-        layout, clock = DataParallel(ranks), AgreedClock(ranks)
+        layout: Layout = FullySharded(ranks) if assignment.sharded else DataParallel(ranks)
+        clock = AgreedClock(ranks)
 
         def form(members: Sequence[Member]) -> Pack:
             return form_pack(members, settings.job, layout)

@@ -80,8 +80,9 @@ class RankSupervisor:
     When a rank dies all of them start again from the newest checkpoint, `train.retries` times for a piece.
     """
 
-    def __init__(self, *, kind: str, ranks: int, settings: WorkerSettings, emit: Emit) -> None:
+    def __init__(self, *, kind: str, ranks: int, settings: WorkerSettings, emit: Emit, sharded: bool = False) -> None:
         self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
+        self._sharded = sharded
         self._outcome = Outcome()
         self._run: _TorchRun | None = None
 
@@ -112,7 +113,7 @@ class RankSupervisor:
             self._outcome.done[piece.name] = {**done, "kept": True}
             self._emit(self._outcome.done[piece.name])
             return
-        assignment = Assignment(piece=piece, settings=settings, kind=self._kind)
+        assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
         self._run = _TorchRun(assignment, self._count, self._emit)
         try:
             ended = self._run.to_the_end()

@@ -30,6 +30,7 @@ class Assignment:
     piece: Piece
     settings: WorkerSettings
     kind: str  # cuda or cpu
+    sharded: bool = False  # each rank holds a part of the model (FSDP2)
 
 
 class Voice:
