@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -63,8 +64,11 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     voice.report({"event": "rank_started", **piece.identity, "device": device, **placed})
     torch.set_num_threads(piece.threads)
     report: Report = voice.report if place.rank == 0 else _silent
-    with process_group(place.rank, place.count, torch.device(device)) as ranks:
-        group = dist.new_group(backend="gloo")  # of the checkpoints alone: their exchange runs beside the training's
+    bound = timedelta(seconds=assignment.bound_seconds)
+    with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
+        group = dist.new_group(
+            backend="gloo", timeout=bound
+        )  # of the checkpoints alone: their exchange runs beside the training's
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
