@@ -52,6 +52,7 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other key of the job"
     )
     parse.add_argument("--plan", type=Path, help="plan.json of this job's data (default: plan the candles here)")
+    parse.add_argument("--machine", type=Path, help="JSON of what this machine should be, as the agent writes it")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -110,6 +111,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     from trainer.train.distributed.group import check_backend
     from trainer.train.distributed.supervisor import RankSupervisor, check_ranks, trains_together
+    from trainer.train.machine_file import read_machine
     from trainer.train.observing.observe import Observed
     from trainer.train.own_check import checked, copied
     from trainer.train.packs.strategy import places_of
@@ -121,7 +123,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
-    job = checked(job)
+    job, machine = checked(job), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
     devices = options.workers or default_workers(kind)
@@ -155,7 +157,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": surveyed.data})
-    settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
+    settings = WorkerSettings(job=job, data=data, out=options.out, machine=machine, choice=chosen.choice)
     # A runner occupies its worker: a piece that waits behind it could train elsewhere.
     places = 1 if any(piece.runner for piece in surveyed.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()

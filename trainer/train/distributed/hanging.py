@@ -25,7 +25,7 @@ class Silence:
 
 
 @dataclass(kw_only=True)
-class Watch:
+class HangWatch:
     """When which rank was heard. Times are those of any one clock, in seconds."""
 
     heard_at: float  # of any rank

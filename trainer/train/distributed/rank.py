@@ -23,6 +23,7 @@ from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
 from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.links import check_links
 from trainer.train.distributed.sharding import FullySharded
 from trainer.train.distributed.shards import ShardedCheckpointWriter
 from trainer.train.distributed.validation import shared_outputs
@@ -66,9 +67,10 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     report: Report = voice.report if place.rank == 0 else _silent
     bound = timedelta(seconds=assignment.bound_seconds)
     with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
-        group = dist.new_group(
-            backend="gloo", timeout=bound
-        )  # of the checkpoints alone: their exchange runs beside the training's
+        links = check_links(ranks, settings.machine)
+        report({**links.to_event(), **piece.identity})
+        # Of the checkpoints alone: their exchange runs beside the training's.
+        group = dist.new_group(backend="gloo", timeout=bound)
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)

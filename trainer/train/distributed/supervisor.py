@@ -26,7 +26,7 @@ from trainer.errors import UsageError
 from trainer.job import Job
 from trainer.pieces.piece import Kind, Piece
 from trainer.train.cpu import num_cores
-from trainer.train.distributed.hanging import Watch
+from trainer.train.distributed.hanging import HangWatch
 from trainer.train.distributed.voice import Assignment
 from trainer.train.piece import kept
 from trainer.train.workers.assignment import WorkerSettings
@@ -138,7 +138,7 @@ class _TorchRun:
 
     def __init__(self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float]) -> None:
         self._assignment, self._emit, self._clock = assignment, emit, clock
-        self._watch = Watch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
+        self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
         self.retries = 0
         self._restart = 0  # of the ranks that are heard now
         self._ranks: dict[Connection, _Rank] = {}

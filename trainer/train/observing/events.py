@@ -171,6 +171,14 @@ def _trace_line(event: dict[str, Any]) -> str:
     return f"worker {event['worker']}  {event['steps']} steps recorded in {event['file']}"
 
 
+def _links_line(event: dict[str, Any]) -> str:
+    """Return devices and bandwidth: `8 x NVIDIA A100 (40 GiB)  all-reduce 221 GB/s (about 230 expected)`."""
+    sizes = {one["name"]: f" ({one['memory_gib']:g} GiB)" if one["memory_gib"] else "" for one in event["devices"]}
+    devices = ", ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
+    expected = f" (about {event['expected_gb_per_s']:g} expected)" if event["expected_gb_per_s"] else ""
+    return f"{event['piece']}  {len(event['devices'])} x {devices}  all-reduce {event['bus_gb_per_s']:.3g} GB/s{expected}"
+
+
 def _failed_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  failed: {event['reason']}"
 
@@ -190,4 +198,5 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "checkpoint": _checkpoint_line,
     "checkpoint_failed": _checkpoint_failed_line,
     "model_failed": _failed_line,
+    "links": _links_line,
 }

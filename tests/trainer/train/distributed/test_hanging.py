@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainer.job import job_of
-from trainer.train.distributed.hanging import BOUND_SECONDS, Silence, Watch
+from trainer.train.distributed.hanging import BOUND_SECONDS, HangWatch, Silence
 from trainer.train.distributed.supervisor import RankSupervisor
 from trainer.train.source import open_data
 from trainer.train.survey import survey
@@ -18,7 +18,7 @@ from trainer.train.workers.assignment import WorkerSettings
 
 
 def test_silent_ranks_are_asked_once_and_who_has_not_answered_by_the_bound_hangs():
-    watch = Watch(heard_at=100.0, bound_seconds=60.0)
+    watch = HangWatch(heard_at=100.0, bound_seconds=60.0)
     assert watch.look([0, 1], 129.0) == Silence()
     assert watch.look([0, 1], 130.0) == Silence(ask=True)
     watch.answer(0)
@@ -27,7 +27,7 @@ def test_silent_ranks_are_asked_once_and_who_has_not_answered_by_the_bound_hangs
 
 
 def test_ranks_that_answer_may_go_on_and_any_event_ends_the_silence():
-    watch = Watch(heard_at=0.0, bound_seconds=60.0)
+    watch = HangWatch(heard_at=0.0, bound_seconds=60.0)
     assert watch.look([0, 1], 30.0).ask
     watch.answer(0)
     watch.answer(1)
