@@ -125,7 +125,7 @@ def script_preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=files)
         boots = pool.submit(known_boots, objects)
-        known = pool.submit(known_times, objects, job, sha256, rehearsal=access.rehearsal)
+        known = pool.submit(known_times, objects, [job.name], sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)
