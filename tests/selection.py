@@ -23,7 +23,7 @@ SLOW_FIXTURES = {
     "tests/trainer/rehearsal/test_instance.py": {"start", "forking_node"},
     "tests/trainer/rehearsal/test_layers.py": {"net"},
     "tests/trainer/rehearsal/conftest.py": {"root"},
-    "tests/trainer/rehearsal/test_pulumi_apply.py": {"applied"},
+    "tests/trainer/rehearsal/test_pulumi_apply.py": {"application"},
     "tests/trainer/control/test_cloud.py": {"applied"},
     "tests/trainer/train/workers/test_supervisor.py": {"whole"},
 }

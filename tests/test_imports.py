@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "artifacts": {"errors", "reading", "symbols"},
     "pieces": {"errors", "settings", "job", "script", "artifacts", "data.splits", "data.feature_names"},
     "runs": {"errors", "environment", "reading", "symbols", "aws_errors", "access", "artifacts"},
-    "cost": {"errors", "job", "gpu_profiles", "pieces"},
+    "cost": {"errors", "settings", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},
     "transfer": {"access", "aws_errors"},
     "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},

@@ -31,6 +31,7 @@ from trainer.artifacts.weights import load
 from trainer.aws_errors import ROWS
 from trainer.cli.main import main
 from trainer.cli.refresh_script import with_refresh_script
+from trainer.cli.script_packages import target_of
 from trainer.control.progress import Step, abandoned, unconfirmed_receipt
 from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import instance_type
@@ -49,6 +50,7 @@ from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.requirements import check_requirements
+from trainer.launch.script_imports import packages_of
 from trainer.machine import parse_duration
 from trainer.plan.check import check_data
 from trainer.plan.check import main as check_main
@@ -267,6 +269,10 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
             )
         ),
         lambda _: job_from({"script": {"files": ["a.py"]}}),
+        lambda _: check_requirements("requirements.txt", b"-r other.txt"),
+        lambda _: check_requirements("requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()),
+        lambda _: packages_of({"train.py": b"import lightninng"}, []),
+        lambda _: target_of("my-own-line", given="", rehearsal=False),
         *(
             (lambda _, over=over, keys=keys: job_from({"script": {"command": "a", "over": over, **keys}}))
             for over, keys in (
@@ -290,8 +296,6 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
             for text in ("", "a,b\n1\n", "a,a\n1,2\n", 'a\n"x', "a\n" * 600_000)
         ),
         lambda _: read_rows(Path("no-values.csv")),
-        lambda _: check_requirements("requirements.txt", b"lightning"),
-        lambda _: check_requirements("requirements.txt", b"lightning==2.5"),
         lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
         lambda _: refuse_script(job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from trainer.cli.gpu_view import gpu_view
 from trainer.cli.output import counted, duration, money
 from trainer.cli.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
 from trainer.cost.baking import Baking
@@ -51,9 +52,16 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
         Inline(
             [*sent, *([size] if size else []), *([f"packages: {job.script.requirements}"] if job.script.requirements else [])]
         ),
+        *([_packages(data["packages"])] if "packages" in data else []),
         "",
         *_candidates(plan),
     )
+
+
+def _packages(packages: Mapping[str, Any]) -> RenderableType:
+    """Return the packages that were resolved for this launch: where from, which, and what is left to the image."""
+    left = [f"of the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
+    return Inline([f"from {packages['from']} for Python {packages['python']}:", *packages["packages"], *left])
 
 
 def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
@@ -71,6 +79,9 @@ def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
     yield FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)])
     yield from _notes(plan)
     yield ""
+    if plan.gpus:
+        yield from gpu_view(plan.gpus)
+        yield ""
     yield from _basis(plan)
     yield _hard_stop(plan)
 

@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -17,7 +17,8 @@ import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
 from trainer.cli.refresh_script import with_refresh_script
-from trainer.cli.script_launch import read_data
+from trainer.cli.script_launch import read_data, refuse_secrets_without_role
+from trainer.cli.script_packages import with_packages
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.cost.cpu_instances import cpu_instance_type
@@ -83,12 +84,18 @@ def _publish_script(
     """Publish a script with its files, and the data of its folder, or the name of the set that is listed at each time."""
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), outputs)
-    files = script_files(job.script)
-    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    refuse_secrets_without_role(job, outputs)
     listed = bool(data_set_of(job.data.folder, outputs.bucket))
+    if listed and job.script.secrets:
+        why, do = "its role reads the data that was pinned for it", "Leave script.secrets out, or name another data.folder."
+        raise UsageError("a script with secrets can't read a data set", why=why, do=do)
+    files: Mapping[str, bytes] = script_files(job.script)
     with ExitStack() as ends:
         console = Console(plain=True)
         ends.callback(console.close)
+        machines, rehearsal = machines_of(job), access.rehearsal
+        job, files, _ = with_packages(job, files, machines, outputs, rehearsal=rehearsal, console=console)
+        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
         data = () if listed else read_data(job, console, ends)
         inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
     sha256 = script_sha256(job.script, hashes, data)

@@ -32,7 +32,7 @@ from trainer.runs.record import Driver, RunRecord, iso
 from trainer.runs.store import Objects
 from trainer.runs.stored_receipt import read_receipt
 from trainer.script import KIND
-from trainer.stack_outputs import StackOutputs
+from trainer.stack_outputs import StackOutputs, script_secrets_path
 
 RECEIPTS_AT_ONCE = 8
 
@@ -119,6 +119,8 @@ def script_record(
     """Return the record of a script's run that begins now; its id is new unless it is given."""
     by = {"preflight_at": preflight_at, "now": now}
     record = new_record(job, plan, bundle, outputs, **by, run_id=run_id, driver=driver)
+    if job.script.secrets:  # the one role that reads them; the training role does not
+        record = replace(record, instance_role_id=outputs.script_role_id, instance_profile=outputs.script_profile_arn)
     return replace(record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0)
 
 
@@ -157,6 +159,7 @@ def script_manifest(
         "script_files": dict(files),
         "script_sha256": sha256,
         "attach": dict(attach),
+        "secrets": {name: f"{script_secrets_path(record.project, record.stack)}{name}" for name in job.script.secrets},
         "image": {"line": offers.image_line, "id": offers.image_id},
         "inputs": [dict(entry) for entry in inputs],
         "pieces": [

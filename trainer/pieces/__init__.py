@@ -25,6 +25,11 @@ def kind_of(job: Job) -> Kind:
     return next(kind for kind in reversed(KINDS.values()) if kind.takes(job))
 
 
+def takes_all_devices(job: Job) -> bool:
+    """Return whether all devices of a machine train each piece of the job together, where it has several."""
+    return kind_of(job).all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
+
+
 def pieces_of(job: Job, series: Sequence[SeriesWork], *, timeframe: str) -> tuple[Piece, ...]:
     """Return the pieces of a job on these series."""
     return kind_of(job).pieces(job, series, timeframe)

@@ -20,6 +20,7 @@ class SeriesWork:
     windows: tuple[int, ...]  # of training, an epoch
     visits: tuple[float, ...]  # an epoch: windows of training, and those that are only scored at their share
     memory_gib: float = 0.0  # of host memory that reading it takes; an estimate
+    once_gib: float = 0.0  # the part of it that is taken once, however many series are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ def models_of(
                     estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
                     bars=sum(one.bars for one in series),
                     windows=sum(one.windows[fold - 1] for one in series),
-                    memory_gib=sum(one.memory_gib for one in series),
+                    memory_gib=sum(one.memory_gib - one.once_gib for one in series) + max(one.once_gib for one in series),
                     fold=fold,
                     seed=seed,
                     draws=name.draws,

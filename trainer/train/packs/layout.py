@@ -27,6 +27,13 @@ class Layout(Protocol):
     def part(self, rows: int) -> range:
         """Return the rows of a batch that this process takes: consecutive ones; none where there are fewer rows than ranks."""
 
+    @property
+    def divides(self) -> bool:
+        """Return whether each rank holds a part of the weights alone."""
+
+    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
+        """Leave each rank its part of a module's weights, in place, where the layout divides them."""
+
     def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
         """Return the module to run forward: it brings gradients of all ranks together.
 
@@ -44,10 +51,14 @@ class OneProcess:
     """The whole of every batch, here."""
 
     weight = 1.0
+    divides = False
 
     def part(self, rows: int) -> range:
         """See `Layout.part`."""
         return range(rows)
+
+    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
+        """See `Layout.divide`."""
 
     def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
         """See `Layout.wrap`."""

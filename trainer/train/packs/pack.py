@@ -8,7 +8,7 @@ active, its next batch and when it stops. A model's result does not depend on it
 
 Here: the interface, and `SequentialPack`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
 
-Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs.
+Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs, R rows, C columns of the context.
 """
 
 from __future__ import annotations
@@ -27,9 +27,19 @@ from trainer.job import Job
 from trainer.models import network_of
 from trainer.targets import loss_of
 from trainer.train.packs.layout import ONE, Layout, slices_of
-from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
+from trainer.train.packs.tensors import (
+    as_it_lies,
+    buffers_of,
+    follow,
+    put_buffers,
+    put_tensors,
+    put_whole,
+    tensors_of,
+    weights_of,
+    whole,
+)
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
-from trainer.train.readers import gather
+from trainer.train.readers import gather, gather_context
 from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch
@@ -46,6 +56,7 @@ class Member:
     labels_TK: torch.Tensor  # as the network is trained on them; NaN where a bar has none
     mean_F: torch.Tensor
     std_F: torch.Tensor
+    context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it
     seed: int = 0  # of all its random numbers, with `draws`
     draws: str = ""  # the name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed
     # gives the same weights and order whatever else the job trains
@@ -109,6 +120,9 @@ class SequentialPack:
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
         self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
+        for model in (*self._models, *self._averages):
+            layout.divide(model, is_any_module=job.model.is_any_module)
+        self._wholes: dict[int, nn.Module] = {}  # for evaluation, filled on demand where weights are divided
         self._optimizers = [
             torch.optim.AdamW(
                 [weight for weight in model.parameters() if weight.requires_grad],
@@ -142,6 +156,10 @@ class SequentialPack:
     def model(self, member: int) -> nn.Module:
         """See `Pack.model`."""
         model = (self._averages or self._models)[member]
+        if self._layout.divides:
+            whole_model = self._wholes.setdefault(member, new_model(self._members[member], self._job))
+            put_whole(whole_model, model)
+            return whole_model
         return model.eval() if self._job.model.is_any_module else model
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
@@ -186,8 +204,8 @@ class SequentialPack:
             if weight.requires_grad and (count := state.steps.get(name, state.updates)):
                 moments[weight] = {
                     "step": torch.tensor(float(count), dtype=torch.float32, device=weight.device),
-                    "exp_avg": state.exp_avg[name].to(weight).clone(),
-                    "exp_avg_sq": state.exp_avg_sq[name].to(weight).clone(),
+                    "exp_avg": as_it_lies(state.exp_avg[name], weight).clone(),
+                    "exp_avg_sq": as_it_lies(state.exp_avg_sq[name], weight).clone(),
                 }
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
@@ -214,7 +232,7 @@ class SequentialPack:
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(1 / self._scales[number])
-        norm = nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
+        norm = whole(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm))
         if torch.isfinite(loss + norm):  # in one transfer, since the host waits for the GPU
             optimizer.step()
             self._count_good_step(number)
@@ -250,9 +268,11 @@ class SequentialPack:
         """Return the loss of a slice of the batch, which begins at its row `first`, summed over the slice's labels."""
         member = self._members[number]
         x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
-        labels_BK = member.labels_TK[starts_B + (self._seen - 1)]
+        last_B = starts_B + (self._seen - 1)
+        labels_BK = member.labels_TK[last_B]
+        context = () if member.context_RC is None else (gather_context(member.context_RC, last_B),)
         with autocast(self._dtype, starts_B.device):
-            outputs_BO = self._networks[number](x_TBF, keys_L2, first)
+            outputs_BO = self._networks[number](x_TBF, keys_L2, first, *context)
         return self._loss(outputs_BO, labels_BK).sum()
 
     def _updates(self, number: int) -> int:
