@@ -29,7 +29,7 @@ from trainer.job import MAX_JOB_NAME, Job, Tables
 from trainer.launch.bundle import build_bundle
 from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots
-from trainer.launch.machines import refuse_retired
+from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import look
 from trainer.launch.script import known_times, plan_script, register_script, script_manifest, script_record
 from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
@@ -145,6 +145,8 @@ def script_preflight(
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)
     offers = offered.result()
+    input_bytes = sum(file.bytes for file in folder)
+    refuse_small_disks(machines, input_bytes, volume_gib=offers.volume_gib)
     return ReadyToRun(
         outputs=outputs,
         objects=objects,
@@ -157,7 +159,7 @@ def script_preflight(
             outputs,
             known=known.result(),
             rehearsal=access.rehearsal,
-            input_bytes=sum(file.bytes for file in folder),
+            input_bytes=input_bytes,
             boots=boots.result(),
         ),
         files=hashes,

@@ -146,7 +146,13 @@ class ScriptRun:
             if self._stranger is not None:
                 self._stranger.give(piece.folder)
         start = self._start_of(piece, self._places[number])
-        life = _Life(piece=piece, place=number, start=start, events=ScriptEvents(piece.events), began=time.monotonic())
+        life = _Life(
+            piece=piece,
+            place=number,
+            start=start,
+            events=ScriptEvents(piece.events, self._node.redaction),
+            began=time.monotonic(),
+        )
         self._begun.append(life)
         if self._start(life):
             self._running[number] = life
@@ -164,6 +170,7 @@ class ScriptRun:
                 environment=life.start.variables,
                 stranger=self._stranger,
                 grace_seconds=grace,
+                redaction=self._node.redaction,
                 name=life.piece.title if several else "",
                 share=1 / len(self._pieces),
                 mark=f"MAYFLY_EVENTS={life.piece.events}" if several else "",
