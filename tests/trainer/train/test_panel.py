@@ -23,6 +23,7 @@ from trainer.errors import DataError
 from trainer.job import Job, with_settings
 from trainer.models import MODELS
 from trainer.plan.panel import plan_panel
+from trainer.plan.planning import symbol_plan
 from trainer.settings import CHUNKS
 from trainer.targets import TARGETS, scores_of
 from trainer.train.load_model import target_of
@@ -46,10 +47,8 @@ def job_with(scaler: str = "rank", **settings: Any) -> Job:
 
 def prepared(panel: list[Candles], job: Job) -> PieceData:
     """Return the data of a panel's only fold, as its plan in memory has it."""
-    from trainer.plan.planning import _symbol
-
     named = {one.symbol: one for one in panel}
-    entries = [_symbol(named[symbol], plans, files=[], rows=0) for symbol, plans in plan_panel(named, job).items()]
+    entries = [symbol_plan(named[symbol], plans, files=[], rows=0) for symbol, plans in plan_panel(named, job).items()]
     return read_panel(named, job, entries, 1)
 
 
