@@ -38,6 +38,7 @@ def build_manifest(
     image_id: str,
     inputs: Sequence[dict[str, Any]],
     plan: Mapping[str, Any] | None,
+    encoder: Mapping[str, Any] | None,
     machines: Iterable[InstanceType],
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
@@ -60,6 +61,7 @@ def build_manifest(
             for entry in sorted(inputs, key=lambda entry: str(entry["key"]))
         ],
         "plan": dict(plan) if plan else None,  # without one, the node makes it
+        "encoder": dict(encoder) if encoder else None,  # that the job's models start from
         "program": [*PROGRAM, *(("--plan", "$PLAN") if plan else ())],
         "instance_types": {
             machine.name: {

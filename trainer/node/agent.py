@@ -143,8 +143,10 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
     """Check the machine, then fetch the inputs."""
     check_machine(node, manifest)
     plan = [manifest["plan"]] if manifest.get("plan") else []
+    encoder = [manifest["encoder"]] if manifest.get("encoder") else []
     for inputs, folder, origins in (
         (plan, node.work / "plan", None),
+        (encoder, node.work / "encoder", None),
         (manifest["inputs"], node.work / "data", node.origins),
     ):
         fetch_inputs(
@@ -165,7 +167,7 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     """Run the trainer to its end, sending each model as it is done; return the trainer's exit code."""
     assert node.status.devices is not None
     job_file = node.work / "job.json"
-    job_file.write_text(json.dumps(manifest["job"]))
+    job_file.write_text(json.dumps(with_encoder(node, manifest)))
     profiles = lay_out_profiles(node.work / "profiles", manifest)
     node.enter("train")
     node.status.message = ""
@@ -190,6 +192,15 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     if files.plan is None:
         send_beside_the_models(node, "plan.json")
     return exit_code
+
+
+def with_encoder(node: Node, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the job, its encoder's file named as it lies here."""
+    job = dict(manifest["job"])
+    if manifest.get("encoder"):
+        place = node.work / "encoder" / PurePosixPath(manifest["encoder"]["key"]).name
+        job["model"] = {**job["model"], "encoder": str(place)}
+    return job
 
 
 def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:

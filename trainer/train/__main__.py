@@ -112,6 +112,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     from trainer.train.distributed.group import check_backend
     from trainer.train.distributed.supervisor import RankSupervisor, check_ranks
+    from trainer.train.encoder import check_inputs, pinned
     from trainer.train.machine_file import read_machine
     from trainer.train.observing.meter import meter_for
     from trainer.train.observing.observe import Observed
@@ -126,7 +127,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
-    job, machine = checked(job), read_machine(options.machine)
+    job, machine = pinned(checked(job)), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
     devices = options.workers or default_workers(kind)
@@ -138,6 +139,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     job = with_settings(job, timeframe=data.plan.timeframe)  # on which its features may depend
+    check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
     if together:

@@ -32,6 +32,7 @@ from trainer.plan.planning import plans_of_panel
 from trainer.plan.plans import Plan, warmup_of
 from trainer.settings import CHUNKS
 from trainer.targets import labels_of
+from trainer.train.encoder import known_scaler
 from trainer.train.prepare import SymbolData, covered, fit_scaler, refuse_bad_features, symbol_data
 from trainer.train.series import PanelScale, PieceData, lay
 
@@ -129,7 +130,7 @@ def _fit(job: Job, plans: Sequence[Plan], rows: PanelRows) -> PanelScale:
     read_R = np.concatenate(
         [covered(plan.starts["train"], plan.bars_seen, n) for plan, n in zip(plans, rows.counts, strict=True)]
     )
-    mean_F, std_F = _neutral(job, *fit_scaler(rows.rows_RF, torch.from_numpy(read_R & rows.present_R)))
+    mean_F, std_F = known_scaler(job) or _neutral(job, *fit_scaler(rows.rows_RF, torch.from_numpy(read_R & rows.present_R)))
     labels_NK = np.concatenate([plan.labels_TK[plan.bars["train"]] for plan in plans])
     return PanelScale(
         scaler=job.data.scaler,
@@ -155,7 +156,7 @@ def _parts(
         mean_F, std_F, fitted = scale.mean_F, scale.std_F, scale.fitted
         if scale.scaler == BY_SERIES and len(plan.bars["train"]):
             read_D = covered(plan.starts["train"], plan.bars_seen, len(rows_DF)) & present_D
-            mean_F, std_F = _neutral(job, *fit_scaler(rows_DF, torch.from_numpy(read_D)))
+            mean_F, std_F = known_scaler(job, candles.symbol) or _neutral(job, *fit_scaler(rows_DF, torch.from_numpy(read_D)))
             fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
         whole_DF = masked(rows_DF, mean_F, present_D)
         yield symbol_data(candles, job, plan, rows_TF=whole_DF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=number)

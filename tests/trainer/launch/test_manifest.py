@@ -23,6 +23,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
         ],
         plan={"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
+        encoder={"key": "raw/.files/e", "version_id": "v3", "sha256": "e", "bytes": 4},
         machines=[instance_type("p3.8xlarge")],
         tuned={"cpu": {"a shape": {"pack": 1}}},
         gpu_profiles={"mine": {"memory_gib": 20}},
@@ -44,6 +45,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2},
         ],
         "plan": {"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
+        "encoder": {"key": "raw/.files/e", "version_id": "v3", "sha256": "e", "bytes": 4},
         "instance_types": {
             "p3.8xlarge": {
                 "gpu_count": 4,
