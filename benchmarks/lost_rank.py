@@ -2,8 +2,8 @@
 
     python -m benchmarks.lost_rank [--data FILE] [--instance p4d.24xlarge] [--set KEY=VALUE ...]
 
-Launches `python -m trainer.launch --rehearse --job examples/sp500-transformer.toml`, kills one rank with signal 9 after the first
-checkpoint, and prints how the run ended: it has to be `done` with one retry. Takes minutes: eight ranks share this machine.
+Launches `python -m trainer.launch --rehearse --job examples/sp500-transformer.toml`, kills one rank with signal 9 after the
+first checkpoint, and prints how the run ended: it has to be `done` with one retry. Takes minutes: the ranks share this machine.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.errors import UsageError
+from trainer.train.distributed.blocks import blocks_of
 from trainer.train.distributed.group import Ranks
 from trainer.train.distributed.sharing import share
 
@@ -21,9 +22,9 @@ from trainer.train.distributed.sharing import share
 class DataParallel:
     """A layout by DDP; every rank has the whole model."""
 
-    def __init__(self, ranks: Ranks, *, compress: bool = False) -> None:
-        """With `compress` gradients travel as bf16, which halves them: for GPUs that PCIe connects."""
-        self._ranks, self._compress = ranks, compress
+    def __init__(self, ranks: Ranks, *, compress: bool = False, compiles: bool = False) -> None:
+        """With `compress` gradients travel as bf16, which halves them; with `compiles` each block of the model is compiled."""
+        self._ranks, self._compress, self._compiles = ranks, compress, compiles
 
     divides = False
 
@@ -54,6 +55,9 @@ class DataParallel:
                     do="Set train.distributed to never, or use layer or group norm.",
                 )
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        if self._compiles:
+            for block in blocks_of(model):  # one block's code serves all, and compiles in a fraction of the model's time
+                block.compile()
         wrapped = DistributedDataParallel(
             model,
             device_ids=[self._ranks.device.index] if on_gpu else None,

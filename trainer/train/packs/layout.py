@@ -9,8 +9,8 @@ by position, does not depend on the number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -76,13 +76,23 @@ class OneProcess:
 ONE = OneProcess()
 
 
-def slices_of(part: range, micro_batch: int) -> Iterator[tuple[range, float]]:
-    """Yield the slices of a part, each with the factor of its loss.
+@dataclass(frozen=True, kw_only=True)
+class BatchSlice:
+    """Rows of a batch that go through the model at once."""
+
+    rows: range
+    counts: float  # factor of its loss
+    last: bool  # of this process's part
+
+
+def slices_of(part: range, micro_batch: int) -> list[BatchSlice]:
+    """Return the slices of a part, at least one.
 
     An empty part is one slice of the batch's first row that counts for nothing: every rank runs backward, since all of them
     take part in the exchange of gradients.
     """
     if not part:
-        yield range(1), 0.0
-    for first in range(part.start, part.stop, micro_batch):
-        yield range(first, min(first + micro_batch, part.stop)), 1.0
+        return [BatchSlice(rows=range(1), counts=0.0, last=True)]
+    firsts = range(part.start, part.stop, micro_batch)
+    cuts = [range(first, min(first + micro_batch, part.stop)) for first in firsts]
+    return [BatchSlice(rows=rows, counts=1.0, last=rows.stop == part.stop) for rows in cuts]
