@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "registry": {"errors", "artifacts", "runs"},
     "transfer": {"access", "aws_errors"},
     "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
-    "retrains": {"errors", "reading", "schedule_expressions", "job", "artifacts", "runs"},
+    "retrains": {"errors", "reading", "symbols", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {
         *(
             "errors",
@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
+        "job",
         *("launch", "retrains", "runs", "registry", "schedule_expressions"),
     },
     "data": {"errors", "settings", "symbols"},

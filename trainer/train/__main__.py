@@ -162,7 +162,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         observed(event)
         results(event)
 
-    site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing)
+    site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
     chosen = choose_way(job, site=site, surveyed=surveyed, out=options.out, emit=emit)
     job = chosen.job
     models = [piece.description for piece in surveyed.pieces]
@@ -179,7 +179,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         watched = GpuWatch(emit)
     supervising: Supervisor | RankSupervisor
     if together:
-        supervising = RankSupervisor(kind=kind, ranks=num_workers, settings=settings, emit=emit)
+        supervising = RankSupervisor(kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded)
     else:
         supervising = Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit)
     with watched, supervising as supervisor:

@@ -15,10 +15,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.errors import UsageError
-
-# A rank that waits for the others for longer ends with an error, and all are started again. The longest wait is for rank 0,
-# which alone writes and scores.
-TIMEOUT = timedelta(minutes=10)
+from trainer.train.distributed.hanging import BOUND_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +85,19 @@ def check_backend(kind: str) -> None:
 
 
 @contextmanager
-def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks]:
-    """Join the group that the environment of torchrun describes, while the `with` lasts."""
+def process_group(
+    rank: int, count: int, device: torch.device, *, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)
+) -> Iterator[Ranks]:
+    """Join the group that the environment of torchrun describes, while the `with` lasts.
+
+    A rank that waits for the others for longer than `timeout` ends with an error (gloo) or is ended (NCCL's watchdog).
+    """
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         rank=rank,
         world_size=count,
-        timeout=TIMEOUT,
+        timeout=timeout,
         device_id=device if on_gpu else None,
     )
     try:

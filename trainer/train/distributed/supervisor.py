@@ -26,6 +26,7 @@ from trainer.errors import UsageError
 from trainer.job import Job
 from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
+from trainer.train.distributed.hanging import HangWatch
 from trainer.train.distributed.voice import Assignment
 from trainer.train.piece import kept
 from trainer.train.workers.assignment import WorkerSettings
@@ -74,8 +75,18 @@ class RankSupervisor:
     When a rank dies all of them start again from the newest checkpoint, `train.retries` times for a piece.
     """
 
-    def __init__(self, *, kind: str, ranks: int, settings: WorkerSettings, emit: Emit) -> None:
+    def __init__(
+        self,
+        *,
+        kind: str,
+        ranks: int,
+        settings: WorkerSettings,
+        emit: Emit,
+        sharded: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
+        self._sharded, self._clock = sharded, clock
         self._outcome = Outcome()
         self._run: _TorchRun | None = None
 
@@ -106,8 +117,8 @@ class RankSupervisor:
             self._outcome.done[piece.name] = {**done, "kept": True}
             self._emit(self._outcome.done[piece.name])
             return
-        assignment = Assignment(piece=piece, settings=settings, kind=self._kind)
-        self._run = _TorchRun(assignment, self._count, self._emit)
+        assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
+        self._run = _TorchRun(assignment, self._count, self._emit, self._clock)
         try:
             ended = self._run.to_the_end()
         finally:
@@ -119,8 +130,9 @@ class RankSupervisor:
 class _TorchRun:
     """One piece's torchrun, from its start to the event that ends the piece."""
 
-    def __init__(self, assignment: Assignment, count: int, emit: Emit) -> None:
-        self._assignment, self._emit = assignment, emit
+    def __init__(self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float]) -> None:
+        self._assignment, self._emit, self._clock = assignment, emit, clock
+        self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
         self.retries = 0
         self._restart = 0  # of the ranks that are heard now
         self._ranks: dict[Connection, _Rank] = {}
@@ -159,6 +171,7 @@ class _TorchRun:
                     self._greet()
                 else:
                     self._hear(self._ranks[ready])  # type: ignore[index]  # all others are connections
+            self._watch_out()
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
                 failed = self._ended["event"] == "model_failed"  # the other ranks may wait for one that is gone
@@ -216,7 +229,25 @@ class _TorchRun:
             rank.connection.close()
             self._lose(rank)
 
+    def _watch_out(self) -> None:
+        """Ask ranks that have been silent for long where they are, and kill those that do not answer."""
+        silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
+        if silence.ask:
+            self._emit({"event": "ranks_silent", **self._identity(), "seconds": self._assignment.bound_seconds / 2})
+        for rank in self._ranks.values():
+            with suppress(OSError):  # gone by now: `_hear` finds out
+                if silence.ask:
+                    rank.connection.send("where are you?")
+                if rank.number in silence.hung:
+                    bound = f"{self._assignment.bound_seconds:g} s"
+                    self._ends.insert(0, (False, {"reason": f"rank {rank.number} hung: it did not answer within {bound}"}))
+                    os.kill(rank.pid, signal.SIGKILL)
+
     def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
+        if event["event"] == "rank_dumped":
+            self._watch.answer(rank.number)
+        else:
+            self._watch.hear(self._clock())
         if event["event"] == "crashed":
             rank.crash = event
         elif event["event"] in ("model_done", "model_failed"):
