@@ -65,7 +65,7 @@ def main() -> int:
         )
     receipt = json.loads(output[output.index("{") :])
     models = receipt.get("models") or []
-    print(json.dumps({key: receipt.get(key) for key in ("outcome", "exit_code", "retries", "seconds")}), f"{len(models)} model")
+    print(json.dumps({key: receipt.get(key) for key in ("state", "exit_code", "retries", "seconds")}), f"{len(models)} model")
     return 0 if launch.returncode == 0 and killed_at else 1
 
 

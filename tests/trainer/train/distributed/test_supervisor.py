@@ -52,7 +52,7 @@ def _runs(pid: int) -> bool:
 
 def listening(pid: int) -> list[str]:
     """Return the addresses of a process's listening sockets, as the kernel writes them."""
-    own = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink() and link.exists() is False}
+    own = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
     lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
     return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own]
 
