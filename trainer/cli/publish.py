@@ -16,6 +16,7 @@ from typing import Any
 import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
+from trainer.cli.encoder import encoder_file
 from trainer.cli.refresh_script import with_refresh_script
 from trainer.cli.script_launch import read_data, refuse_secrets_without_role
 from trainer.cli.script_packages import with_packages
@@ -50,6 +51,8 @@ from trainer.runs.store import Conflict, Objects
 from trainer.schedule_expressions import skipped_times
 from trainer.script_values import with_rows
 from trainer.stack_outputs import StackOutputs
+from trainer.train.encoder import check_inputs, pinned
+from trainer.train.encoder import portable as portable_encoder
 from trainer.train.own_check import checked, contents, portable
 
 GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of a clock change
@@ -69,12 +72,16 @@ def publish(
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
     script = with_refresh_script(job)
-    job = checked(script.job)
-    ready, notes = plan_now(portable(job), schedule, access, outputs, objects)
+    job = pinned(checked(script.job))
+    encoder, sent = encoder_file(job), portable_encoder(portable(job))
+    ready, notes = plan_now(sent, schedule, access, outputs, objects)
     bundle = build_bundle(own_files={**contents(job), **script.files})
     record = new_record(ready.job, ready.plan, bundle, outputs, preflight_at=now, now=now)
     notes += check_account(access, outputs, record, sweep=True)
-    retrain = _written(schedule.name, portable(job), bundle, ready.offers, objects, now)
+    if encoder:
+        check_inputs(with_settings(job, timeframe=ready.candles.timeframe))
+        upload_data([encoder], access, bucket=outputs.bucket)
+    retrain = _written(schedule.name, sent, bundle, ready.offers, objects, now)
     return retrain, ready, notes
 
 

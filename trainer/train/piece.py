@@ -62,6 +62,7 @@ def run_of(
         mean_F=data.mean_F,
         std_F=data.std_F,
         context_RC=data.context_RC,
+        series=tuple(one.symbol for one in data.series),
         seed=seed,
         draws=draws,
     )

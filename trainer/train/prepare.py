@@ -24,6 +24,7 @@ from trainer.plan.plans import Plan, plan_symbol
 from trainer.settings import CONTEXT, TargetSettings
 from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
+from trainer.train.encoder import known_scaler
 
 FEATURE_LIMIT = 10.0  # deviations that a baseline's features are held to: one crash must not decide a linear fit
 
@@ -135,7 +136,9 @@ def prepare(
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
     rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
     refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
-    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles))))
+    read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
+    mean_F, std_F = known_scaler(job, candles.symbol) or fit_scaler(rows_TF, read_T)
+    mean_F, std_F = mean_F.to(rows_TF.device), std_F.to(rows_TF.device)
     fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
     return symbol_data(candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series)
 
@@ -180,14 +183,17 @@ def symbol_data(
         bars_seen=plan.bars_seen,
         first_bar=plan.first_row,
         place_T=plan.rows,
-        context_TC=_context(candles, plan, len(rows_TF), series).to(device) if job.model.reads_context else None,
+        context_TC=context_rows(candles, plan.rows, series=series).to(device) if job.model.reads_context else None,
     )
 
 
-def _context(candles: Candles, plan: Plan, num_rows: int, series: int) -> Tensor:
-    """Return the context (num_rows, C) int16 of each row with a bar; 0 where a panel's date has none."""
-    context_RC = np.zeros((num_rows, len(CONTEXT)), dtype=np.int16)
-    context_RC[plan.rows_of(np.arange(len(candles)))] = context_of(candles.timestamp, candles.timeframe, series=series)
+def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -> Tensor:
+    """Return the context (R, C) int16 of a series' rows, 0 where a panel's date has no bar. `place_T` has each bar's row."""
+    context_TC = context_of(candles.timestamp, candles.timeframe, series=series)
+    if place_T is None:
+        return torch.from_numpy(context_TC)
+    context_RC = np.zeros((int(place_T[-1]) + 1, len(CONTEXT)), dtype=np.int16)
+    context_RC[place_T] = context_TC
     return torch.from_numpy(context_RC)
 
 
