@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -53,6 +54,16 @@ def test_no_part_of_a_secret_shows_however_the_stream_is_cut(size: int) -> None:
         blocks = list(iter(lambda stream=stream: stream.readline(size), b""))
         assert b"".join(blocks).decode() == f"{before}[KEY]{after}[NAME]\nnext [KEY]"
         assert not any(part in block for block in blocks for part in (SECRET[:8].encode(), SECRET[-8:].encode()))
+
+
+@pytest.mark.parametrize("user", ["", "u", "us", "use"])
+def test_a_secret_shows_not_in_base64_either(user: str) -> None:
+    made = Redaction({"KEY": SECRET})
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        basic = encode(f"{user}{SECRET}".encode()).decode()
+        said = made.redacted(f"Authorization: Basic {basic}")
+        assert "[KEY]" in said and not any(basic[at : at + 8] in said for at in range(4, len(basic) - 12))
+    assert Redaction({"SHORT": "abcde"}).redacted("YWJj") == "YWJj", "too little of it to be told from words"
 
 
 def test_without_a_secret_a_stream_is_passed_on_as_it_is() -> None:
