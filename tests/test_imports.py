@@ -28,21 +28,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stack": {"errors", "aws_errors", "access", "stack_outputs"},
     "settings": {"errors"},
     "own_file": {"errors", "reading", "settings"},
-    "models": {"errors", "reading", "settings", "own_file"},
+    "pretrained": {"settings"},
+    "models": {"errors", "reading", "settings", "own_file", "pretrained"},
     "targets": {"errors", "settings", "own_file", "data"},
     "machine": {"errors", "settings"},
-    "script": {"errors", "settings"},
+    "script": {"errors", "settings", "script_values"},
+    "script_values": {"errors", "settings"},
     "job": {"errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"},
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors", "reading", "symbols"},
     "pieces": {"errors", "settings", "job", "script", "artifacts", "data.splits", "data.feature_names"},
     "runs": {"errors", "environment", "reading", "symbols", "aws_errors", "access", "artifacts"},
-    "cost": {"errors", "job", "gpu_profiles", "pieces"},
+    "cost": {"errors", "settings", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "artifacts", "runs"},
     "transfer": {"access", "aws_errors"},
     "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
-    "retrains": {"errors", "reading", "schedule_expressions", "job", "artifacts", "runs"},
+    "retrains": {"errors", "reading", "symbols", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {
         *(
             "errors",
@@ -58,14 +60,15 @@ MAY_IMPORT: dict[str, set[str]] = {
             "transfer",
             "gpu_profiles",
         ),
-        *("runs", "cost", "pieces", "data.settings", "data.timeframes"),
+        *("runs", "cost", "pieces", "pretrained", "data.settings", "data.timeframes"),
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
+        "job",
         *("launch", "retrains", "runs", "registry", "schedule_expressions"),
     },
     "data": {"errors", "settings", "symbols"},
-    "plan": {"errors", "reading", "symbols", "settings", "own_file", "job", "targets", "data", "pieces"},
+    "plan": {"errors", "reading", "symbols", "settings", "own_file", "pretrained", "job", "targets", "data", "pieces"},
     "train": {
         *(
             "errors",
@@ -73,8 +76,10 @@ MAY_IMPORT: dict[str, set[str]] = {
             "arguments",
             "environment",
             "printable",
+            "reading",
             "settings",
             "own_file",
+            "pretrained",
             "job",
             "code_files",
             "gpu_profiles",
@@ -82,7 +87,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         *("models", "targets", "data", "plan", "pieces"),
     },
-    "node": {"errors", "reading", "environment", "symbols", "aws_errors", "access", "own_file", "script", "runs"},
+    "node": {
+        "errors",
+        "reading",
+        "environment",
+        "symbols",
+        "aws_errors",
+        "access",
+        "own_file",
+        "pieces",
+        "script",
+        "script_values",
+        "runs",
+    },
     "rehearsal": {"errors", "extras", "environment", "access", "runs", "schedule_expressions"},
     "attach": {"errors", "environment", "runs"},
     "cli": {"*"},
@@ -100,8 +117,10 @@ CONTROL_PLANE = (
         "job",
         "machine",
         "script",
+        "script_values",
         "settings",
         "own_file",
+        "pretrained",
         "errors",
         "environment",
         "reading",
@@ -137,7 +156,7 @@ READS_THE_ENVIRONMENT = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
-ON_A_MAC_TOO = {"trainer/attach/shell.py": {"termios"}}
+ON_A_MAC_TOO = {"trainer/train/observing/meter.py": {"resource"}, "trainer/attach/shell.py": {"termios"}}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 
 

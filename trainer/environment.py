@@ -173,9 +173,33 @@ VARIABLES = (
     Variable(name="MAYFLY_EVENTS", set_by="the agent", meaning="file that a script appends its events to"),
     Variable(name="MAYFLY_DEVICES", set_by="the agent", meaning="number of GPUs that a script may use"),
     Variable(name="PYTHONUNBUFFERED", set_by="the agent", meaning="a script's lines are in the log as they are printed"),
+    Variable(name="UV_HTTP_TIMEOUT", set_by="Mayfly", meaning="for uv, which resolves scripts' packages: seconds to answer"),
+    Variable(name="UV_HTTP_RETRIES", set_by="Mayfly", meaning="for uv: how often it asks again"),
     Variable(name="PATH", set_by="the machine", meaning="passed on to a script, behind the programs of its environment"),
     Variable(name="LANG", set_by="the machine", meaning="passed on to a script", default="`C.UTF-8`"),
     Variable(name="LD_LIBRARY_PATH", set_by="the machine", meaning="passed on to a script"),
+    Variable(name="MAYFLY_RANKS", set_by="Mayfly", meaning="socket through which the ranks of one model hear their training"),
+    *(
+        Variable(name=name, set_by="torchrun", meaning=meaning)
+        for name, meaning in (
+            ("RANK", "number of a rank among all that train one model"),
+            ("LOCAL_RANK", "number of a rank on its machine: that of its GPU"),
+            ("WORLD_SIZE", "number of ranks"),
+            ("TORCHELASTIC_RESTART_COUNT", "how often the ranks were started again"),
+        )
+    ),
+    Variable(
+        name="GLOO_SOCKET_IFNAME", set_by="Mayfly", meaning="interface of the ranks' exchange on the host", default="loopback's"
+    ),
+    Variable(name="NCCL_SOCKET_IFNAME", set_by="Mayfly", meaning="interface over which GPUs' ranks find each other; as above"),
+    Variable(
+        name="TORCH_FR_BUFFER_SIZE", set_by="Mayfly", meaning="collectives that a rank remembers, for the log if it hangs"
+    ),
+    Variable(
+        name="TORCH_NCCL_ASYNC_ERROR_HANDLING", set_by="Mayfly", meaning="whether a rank ends whose collective takes too long"
+    ),
+    Variable(name="TORCH_NCCL_DUMP_ON_TIMEOUT", set_by="Mayfly", meaning="whether NCCL writes a pickle then: no"),
+    Variable(name="OMP_NUM_THREADS", set_by="Mayfly", meaning="`1` where a rank starts; it sets its own threads then"),
     Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
     Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the stack's functions"),
     Variable(name="STACK", set_by="infra/control.py", meaning="the stack of the functions"),
@@ -338,6 +362,37 @@ def for_training(*, profiles: Path) -> dict[str, str]:
     return {**os.environ, "MAYFLY_PROFILES": str(profiles)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """Variables of one rank: torchrun's, and the socket of the supervisor."""
+
+    socket: str
+    rank: int
+    local_rank: int
+    count: int
+    restart: int
+
+
+def rank_environment() -> RankEnvironment:
+    """Return the place of this rank. Raises KeyError where torchrun did not start it."""
+    return RankEnvironment(
+        socket=os.environ["MAYFLY_RANKS"],
+        rank=int(os.environ["RANK"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        count=int(os.environ["WORLD_SIZE"]),
+        restart=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+    )
+
+
+def for_ranks(socket: Path) -> dict[str, str]:
+    """Return the environment of torchrun: this process's, with every connection between ranks on loopback."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
+    # The recorder of collectives; a rank that is asked writes it to the log. Its own dump at a time-out is a pickle.
+    ours |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback, **ours}
+
+
 def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a user's refresh script: the agent's, which has no secret, and its own secrets."""
     return {**os.environ, **secrets}
@@ -348,6 +403,12 @@ def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
     paths = os.pathsep.join(dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep))))
     return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **variables, "PATH": paths}
+
+
+def for_resolver() -> dict[str, str]:
+    """Return the environment of a package resolver: the desk's, without settings by which it would find other packages."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_", "VIRTUAL_", "CONDA_"))}
+    return {**kept, "UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
 
 
 def image_python() -> str:

@@ -21,7 +21,7 @@ DESKS = replace(PEOPLE, writes=(*WRITES, *BACKUPS), calls=(f"{'p' * 16}-{'s' * 1
 KEY = "arn:aws:kms:ap-southeast-2:123456789012:key/mrk-1234abcd12ab34cd56ef1234567890ab"
 
 
-def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance",)) -> dict[str, Any]:
+def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance", "script")) -> dict[str, Any]:
     """Return the policy of a stack with the longest names, a key and backups."""
     return launcher(
         arguments(lines=lines, roles=roles),
@@ -131,5 +131,6 @@ def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Re
     in_vpc = statements["LaunchInSubnets"]
     assert (in_vpc["Resource"], in_vpc["Condition"]) == (f"{where}:subnet/*", {"ArnEquals": {"ec2:Vpc": f"{where}:vpc/vpc-id"}})
     assert all(one.startswith(where) for one in resources) and wildcards == [f"{where}:spot-instances-request/*"]
-    assert statements["PassInstanceRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-instance")
+    passed = [one.rpartition("-")[2] for one in statements["PassInstanceRole"]["Resource"]]
+    assert passed == ["instance", "script"]
     assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")

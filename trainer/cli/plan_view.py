@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from trainer.cli.gpu_view import gpu_view
 from trainer.cli.output import counted, duration, money
 from trainer.cli.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
 from trainer.cost.baking import Baking
@@ -15,6 +16,7 @@ from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, PlanCandidate
 from trainer.pieces import kind_of
+from trainer.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
@@ -36,6 +38,7 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
     return lines(
         Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), _models(plan, job, candles)]),
         Inline(_data(job, candles)),
+        *([Inline(_encoder(job))] if encoder_of(job.model) else []),
         "",
         *_candidates(plan),
     )
@@ -47,12 +50,32 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
     sent = [counted(len(data["script_files"]), "file"), f"data: {counted(data['files'], 'file')}" if size else "no data"]
     return lines(
         Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), f"script: {job.script.command}"]),
+        *([Inline(_values(plan, job))] if job.script.over else []),
         Inline(
             [*sent, *([size] if size else []), *([f"packages: {job.script.requirements}"] if job.script.requirements else [])]
         ),
+        *([f"secrets: {', '.join(job.script.secrets)}"] if job.script.secrets else []),
+        *([_packages(data["packages"])] if "packages" in data else []),
         "",
         *_candidates(plan),
     )
+
+
+def _packages(packages: Mapping[str, Any]) -> RenderableType:
+    """Return the packages that were resolved for this launch: where from, which, and what is left to the image."""
+    left = [f"of the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
+    first, *others = packages["packages"]
+    return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, *left])
+
+
+def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
+    """Yield how many values a script runs over, of what, and the GPUs of each."""
+    combinations = list(job.script.combinations.values())
+    yield f"{counted(len(plan.pieces), 'run')} of it"
+    for column in combinations[0]:
+        values = dict.fromkeys(row[column] for row in combinations)
+        yield f"{column}: {', '.join(values) if len(values) <= MOST_NAMES else counted(len(values), 'value')}"
+    yield f"{job.script.gpus or 1:g} GPU{'s' if job.script.gpus > 1 else ''} each"
 
 
 def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
@@ -60,6 +83,9 @@ def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
     yield FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)])
     yield from _notes(plan)
     yield ""
+    if plan.gpus:
+        yield from gpu_view(plan.gpus)
+        yield ""
     yield from _basis(plan)
     yield _hard_stop(plan)
 
@@ -86,6 +112,13 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
         yield f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the candle files"
+
+
+def _encoder(job: Job) -> Iterator[str]:
+    """Yield what the models start from, where they start from an encoder."""
+    if encoder := encoder_of(job.model):
+        yield f"encoder: {encoder.encoder}, {encoder.encoder_training}"
+        yield f"it has seen bars until {encoder.encoder_until}"
 
 
 def _row(number: int, candidate: PlanCandidate) -> list[Cell]:

@@ -42,6 +42,9 @@ class InstanceType:
     gpus: float
     gpu_model: str
     gpu_memory_gib: float  # of one GPU
+    compute_capability: str
+    gpu_interconnect: str  # pcie, nvlink, nvswitch, or of a type with one GPU none
+    nvlink_gb_per_s: float  # nominal, of one GPU, both directions; 0: PCIe only
     vcpus: int
     memory_gib: float
     price_usd_per_hour: (
@@ -51,6 +54,7 @@ class InstanceType:
     on_demand_quota_code: str
     spot_quota_code: str
     boot: Boot
+    local_disk_gb: float = 0.0  # of its instance store, all disks together
 
     @property
     def num_workers(self) -> int:
@@ -116,6 +120,9 @@ def _from_row(row: dict[str, str]) -> InstanceType:
         gpus=float(row["gpu_count"]),
         gpu_model=row["gpu_model"],
         gpu_memory_gib=float(row["vram_gib_per_gpu"]),
+        compute_capability=row["compute_capability"],
+        gpu_interconnect=row["gpu_interconnect"].split(" ")[0],
+        nvlink_gb_per_s=float(row["nvlink_gb_per_s_per_gpu"]),
         vcpus=int(row["vcpus"]),
         memory_gib=float(row["memory_gib"]),
         price_usd_per_hour=float(price) if price else None,
@@ -123,4 +130,5 @@ def _from_row(row: dict[str, str]) -> InstanceType:
         on_demand_quota_code=row["on_demand_quota_code"],
         spot_quota_code=row["spot_quota_code"],
         boot=boot_of(row["instance_type"]),
+        local_disk_gb=float(row["local_nvme_gb"] or 0),
     )

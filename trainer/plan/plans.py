@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.data.calendar import holes, infer_calendar, session_clock
-from trainer.data.candles import Candles
+from trainer.data.candles import Candles, time_text
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.pieces.fewest import farthest_feature, first_bar, too_few
+from trainer.pretrained import encoder_of, nanoseconds_of
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
@@ -54,11 +55,24 @@ class Plan:
     ties: int  # bars dropped because they have no label: the price does not move
     horizon_bars: int  # of the longest label: the embargo is no shorter
     chunks: np.ndarray | None  # int64 rows: the first output of each chunk of training; None for a model that reads windows
+    rows: np.ndarray | None = None  # (T,) int64: the row of each bar, where dates without a bar have a row, too; None: the bars
 
     @property
     def starts(self) -> dict[str, np.ndarray]:
         """Return the first row that each bar's output depends on, by span."""
-        return {span: bars - self.bars_seen + 1 for span, bars in self.bars.items()}
+        return {span: self.rows_of(bars) - self.bars_seen + 1 for span, bars in self.bars.items()}
+
+    @property
+    def first_row(self) -> int:
+        """Return the first row with all that an output depends on behind it."""
+        warm = self.warmup
+        if self.rows is not None:
+            warm = int(self.rows[warm]) if warm < len(self.rows) else int(self.rows[-1]) + 1
+        return warm + self.bars_seen - 1
+
+    def rows_of(self, bars: np.ndarray) -> np.ndarray:
+        """Return the rows of bars."""
+        return bars if self.rows is None else np.asarray(self.rows[bars])
 
     @property
     def num_reads(self) -> int:
@@ -116,7 +130,7 @@ def plan_symbol(
     The embargo between spans is the larger of the job's and the longest label. `spans` replaces the job's split: a fold;
     `target` the job's target; `warmup` that of the job's inputs.
     """
-    _refuse_empty_columns(candles)
+    refuse_empty_columns(candles)
     warmup = warmup_of(candles, job) if warmup is None else warmup
     target = target or job.target
     first = first_bar(job, target, warmup)
@@ -147,7 +161,10 @@ def plan_symbol(
 def lay_out(
     candles: Candles, job: Job, time: BarTimes, chosen: Labelled, *, spans: Spans, horizon_bars: int, warmup: int
 ) -> Plan:
-    """Return the bars of each span that have a label there. Raises DataError when a span is left without any."""
+    """Return the bars of each span that have a label there. Raises DataError when a span is left without any, or the job's
+    encoder has seen validation.
+    """
+    refuse_late_encoder(candles, job, spans)
     bars, ties = {}, 0
     for name, span in spans.items():
         inside = chosen.within(span)
@@ -243,11 +260,26 @@ def longest_stretch(hole: np.ndarray) -> int:
     return int(np.diff(edges).max())
 
 
-def _refuse_empty_columns(candles: Candles) -> None:
+def refuse_empty_columns(candles: Candles) -> None:
+    """Raise DataError for a column without a value."""
     for name, values in candles.columns.items():
         if np.isnan(values).all():
             do = "Fill the column, or leave the symbol out of --symbols."
             raise DataError(f"{candles.symbol} has no value of {name}", why="every cell of the column is empty", do=do)
+
+
+def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
+    """Raise DataError where the job's encoder was trained or chosen by bars or labels of validation or later."""
+    encoder = encoder_of(job.model)
+    if encoder is None or not encoder.encoder_until or not len(spans.validation):
+        return
+    begins = int(candles.timestamp[spans.validation.start])
+    if nanoseconds_of(encoder.encoder_until) > begins:
+        raise DataError(
+            f"the encoder has seen bars and labels until {encoder.encoder_until}",
+            why=f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would be of bars seen",
+            do="Pretrain on older bars, or give this job later ones.",
+        )
 
 
 def _no_bar(

@@ -166,6 +166,7 @@ class RunRecord:
     driver: Driver = "desk"  # who starts it: the command at the desk, or the control function; everybody may settle it
     work: Work = "train"  # or to refresh and check a data set, or a script of the user's: of both no model comes
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
+    instance_profile: str = ""  # ARN of their profile, where it is not that of the launch template
     state: State = "starting"
     outcome: Outcome | None = None
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of a run that did not end `done`

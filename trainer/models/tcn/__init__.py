@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.settings import CHUNKS, FLOAT, HALF, Activations, ModelSettings, Training, bad_value, setting
+from trainer.pretrained import PretrainedSettings
+from trainer.settings import CHUNKS, FLOAT, HALF, Activations, Training, bad_value, setting
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block
@@ -28,7 +29,7 @@ CPU_SLICE_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class TcnSettings(ModelSettings):
+class TcnSettings(PretrainedSettings):
     """A TCN's settings."""
 
     name = "tcn"
@@ -114,6 +115,10 @@ class TcnSettings(ModelSettings):
         straight = self.width * (features + 1) if features != self.width else 0
         convolutions = sum(self._convolution(inputs) + 4 * self.width for inputs in self._inputs(features))
         return straight + convolutions + outputs * (self.width + 1)
+
+    @property
+    def block_weights(self) -> tuple[int, int]:
+        return self.blocks, self._convolution(self.width) + 4 * self.width
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
         """Return what a TCN takes, block by block: backwards, what is kept goes while the gradients come.
