@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "registry": {"errors", "artifacts", "runs"},
     "transfer": {"access", "aws_errors"},
     "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
-    "retrains": {"errors", "reading", "schedule_expressions", "job", "artifacts", "runs"},
+    "retrains": {"errors", "reading", "symbols", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {
         *(
             "errors",
@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
+        "job",
         *("launch", "retrains", "runs", "registry", "schedule_expressions"),
     },
     "data": {"errors", "settings", "symbols"},
@@ -155,7 +156,7 @@ READS_THE_ENVIRONMENT = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
-ON_A_MAC_TOO = {"trainer/attach/shell.py": {"termios"}}
+ON_A_MAC_TOO = {"trainer/train/observing/meter.py": {"resource"}, "trainer/attach/shell.py": {"termios"}}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 
 
@@ -165,7 +166,8 @@ def sources() -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 
-def imported(tree: ast.AST) -> set[str]:
+@cache
+def imported(tree: ast.AST) -> frozenset[str]:
     """Return the dotted names a file imports anywhere in it; `from a.b import c` counts as a.b.c."""
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -174,7 +176,7 @@ def imported(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import: Pulumi runs infra as a script, and one way everywhere is easier"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def part_of(dotted: str) -> str | None:
@@ -236,10 +238,10 @@ def test_a_file_imports_no_library_that_its_part_must_not(path):
 
 def reads_the_environment(tree: ast.AST) -> bool:
     """Return whether a file may read or set a variable: it names os.environ or the like, or imports os under another name."""
-    attributes = {(ast.unparse(node.value), node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT]
     renamed = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname]
     return (
-        any(owner in ("os", "os.path") and name in ENVIRONMENT for owner, name in attributes)
+        any(ast.unparse(node.value) in ("os", "os.path") for node in attributes)
         or bool(imported(tree) & {f"{module}.{name}" for module in ("os", "os.path", "posix") for name in ENVIRONMENT})
         or any(alias.name in ("os", "os.path") for alias in renamed)
     )

@@ -36,7 +36,7 @@ def secrets_path(project: str, stack: str) -> str:
 
 
 def script_secrets_path(project: str, stack: str) -> str:
-    """Return what the names of the SecureStrings begin with that scripts may get, with a slash; prepare runs read none of them."""
+    """Return what the names of the SecureStrings begin with that scripts may get, with a slash; prepare runs read none."""
     return f"{parameter_name(project, stack)}/script-secrets/"
 
 

@@ -31,7 +31,7 @@ from trainer.artifacts.weights import load
 from trainer.aws_errors import ROWS
 from trainer.cli.main import main
 from trainer.cli.refresh_script import with_refresh_script
-from trainer.cli.script_packages import target_of
+from trainer.cli.script_packages import Target, resolve, target_of
 from trainer.control.progress import Step, abandoned, unconfirmed_receipt
 from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import instance_type
@@ -45,7 +45,7 @@ from trainer.gpu_profiles.memory import fit
 from trainer.job import Job, job_from, job_of, load_job, parse_assignments, refuse_script
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
-from trainer.launch.machines import machines_of, refuse_retired
+from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
@@ -273,6 +273,11 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: check_requirements("requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()),
         lambda _: packages_of({"train.py": b"import lightninng"}, []),
         lambda _: target_of("my-own-line", given="", rehearsal=False),
+        lambda _: resolve(["gone"], Target(python="3.13"), wheels={"a-1-py3-none-any.whl": b""}),
+        lambda _: refuse_small_disks([instance_type("p3.2xlarge")], 10**12, volume_gib=100),
+        lambda _: job_from({"script": {"command": "a", "secrets": ["LD_PRELOAD"]}}),
+        lambda _: job_from({"script": {"command": "a", "secrets": ["A_KEY"], "env": ["A_KEY=1"]}}),
+        lambda _: job_from({"script": {"command": "a", "python": "3"}}),
         *(
             (lambda _, over=over, keys=keys: job_from({"script": {"command": "a", "over": over, **keys}}))
             for over, keys in (

@@ -120,6 +120,12 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
         job, **{"script.over": over, "script.gpus": 0.5, "script.command": "python a.py $MAYFLY_VALUE_SEED"}
     )
     made = plan_script(of_values, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
+    with_packages = with_settings(job, **{"script.secrets": ["WANDB_API_KEY"], "script.requirements": "net.requirements.txt"})
+    names = ["lightning==2.6.6", "torchmetrics==1.9.0", "tqdm==4.70.1", "wandb==0.24.1"]
+    of_the_image = {"packages": names, "from": "requirements.txt", "python": "3.13", "of_the_image": ["torch>=2"]}
+    made_alone = plan_script(job, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
+    told = at_each_width(script_view(made_alone, with_packages, {**data, "packages": of_the_image}))
+    golden("dry-run-script-packages", told)
     golden("dry-run-script-over", at_each_width(script_view(made, of_values, data)))
 
 

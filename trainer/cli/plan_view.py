@@ -54,6 +54,7 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
         Inline(
             [*sent, *([size] if size else []), *([f"packages: {job.script.requirements}"] if job.script.requirements else [])]
         ),
+        *([f"secrets: {', '.join(job.script.secrets)}"] if job.script.secrets else []),
         *([_packages(data["packages"])] if "packages" in data else []),
         "",
         *_candidates(plan),
@@ -63,7 +64,8 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
 def _packages(packages: Mapping[str, Any]) -> RenderableType:
     """Return the packages that were resolved for this launch: where from, which, and what is left to the image."""
     left = [f"of the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
-    return Inline([f"from {packages['from']} for Python {packages['python']}:", *packages["packages"], *left])
+    first, *others = packages["packages"]
+    return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, *left])
 
 
 def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:

@@ -29,7 +29,7 @@ from trainer.job import MAX_JOB_NAME, Job, Tables
 from trainer.launch.bundle import build_bundle
 from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots
-from trainer.launch.machines import refuse_retired
+from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import look
 from trainer.launch.script import known_times, plan_script, register_script, script_manifest, script_record
 from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
@@ -110,6 +110,13 @@ def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DataFile, ..
     return tuple(data_files(folder))
 
 
+def refuse_secrets_without_role(job: Job, outputs: StackOutputs) -> None:
+    """Raise ConfigError for a script with secrets where the stack has no role that reads them."""
+    if job.script.secrets and not outputs.script_profile_arn:
+        why = "it is older than they are"
+        raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
+
+
 def script_preflight(
     arguments: argparse.Namespace,
     job: Job,
@@ -123,10 +130,7 @@ def script_preflight(
     """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
-    if job.script.secrets and not outputs.script_profile_arn:
-        raise ConfigError(
-            "the stack has no role for scripts with secrets", why="it is older than they are", do="Run pulumi up."
-        )
+    refuse_secrets_without_role(job, outputs)
     job, files, packages = with_packages(job, files, machines, outputs, rehearsal=access.rehearsal, console=console)
     objects = open_objects(access, outputs.bucket)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
@@ -136,11 +140,13 @@ def script_preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=files)
         boots = pool.submit(known_boots, objects)
-        known = pool.submit(known_times, objects, job, sha256, rehearsal=access.rehearsal)
+        known = pool.submit(known_times, objects, [job.name], sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)
     offers = offered.result()
+    input_bytes = sum(file.bytes for file in folder)
+    refuse_small_disks(machines, input_bytes, volume_gib=offers.volume_gib)
     return ReadyToRun(
         outputs=outputs,
         objects=objects,
@@ -153,7 +159,7 @@ def script_preflight(
             outputs,
             known=known.result(),
             rehearsal=access.rehearsal,
-            input_bytes=sum(file.bytes for file in folder),
+            input_bytes=input_bytes,
             boots=boots.result(),
         ),
         files=hashes,

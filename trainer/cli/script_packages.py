@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -86,7 +87,10 @@ def with_packages(
     """
     script, files = job.script, dict(files)
     name = PurePosixPath(script.requirements).as_posix() if script.requirements else ""
+    wheels = {path: content for path, content in files.items() if path.endswith(".whl")}
     if name and has_hashes(name, files[name]):
+        if wheels or not rehearsal:  # a rehearsal asks no index
+            _refuse_unfit(requirement_lines(name, files[name]), line_for(machines, outputs), script.python, wheels, rehearsal)
         return job, files, None
     here = versions_here()
     # A rehearsal's image is this environment: what it has needn't be fetched, and a rehearsal needs no network.
@@ -103,7 +107,7 @@ def with_packages(
         target,
         constraints=() if name else [f"{one}=={version}" for one, version in here.items()],
         image=brought,
-        wheels={path: content for path, content in files.items() if path.endswith(".whl")},
+        wheels=wheels,
     )
     if not _names(text):  # the image has all of them
         return with_settings(job, **{"script.requirements": ""}), files, None
@@ -122,12 +126,17 @@ def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
     """Return the Python of a machine: what the job says, else that of the image line. Raises UsageError for an unknown one."""
     if rehearsal:
         return Target(python=f"{sys.version_info.major}.{sys.version_info.minor}")
-    python = given or next((python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end)), "")
+    python = given or _known_python(line)
     if not python:
         do = 'Set script.python, such as "3.13": `/opt/pytorch/bin/python -V` on the image says it.'
         raise UsageError(f"the Python of the image line {line} is not known", why="packages are resolved for it", do=do)
     machine = "aarch64" if architecture_of(line) == "arm64" else "x86_64"
     return Target(python=python, platform=f"{machine}-{GLIBC}")
+
+
+def _known_python(line: str) -> str:
+    """Return the Python of an image line's images, '' for a line that is not known."""
+    return next((python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end)), "")
 
 
 def resolve(
@@ -137,6 +146,7 @@ def resolve(
     constraints: Iterable[str] = (),
     image: Iterable[str] = (),
     wheels: Mapping[str, bytes] | None = None,
+    dependencies: bool = True,
 ) -> str:
     """Return the requirements.txt, with hashes, of these packages and all that they need. Nothing is downloaded but metadata.
 
@@ -147,6 +157,7 @@ def resolve(
     words = [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet", "--color", "never"]
     words += ["--generate-hashes", "--no-header", "--no-annotate", "--only-binary", ":all:", "--python", sys.executable]
     words += ["--python-version", target.python, *(["--python-platform", target.platform] if target.platform else [])]
+    words += [] if dependencies else ["--no-deps"]
     with TemporaryDirectory(prefix="mayfly-packages-") as made:
         folder = Path(made)
         (folder / "wanted.txt").write_text("\n".join(lines) + "\n")
@@ -180,6 +191,16 @@ def _names(text: str) -> list[str]:
     return [line.removesuffix(" \\") for line in text.splitlines() if line and line[0] not in "# "]
 
 
+def _refuse_unfit(lines: Sequence[str], line: str, given: str, wheels: Mapping[str, bytes], rehearsal: bool) -> None:
+    """Raise UsageError where a requirement with hashes has no wheel for the machine: it may be for another Python.
+
+    What can't be asked is left to the machine: an index that does not answer, and an image whose Python is not known.
+    """
+    with suppress(ConnectionFailed):
+        if given or rehearsal or _known_python(line):
+            resolve(lines, target_of(line, given=given, rehearsal=rehearsal), wheels=wheels, dependencies=False)
+
+
 def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | UsageError:
     """Return the error behind uv's words."""
     text = " ".join(re.sub(r"^\s*(error|cause|hint):", "", line).strip() for line in said.splitlines() if line.strip())
@@ -190,8 +211,9 @@ def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | Us
     cause = re.sub(r"^No solution found when resolving dependencies ", "", text)
     cause = re.sub(r",? we can conclude that your requirements are unsatisfiable\.", ".", cause)
     cause = cause.replace("the provided package locations", "script.files").replace("you require", "the script requires")
-    do = "Add its wheel to script.files" if local else "Install another version here"
-    do += ", or name the packages in script.requirements."
+    do = "Add its wheel to script.files, or name the packages in script.requirements."
+    if not local:
+        do = "Name a version that has one in script.requirements, or add a wheel of your own to script.files."
     return UsageError(f"the script's packages don't go onto {target}", why=cause.rstrip(".")[:400], do=do)
 
 

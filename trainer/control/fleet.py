@@ -1,9 +1,9 @@
 """CreateFleet, both directions, as pure functions: the request for a stored intent, and the meaning of the answer.
 
 Everything that safety depends on travels in the one call: token, tags, deadline. User data, profile, shutdown behaviour and
-disks stand in the launch template; a run whose script gets secrets names a profile of its own. An instant fleet without capacity is an HTTP 200 with `Errors`, and a lost answer may hide
-a machine: an answer is created, refused or unclear. `runs.launching` takes another token only after "refused", or after it
-has looked for an instance in vain.
+disks stand in the launch template; a run whose script gets secrets names a profile of its own. An instant fleet without
+capacity is an HTTP 200 with `Errors`, and a lost answer may hide a machine: an answer is created, refused or unclear.
+`runs.launching` takes another token only after "refused", or after it has looked for an instance in vain.
 """
 
 from __future__ import annotations

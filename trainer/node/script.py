@@ -11,16 +11,18 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import trainer
 from trainer import environment
 from trainer.errors import Stopped, TrainingFailed
+from trainer.node.redaction import Redaction
 from trainer.node.script_outputs import Outputs
 from trainer.node.script_packages import install, make_venv
 from trainer.node.script_run import ScriptPiece, ScriptRun, ScriptStart
 from trainer.node.shared import Node
+from trainer.node.stack_secrets import read_secrets
 from trainer.node.stage import fetch_inputs
 from trainer.node.stranger import close_to_others, leave_mount, make_stranger
 from trainer.script import FOLDER, VISIBLE, ScriptSettings, replaced
@@ -98,6 +100,8 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     place.make()
     (node.work / "events").mkdir(exist_ok=True)
     lay_out(node, manifest, place)
+    secrets = read_secrets(node, manifest.get("secrets") or {})
+    node.redaction = Redaction(secrets)
     stranger = make_stranger(rehearsal=node.rehearsal)
     python = environment.image_python()
     bare = environment.for_script({}, path=os.defpath)
@@ -126,7 +130,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     def start_of(piece: ScriptPiece, gpus: tuple[int, ...]) -> ScriptStart:
         given = {**script.variables, **_contract(place, piece, gpus), **variables_of(dict(piece.values))}
         visible = {VISIBLE: ",".join(map(str, gpus))} if script.over else {}
-        variables = environment.for_script({**home, **given, **visible}, path=str(programs))
+        variables = environment.for_script({**home, **given, **visible, **secrets}, path=str(programs))
         return ScriptStart(words=[replaced(word, given) for word in script.words], variables=variables)
 
     outputs = Outputs(folder=place.out, node=node, most_bytes=int(script.out_gib * 2**30))
@@ -176,12 +180,12 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(packed / path, target)
     inputs = {entry["key"]: entry for entry in manifest["inputs"]}  # one file may lie under several names
-    by_hash = node.work / "inputs"
+    fetched = node.work / "inputs"
     fetch_inputs(
         node.uplink.s3,
         bucket=node.uplink.bucket,
         inputs=list(inputs.values()),
-        folder=by_hash,
+        folder=fetched,
         stopped=node.stopping.is_set,
         origins=node.origins,
     )
@@ -191,7 +195,7 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
         _refuse_flaw(entry["path"])
         target = place.data / entry["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(by_hash / entry["sha256"], target)
+        os.link(fetched / PurePosixPath(entry["key"]).name, target)
     if node.stopping.is_set():
         raise Stopped("stopped before the script began")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from trainer.errors import TrainingFailed
+from trainer.node.redaction import RedactedStream, Redaction
 from trainer.node.stranger import Stranger
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 
@@ -40,6 +41,7 @@ class ScriptProcess:
         name: str = "",
         share: float = 1.0,
         mark: str = "",
+        redaction: Redaction | None = None,
     ) -> None:
         """Start it. Raises TrainingFailed where its first word is no program of this machine.
 
@@ -66,7 +68,9 @@ class ScriptProcess:
         except OSError as error:
             do = "Name another program in script.command, such as python."
             raise TrainingFailed(f"the machine can't run {words[0]}", why=str(error), do=do) from error
-        self._reader = threading.Thread(target=self.output.follow, args=(self._child.stdout,), name="script", daemon=True)
+        assert self._child.stdout is not None
+        told = RedactedStream(self._child.stdout, redaction or Redaction({}))
+        self._reader = threading.Thread(target=self.output.follow, args=(told,), name="script", daemon=True)
         self._reader.start()
 
     def __enter__(self) -> ScriptProcess:
@@ -119,7 +123,7 @@ class ScriptOutput:
         """Return the last lines, each as long as a receipt keeps it."""
         return list(self._last)
 
-    def follow(self, stream: IO[bytes]) -> None:
+    def follow(self, stream: IO[bytes] | RedactedStream) -> None:
         """Read a stream to its end."""
         with stream:
             while block := stream.readline(_BLOCK):

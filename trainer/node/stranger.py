@@ -22,6 +22,7 @@ USER = "mayfly-script"
 METADATA = ("169.254.169.254", 80)
 METADATA_V6 = "fd00:ec2::254"  # answers only where a launch template turns it on, as ours does not
 KILL_SECONDS = 10.0
+ETC, DENIED = Path("/etc"), ("cron.deny", "at.deny")
 _EXISTS = 9  # useradd's exit code for a name that is taken
 _PYTHON = "/usr/bin/python3"  # Ubuntu's own, which every user may run
 
@@ -61,8 +62,9 @@ class Stranger:
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError):  # it has just ended
-                    is_zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-                    if folder.stat().st_uid != self.uid or is_zombie:
+                    # Of all its uids: one that runs a set-uid program is root's by its effective uid alone.
+                    about = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+                    if str(self.uid) not in about["Uid"].split() or about["State"][0] in "ZX":
                         continue
                     if not having or having.encode() in (folder / "environ").read_bytes().split(b"\0"):
                         yield int(folder.name)
@@ -77,13 +79,27 @@ def make_stranger(*, rehearsal: bool) -> Stranger | None:
         raise ConfigError(f"the user {USER} can't be made", why=f"useradd ended with {made}", do="Choose another image_line.")
     entry = pwd.getpwnam(USER)
     stranger = Stranger(uid=entry.pw_uid, gid=entry.pw_gid)
-    for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6)):
-        _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(stranger.uid), "-j", "REJECT")
-    if _reaches_metadata(stranger):
+    _refuse_timers()
+    rules = {
+        tool: _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(stranger.uid), "-j", "REJECT")
+        for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6))
+    }
+    if rules["iptables"] != 0 or _reaches_metadata(stranger):
         why = f"its user still reaches {METADATA[0]} beside the firewall rule"
+        if rules["iptables"] != 0:
+            why = f"iptables ended with {rules['iptables']}, so that its user may reach {METADATA[0]}"
         do = "Choose an image_line whose image has iptables with its owner match."
         raise ConfigError("the script can't be kept from the machine's credentials", why=why, do=do)
     return stranger
+
+
+def _refuse_timers() -> None:
+    """Keep the user from cron and at, which would start its commands once it was killed."""
+    for name in DENIED:
+        place = ETC / name
+        known = place.read_text().splitlines() if place.exists() else []
+        if USER not in known:
+            place.write_text("".join(f"{line}\n" for line in (*known, USER)))
 
 
 def close_to_others(*paths: Path) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.candles import Candles
-from trainer.data.features import compute_inputs
+from trainer.data.features import compute_each
 from trainer.data.ranks import ranks
 from trainer.data.settings import BY_SERIES, PRESENT, RANK
 from trainer.job import Job
@@ -74,9 +74,10 @@ def panel_rows(
     offsets = np.cumsum([0, *counts])
     rows_RF = torch.zeros(int(offsets[-1]), len(inputs))
     present_R = np.zeros(len(rows_RF), dtype=bool)
-    for candles, its, offset, warmup in zip(series, dates, offsets[:-1], warmups, strict=True):
-        computed_TF = compute_inputs(candles, features=features)
+    each = zip(series, dates, offsets[:-1], warmups, compute_each(series, features=features), strict=True)
+    for candles, its, offset, warmup, computed_TF in each:
         refuse_bad_features(candles, computed_TF, warmup, inputs[1:])
+        computed_TF[:warmup] = 0  # no window reads them
         place_T = its - its[0] + offset
         rows_RF[place_T, 1:] = computed_TF
         present_R[place_T] = True

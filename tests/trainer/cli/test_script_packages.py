@@ -119,6 +119,17 @@ def test_requirements_without_hashes_are_resolved_and_those_of_another_torch_ref
         packages(script_job(tmp_path, requirements="r.txt"), {**files, "r.txt": b"torch==2.5.1\n"})
 
 
+def test_requirements_with_hashes_go_as_they_are_unless_they_are_for_another_python(wheels, tmp_path):
+    job = script_job(tmp_path, requirements="r.txt")
+    fits = {"r.txt": f"tiny==1.0 --hash=sha256:{wheels.hashes['tiny']}\n".encode(), **wheels.files}
+    assert packages(job, fits) == (job, fits, None)
+    aged = {"r.txt": f"aged==1.0 --hash=sha256:{wheels.hashes['aged']}\n".encode(), **wheels.files}
+    for rehearsal in (False, True):
+        with pytest.raises(UsageError, match="aged==1.0 has no wheels with a matching Python"):
+            packages(job, aged, rehearsal=rehearsal)
+    assert packages(job, {"r.txt": aged["r.txt"]}, rehearsal=True)[2] is None, "no index is asked"
+
+
 def test_the_python_of_a_machine_is_that_of_its_image_line_or_the_jobs():
     assert target_of(LINE, given="", rehearsal=False) == LINUX
     assert target_of(f"{LINE}-arm64", given="3.14", rehearsal=False) == Target(python="3.14", platform="aarch64-manylinux_2_34")

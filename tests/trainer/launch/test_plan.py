@@ -263,6 +263,15 @@ def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
     assert plan(own).gpus == ()
 
 
+def test_the_large_transformer_on_a_t4_is_one_line_that_says_whether_it_fits():
+    large = {"model": "transformer", "preset": "large", "distributed": "always", "instance": ("g4dn.xlarge",)}
+    fits = plan(job_of(**large, lookback=64, batch=2048), bars={"A": 100_000}).first.note
+    assert re.fullmatch(r"the model fits its one GPU, slices of [\d,]+ \([\d.]+ GiB by the memory formula\)", fits)
+    crowd = {"A": 60_000_000}  # whose rows fill the GPU
+    with pytest.raises(ConfigError, match=r"a model of 151.\d M weights does not fit on one NVIDIA T4 \(it needs"):
+        plan(job_of(**large), bars=crowd)
+
+
 def test_a_model_too_large_for_a_type_is_one_line_that_says_so():
     large = {**SEVERAL, "width": 8192, "instance": ("g4dn.xlarge", "p5.48xlarge")}
     refused = next(one.refused for one in plan(job_of(**large)).candidates if one.machine.name == "g4dn.xlarge")

@@ -150,6 +150,35 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
     assert not any(b"the agent's" in body for body in node.uplink.s3.objects.values())
 
 
+def test_a_state_of_the_same_size_and_time_is_another_and_one_that_was_removed_is_no_failure(node, outputs):
+    file, passing = outputs.folder / "m.pt", outputs.folder / "m.pt.tmp"
+    file.write_text("one")
+    passing.write_text("x")
+    outputs.finish()
+    at = file.stat().st_mtime_ns
+    file.write_text("two")
+    os.utime(file, ns=(at, at))  # as cp -p and rsync -t leave it
+    passing.write_text("longer")
+    outputs.scan()
+    passing.unlink()
+    outputs.finish()
+    assert listed(node) == {"m.pt": "two"} and outputs.notes() == []
+
+
+def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_looked_at(node, outputs, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_outputs.MOST_LOOKED_AT", 30)
+    (outputs.folder / "a-large").write_bytes(b"x" * 1001)
+    (outputs.folder / "b").write_bytes(b"x")
+    (outputs.folder / "c").mkdir()
+    for number in range(100):
+        (outputs.folder / "c" / f".{number}").touch()
+        (outputs.folder / "c" / f"..{number}").mkdir()
+    outputs.finish()
+    assert listed(node) == {"b": "x"}
+    assert "a-large was not uploaded: files above" in outputs.notes()[0]
+    assert len(outputs.refused) <= 31 and any("a run looks at 30 files and folders" in why for why in outputs.refused.values())
+
+
 def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
     outputs.finish()
     assert outputs.notes() == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
@@ -255,6 +284,8 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     sha256 = hashlib.sha256(b"1,2").hexdigest()
     node.uplink.s3.objects[f"raw/.files/{sha256}"] = b"1,2"
     entry = {"key": f"raw/.files/{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
+    node.uplink.s3.objects["raw/points/z.csv"] = b"1,2"
+    of_a_set = {**entry, "key": "raw/points/z.csv"}
 
     def run_it(text: str, **keys: Any) -> int:
         (packed / "run.sh").write_text(text)
@@ -268,7 +299,7 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
             "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
             "script_files": {"run.sh": ""},
             "script_sha256": "",
-            "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}],
+            "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}, {"path": "z.csv", **of_a_set}],
             "pieces": models,
         }
         return run_script(node, manifest)
@@ -284,7 +315,7 @@ def reported(node: Node, code: int | None, error: Any = None) -> Any:
 
 def test_a_script_killed_once_goes_on_from_its_checkpoint_and_its_end_is_in_the_result(node, start):
     text = """
-[ "$(cat $MAYFLY_DATA/a/x.csv)" = 1,2 ] && cmp $MAYFLY_DATA/a/x.csv $MAYFLY_DATA/y.csv || exit 9
+[ "$(cat $MAYFLY_DATA/a/x.csv)" = 1,2 ] && cmp $MAYFLY_DATA/a/x.csv $MAYFLY_DATA/z.csv || exit 9
 if [ ! -f $MAYFLY_CHECKPOINTS/half ]; then touch $MAYFLY_CHECKPOINTS/half; kill -KILL $$; fi
 echo '{"step": 5, "steps": 10, "epoch": 1, "train_loss": 0.5}' >> $MAYFLY_EVENTS
 echo nothing >> $MAYFLY_EVENTS
@@ -295,6 +326,7 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     (script,) = read.scripts
     assert (read.state, read.retries, read.failed, read.python_packages) == ("done", 1, (), "the desk's .venv")
     assert (script["piece"], script["exit_code"], script["starts"], script["last_lines"]) == ("s", 0, 2, ["devices 1 1"])
+    assert script["best"] == {"metric": "train_loss", "value": 0.5}
     assert script["notes"] == ["1 lines of its events could not be read"]
     assert listed(node) == {"model.pt": "done\n"}
     events = [json.loads(line) for line in (node.work / "events" / "events.jsonl").read_text().splitlines()]
@@ -350,7 +382,7 @@ def test_data_larger_than_the_disk_is_one_line(start, monkeypatch):
 
 # What a hostile script tries, and whether it can. It runs as on EC2, as a user of its own; metadata is the firewall's.
 HOSTILE = """
-import os, signal, sys, time
+import ctypes, os, signal, socket, sys, time
 work, out = os.path.abspath("../.."), os.environ["MAYFLY_OUT"]
 def can(what, act):
     try: act()
@@ -367,6 +399,15 @@ can("read the agent's variables", lambda: open(f"/proc/{os.getppid()}/environ").
 can("read the agent's memory", lambda: open(f"/proc/{os.getppid()}/mem", "rb"))
 can("kill the agent", lambda: os.kill(os.getppid(), 0))
 can("become root", lambda: os.setuid(0))
+can("reach instance metadata", lambda: socket.create_connection(("169.254.169.254", 80), timeout=1))
+can("list the agent's code", lambda: os.listdir(work + "/../code"))
+can("write above OUT", lambda: open(out + "/../x", "w"))
+can("make a folder above OUT", lambda: os.mkdir(out + "/../../x"))
+can("take a file of the agent's away", lambda: os.rename(work + "/node.log", out + "/stolen"))
+can("have a timer start it again", lambda: open("/var/spool/cron/crontabs/root", "a"))
+for number in os.listdir("/proc"):
+    if number.isdigit() and os.stat("/proc/" + number).st_uid != os.getuid():
+        can("read another process's variables", lambda: open("/proc/" + number + "/environ").read())
 print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_"))))
 print("\\x1b]0;title\\x07", flush=True)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -378,7 +419,10 @@ open(out + "/zzz-large", "wb").truncate(20_000_001)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        open(out + "/ready", "w").close()
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: most of its files in /proc are root's
+        with open(out + "/.ready", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(out + "/.ready", out + "/ready")
     while True:
         time.sleep(1000)
 while True:
@@ -409,11 +453,13 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
             start(HOSTILE, command=f"{PYTHON} -I run.sh", out_gib=20_000_000 / 2**30)
         read = reported(node, None, stopped.value)
         assert list(stranger.processes()) == [], "whatever it forked away is gone"
+        hidden = Path("/proc") / listed(node)["ready"] / "stat"  # of the one that hid
+        assert not hidden.exists() or hidden.read_text().rpartition(")")[2].split()[0] in "ZX"
         assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
         said = read.scripts[0]["last_lines"]
         assert [line.removeprefix("CAN ") for line in said[:-2]] == ["read its data", "write to its folder"]
         assert said[-2] == str(sorted(CONTRACT)) and said[-1] == "\x1b]0;title\x07"  # escaped where it is printed
-        assert listed(node) == {"good": "good", "ready": ""}
+        assert set(listed(node)) == {"good", "ready"} and listed(node)["good"] == "good"
         told = "\n".join(read.scripts[0]["notes"])
         assert ".bashrc was not" in told and "log was not uploaded: it is a link" in told and "zzz-large was not" in told
         assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
@@ -423,9 +469,11 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
-def test_no_script_begins_while_its_user_reaches_the_machines_credentials(monkeypatch):
-    ran: list[str] = []
-    monkeypatch.setattr(stranger_module, "_run", lambda *words: ran.append(words[0]) or 0)
+def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_path, monkeypatch):
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(stranger_module, "ETC", tmp_path)
+    (tmp_path / "at.deny").write_text("daemon\n")
+    monkeypatch.setattr(stranger_module, "_run", lambda *words: ran.append(words) or 0)
     monkeypatch.setattr(stranger_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321))
     with socket.create_server(("127.0.0.1", 0)) as metadata:
         monkeypatch.setattr(stranger_module, "METADATA", metadata.getsockname())
@@ -433,7 +481,17 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(monkey
             make_stranger(rehearsal=False)
     assert make_stranger(rehearsal=False) == Stranger(uid=64_321, gid=64_321)  # nothing answers there any more
     assert make_stranger(rehearsal=True) is None
-    assert ran == ["useradd", "iptables", "ip6tables"] * 2
+    assert [words[0] for words in ran] == ["useradd", "iptables", "ip6tables"] * 2
+    rule = ("-m", "owner", "--uid-owner", "64321", "-j", "REJECT")
+    assert ran[4:] == [
+        ("iptables", "-I", "OUTPUT", "-d", "127.0.0.1", *rule),
+        ("ip6tables", "-I", "OUTPUT", "-d", "fd00:ec2::254", *rule),
+    ]
+    assert (tmp_path / "at.deny").read_text() == "daemon\nmayfly-script\n"
+    assert (tmp_path / "cron.deny").read_text() == "mayfly-script\n"
+    monkeypatch.setattr(stranger_module, "_run", lambda *words: 3 if words[0] == "iptables" else 0)
+    with pytest.raises(ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so that"):
+        make_stranger(rehearsal=False)
     monkeypatch.setattr(stranger_module, "_run", lambda *words: 1)
     with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):
         make_stranger(rehearsal=False)

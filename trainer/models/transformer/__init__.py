@@ -105,6 +105,11 @@ class TransformerSettings(PretrainedSettings):
     def cpu_slice(self) -> int:
         return max(1, CPU_SLICE_NUMBERS // (self.size[1] * self.tokens))
 
+    @property
+    def block_weights(self) -> tuple[int, int]:
+        blocks, width, _ = self.size
+        return blocks, (4 + 2 * EXPANSION) * width**2 + 2 * width
+
     def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
         blocks, width, heads = self.size
         return {

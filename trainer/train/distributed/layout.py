@@ -36,6 +36,10 @@ class DataParallel:
         """See `packs.layout.Layout.part`."""
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
 
+    def least_slices(self, rows: int, micro_batch: int) -> int:
+        """See `packs.layout.Layout.least_slices`."""
+        return 1
+
     def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
         """See `packs.layout.Layout.divide`."""
 

@@ -6,6 +6,7 @@ those of DDP: the same rows, the same sum over ranks. Blocks are the members of 
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -35,6 +36,10 @@ class FullySharded:
     def part(self, rows: int) -> range:
         """See `packs.layout.Layout.part`."""
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
+
+    def least_slices(self, rows: int, micro_batch: int) -> int:
+        """See `packs.layout.Layout.least_slices`: as many as the rank with the most rows, since all gather blocks together."""
+        return math.ceil(math.ceil(rows / self._ranks.count) / micro_batch)
 
     def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
         """See `packs.layout.Layout.divide`. Raises UsageError for a module of a user's own."""

@@ -225,9 +225,10 @@ class SequentialPack:
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)
-        part = self._layout.part(len(starts_B))
-        for rows, counts in slices_of(part, self._micro_batch):
-            is_last = rows.stop >= part.stop
+        least = self._layout.least_slices(len(starts_B), self._micro_batch)
+        slices = slices_of(self._layout.part(len(starts_B)), self._micro_batch, least=least)
+        for place, (rows, counts) in enumerate(slices, 1):
+            is_last = place == len(slices)
             with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
                 # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
                 share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) * counts / num_labels
