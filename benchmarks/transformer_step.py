@@ -4,8 +4,8 @@
     python -m benchmarks.transformer_step --quick      the base preset, two steps each
 
 Each batch size has a process of its own. Its peak is the kernel's (VmHWM) above what the process held before the model was
-built, after a tiny model's step, with its allocator set as a worker's. The formula is `gpu_profiles.memory`'s, of weights, gradients,
-moments and the step; allowed are 10 %. Writes benchmarks/results/transformer_step.json.
+built, after a tiny model's step, with its allocator set as a worker's. The formula is `gpu_profiles.memory`'s, of weights,
+gradients, moments and the step; allowed are 10 %. Writes benchmarks/results/transformer_step.json.
 """
 
 from __future__ import annotations
@@ -49,12 +49,8 @@ def main() -> int:
         command = [sys.executable, "-m", "benchmarks.transformer_step", "--child", preset, str(batch), str(steps)]
         row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
         rows.append(row)
-        print(
-            f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s a step, {row['gflops']:.0f} GFLOP/s",
-            f"peak {row['peak_gib']:.2f} GiB, predicted {row['predicted_gib']:.2f} ({row['ratio']:.3f})",
-            sep="; ",
-            flush=True,
-        )
+        print(f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s a step, {row['gflops']} GFLOP/s")
+        print(f"  peak {row['peak_gib']:.2f} GiB, predicted {row['predicted_gib']:.2f} ({row['ratio']:.3f})", flush=True)
     worst = max(abs(row["ratio"] - 1) for row in rows)
     print(f"furthest from the formula: {worst:.1%}; {ALLOWED:.0%} is asked for")
     print("wrote", write("transformer_step", {"machine": machine(), "rows": rows}, options.out))
