@@ -17,7 +17,7 @@ from trainer.models import MODELS
 from trainer.settings import HIGHER, LOWER, TargetSettings
 from trainer.targets import TARGETS, labels_of, loss_of, scores_of
 from trainer.targets.bars import Labels, sums_over, trailing_deviation
-from trainer.targets.scoring import Rows
+from trainer.targets.scoring import Rows, block_correlation, correlation
 from trainer.train.prepare import prepare
 
 BARS, WARM = 1500, 300
@@ -181,3 +181,12 @@ def test_quantiles_are_shifted_until_validation_is_covered():
     assert wide["shift"] < 0
     again = random.normal(size=(5000, 1))
     assert scores.metrics(target, scores.forecast(target, narrow, fitted), again)["covered"] == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_correlation_from_sums_of_blocks_is_that_of_the_weighted_bars():
+    random = np.random.default_rng(0)
+    x, place = 5 + 1e-3 * random.standard_normal(500), random.integers(0, 20, 500)
+    y = 100 * (x - 5) + random.standard_normal(500)
+    of_blocks, weights = block_correlation(x, y, place), random.integers(0, 3, 20).astype(np.float64)
+    assert of_blocks(weights) == pytest.approx(correlation(x, y, weights[place]), abs=1e-12)
+    assert block_correlation(np.full(500, 0.3), y, place)(weights) is None

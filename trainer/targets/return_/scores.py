@@ -13,7 +13,17 @@ import numpy as np
 from trainer.data.candles import Candles
 from trainer.targets.bars import volatility_unit
 from trainer.targets.return_ import Return
-from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, features_of, linear, of_training, plain, whole
+from trainer.targets.scoring import (
+    Rows,
+    Statistic,
+    block_correlation,
+    day_blocks,
+    features_of,
+    linear,
+    of_training,
+    plain,
+    whole,
+)
 
 order = whole
 
@@ -66,14 +76,15 @@ def weighted(target: Return, forecast_N: np.ndarray, labels_NK: np.ndarray, plac
     labels = labels_NK.reshape(len(forecast_N))
     squared, moved = (labels - forecast_N) ** 2, labels != 0
     hit = moved & (np.sign(labels) == np.sign(forecast_N))
+    correlation = block_correlation(forecast_N, labels, place)
+    sums_4B = np.stack([np.bincount(place, weights=part) for part in (np.ones(len(labels)), squared, moved, hit)])
 
     def values(weights_B: np.ndarray) -> dict[str, float | None]:
-        weights = weights_B[place]
-        total = float(weights @ moved)
+        bars, squares, moves, hits = (float(one) for one in sums_4B @ weights_B)
         return {
-            "correlation": correlation(forecast_N, labels, weights),
-            "mse": float(weights @ squared) / float(weights.sum()),
-            "hits": float(weights @ hit) / total if total else None,
+            "correlation": correlation(weights_B),
+            "mse": squares / bars,
+            "hits": hits / moves if moves else None,
         }
 
     return values
