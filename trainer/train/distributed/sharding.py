@@ -25,8 +25,9 @@ class FullySharded:
 
     divides = True
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, *, compiles: bool = False) -> None:
+        """With `compiles` each block of the model is compiled."""
+        self._ranks, self._compiles = ranks, compiles
         self._mesh: DeviceMesh = init_device_mesh(ranks.device.type, (ranks.count,))
 
     @property
@@ -51,6 +52,8 @@ class FullySharded:
                 do="Take a GPU that it fits, or one of our models.",
             )
         for block in blocks_of(model):
+            if self._compiles:
+                block.compile()
             fully_shard(block, mesh=self._mesh)
         fully_shard(model, mesh=self._mesh)
 
