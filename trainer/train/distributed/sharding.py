@@ -7,6 +7,7 @@ those of DDP: the same rows, the same sum over ranks. Blocks are the members of 
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -51,6 +52,8 @@ class FullySharded:
                 why="its frozen, tied and unused weights are not known",
                 do="Take a GPU that it fits, or one of our models.",
             )
+        # Outputs are a view in some models; nothing of ours changes outputs in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for block in blocks_of(model):
             if self._compiles:
                 block.compile()
