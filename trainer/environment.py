@@ -188,7 +188,14 @@ VARIABLES = (
     Variable(name="PATH", set_by="the machine", meaning="passed on to a script, behind the programs of its environment"),
     Variable(name="LANG", set_by="the machine", meaning="passed on to a script", default="`C.UTF-8`"),
     Variable(name="LD_LIBRARY_PATH", set_by="the machine", meaning="passed on to a script"),
-    Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
+    Variable(
+        name="PYTHONPATH",
+        set_by="Mayfly",
+        meaning="for the embedded AWS's process and an agent on a machine of yours: its code comes first",
+    ),
+    Variable(
+        name="PYTHONSAFEPATH", set_by="Mayfly", meaning="for that agent: its folder is no place to import from; read by Python"
+    ),
     Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the stack's functions"),
     Variable(name="STACK", set_by="infra/control.py", meaning="the stack of the functions"),
     Variable(name="BUCKET", set_by="infra/control.py", meaning="the sweeper's bucket"),

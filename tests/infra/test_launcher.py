@@ -111,8 +111,9 @@ def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_eve
             assert all(action.split(":")[1].startswith(("Describe", "Get")) for action in actions)
 
 
-def test_it_writes_no_model_and_nothing_of_a_nodes() -> None:
-    assert not [prefix for prefix in WRITES if prefix.startswith(("models/", "live/", "attempts/", "checkpoints/"))]
+def test_it_writes_no_model_and_nothing_of_a_nodes_but_under_its_users_own_id() -> None:
+    nodes = [prefix for prefix in WRITES if prefix.startswith(("models/", "live/", "attempts/", "checkpoints/"))]
+    assert nodes == [f"{prefix}${{aws:userid}}/*" for prefix in ("attempts/", "models/experiments/")]
 
 
 def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Recorded) -> None:

@@ -160,7 +160,7 @@ def check_own_machine(node: Node, manifest: dict[str, Any]) -> None:
     node.status.devices = devices = own_devices()
     log.info("%d devices: %s", devices.found, devices.note)
     if manifest.get("work") != "script":
-        check_torch()
+        check_torch(here=True)
         node.status.message = "smoke test"
         smoke_test(devices, folder=node.work, seconds=OWN_SMOKE_SECONDS)
     node.enter("stage")

@@ -26,7 +26,8 @@ class NodeKeys:
 
     @property
     def lease(self) -> str:
-        return f"{LEASES}{self._own}{self.node}.json"
+        """Return the key of its lease; without an instance it is none of the sweeper's, which reads live/."""
+        return f"{LEASES}{self._own}{self.node}.json" if self.instance_id else f"{self.folder}lease.json"
 
     @property
     def folder(self) -> str:

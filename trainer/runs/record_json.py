@@ -23,7 +23,7 @@ MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
 # AIDA...; AROA...:<session name>, of 64 of these characters at most; a root user's is the account's id (IAM user guide, "Policy
 # variables" and "STS AssumeRole", looked up 2026-11-22).
-USER_ID = r"[A-Z0-9]{8,128}(:[\w+=,.@-]{1,64})?"
+USER_ID = r"[A-Za-z0-9]{8,128}(:[\w+=,.@-]{1,64})?"
 
 
 def to_json(value: Any) -> str:
