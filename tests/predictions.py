@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from trainer.artifacts.card import Card
-from trainer.data.candles import time_text
+from trainer.data.candles import Candles, time_text
 from trainer.data.reading import read_candles
 from trainer.train.predict import Predictions, predict_models
 
@@ -48,3 +51,12 @@ def accuracy(chances: Mapping[str, float], file: Path, card: Card) -> tuple[int,
     known = [place for place in places if close[place + ahead] != close[place]]
     right = [(chances[times[place]] >= 0.5) == (close[place + ahead] > close[place]) for place in known]
     return len(right), sum(right) / len(right)
+
+
+def of_test(rows: Sequence[Prediction], candles: Candles, span: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return forecasts and labels of a test span, one bar ahead."""
+    place = {time_text(time): row for row, time in enumerate(candles.timestamp)}
+    said = {place[row.bar]: row.values["probability"] for row in rows}
+    bars = [bar for bar in range(place[span["first"]], place[span["last"]]) if candles.close[bar + 1] != candles.close[bar]]
+    labels = (candles.close[[bar + 1 for bar in bars]] > candles.close[bars]).astype(np.float64)
+    return np.array([said[bar] for bar in bars]), labels[:, None]

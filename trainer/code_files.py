@@ -13,10 +13,15 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+# What a training starts by `-m` where several devices train one model.
+RANKS = ("trainer.train.distributed.torchrun", "trainer.train.distributed.rank")
 # What a node starts: the agent, and by `-m` training, smoke test, trial and data check. Their workers import modules of these.
-NODE = ("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe", "trainer.plan.check")
+NODE = (
+    *("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe", "trainer.plan.check"),
+    *RANKS,
+)
 # What makes a model, besides the homes of the job's model and target: a change in another home voids no checkpoint.
-TRAINING = ("trainer.train.__main__", "trainer.train.probe")
+TRAINING = ("trainer.train.__main__", "trainer.train.probe", *RANKS)
 HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
 _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import the settings of every home
 # Files that a reached module reads. A test finds one that is missing here.

@@ -188,6 +188,21 @@ VARIABLES = (
     Variable(name="PATH", set_by="the machine", meaning="passed on to a script, behind the programs of its environment"),
     Variable(name="LANG", set_by="the machine", meaning="passed on to a script", default="`C.UTF-8`"),
     Variable(name="LD_LIBRARY_PATH", set_by="the machine", meaning="passed on to a script"),
+    Variable(name="MAYFLY_RANKS", set_by="Mayfly", meaning="socket through which the ranks of one model hear their training"),
+    *(
+        Variable(name=name, set_by="torchrun", meaning=meaning)
+        for name, meaning in (
+            ("RANK", "number of a rank among all that train one model"),
+            ("LOCAL_RANK", "number of a rank on its machine: that of its GPU"),
+            ("WORLD_SIZE", "number of ranks"),
+            ("TORCHELASTIC_RESTART_COUNT", "how often the ranks were started again"),
+        )
+    ),
+    Variable(
+        name="GLOO_SOCKET_IFNAME", set_by="Mayfly", meaning="interface of the ranks' exchange on the host", default="loopback's"
+    ),
+    Variable(name="NCCL_SOCKET_IFNAME", set_by="Mayfly", meaning="interface over which GPUs' ranks find each other; as above"),
+    Variable(name="OMP_NUM_THREADS", set_by="Mayfly", meaning="`1` where a rank starts; it sets its own threads then"),
     Variable(
         name="PYTHONPATH",
         set_by="Mayfly",
@@ -375,6 +390,35 @@ def here_folder() -> Path:
 def for_training(*, profiles: Path) -> dict[str, str]:
     """Return the environment of a node's training: the agent's, with its file in the place of a user's profiles."""
     return {**os.environ, "MAYFLY_PROFILES": str(profiles)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """Variables of one rank: torchrun's, and the socket of the supervisor."""
+
+    socket: str
+    rank: int
+    local_rank: int
+    count: int
+    restart: int
+
+
+def rank_environment() -> RankEnvironment:
+    """Return the place of this rank. Raises KeyError where torchrun did not start it."""
+    return RankEnvironment(
+        socket=os.environ["MAYFLY_RANKS"],
+        rank=int(os.environ["RANK"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        count=int(os.environ["WORLD_SIZE"]),
+        restart=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+    )
+
+
+def for_ranks(socket: Path) -> dict[str, str]:
+    """Return the environment of torchrun: this process's, with every connection between ranks on loopback."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback, **ours}
 
 
 def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:

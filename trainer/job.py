@@ -63,7 +63,11 @@ class Job:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
             raise bad_value("name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes")
         if (count := max(1, len(self.data.symbols)) * self.data.folds * self.train.seeds) > MOST_MODELS:
-            made = f"this job's models name {count:,} series" if self.data.pooled else f"this job makes {count:,} models"
+            made = (
+                f"this job's models name {count:,} series"
+                if self.data.pooled or self.data.panel
+                else f"this job makes {count:,} models"
+            )
             why = f"{max(1, len(self.data.symbols)):,} symbols x {self.data.folds:,} folds x {self.train.seeds:,} seeds"
             do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds or train.seeds."
             raise UsageError(made, why=why, do=do)

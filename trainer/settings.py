@@ -17,6 +17,10 @@ MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
 WINDOWS, CHUNKS = "windows", "chunks"  # what a model reads: one output a window, or one for each bar of a chunk
 FLOAT, HALF = 4, 2  # bytes of a number
 HIGHER, LOWER = "higher", "lower"
+# Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A series' number is
+# its place in its piece, from 1 on, and has no limit; the others are of the bar's start, UTC (trainer/data/context.py).
+CONTEXT = {"series": 0, "weekday": 7, "month": 12, "time_of_day": 96}
+CONTEXT_BYTES = 2  # of a number: int16
 _LIMITS = {
     "least": (ge, "{:,} or more"),
     "above": (gt, "above {:,}"),
@@ -160,6 +164,7 @@ class ModelSettings(HomeSettings):
     shape: ClassVar[tuple[str, ...]] = ()  # keys that its speed depends on, with the batch: what was tuned is kept by them
     shorter: ClassVar[str] = "lookback"  # the keys that lower `bars_seen`, for messages
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
+    reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
     recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
     is_recurrent: ClassVar[bool] = False  # runs the recurrent kernels of a GPU's library, whose precision has rules of its own
     can_recompute: ClassVar[bool] = True  # `network.build` takes `recompute`
@@ -187,6 +192,14 @@ class ModelSettings(HomeSettings):
     def num_dropouts(self) -> int:
         """Return how many dropout keys the network takes."""
         return 0
+
+    @property
+    def block_weights(self) -> tuple[int, int]:
+        """Return the number of its blocks, the members of its module lists, and the weights of the largest one.
+
+        They can be gathered one at a time where a model is divided among GPUs (`trainer.gpu_profiles.ranks`). (0, 0): none.
+        """
+        return 0, 0
 
     @property
     def place(self) -> dict[str, Any]:
@@ -251,6 +264,13 @@ class ModelSettings(HomeSettings):
     def num_weights(self, *, features: int, outputs: int) -> int:
         """Return its number of weights."""
         return 0
+
+    def flops(self, *, features: int, outputs: int) -> float:
+        """Return the floating-point operations of one read, forward and backward; 0 where nobody counted them.
+
+        A multiplication and an addition are two. What activation checkpointing does again is left out, as in MFU.
+        """
+        return 0.0
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
         """Return what a slice of `reads` windows or chunks takes."""

@@ -35,6 +35,24 @@ class CardSeries:
     fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
     data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty where the card's are of it alone
+    number: int = 0  # of a panel: what the model knows it by; 0: training saw no window of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardPanel:
+    """What a panel's series have in common: of a symbol that training never saw, all there is."""
+
+    scaler_of: str  # pooled, series or rank
+    scaler: dict[str, Any]  # as a series has it, over all of them
+    fitted: dict[str, Any]
+    calendar: str
+    horizon: int
+
+    def unknown(self, symbol: str) -> CardSeries:
+        """Return the entry of a symbol that training never saw."""
+        return CardSeries(
+            symbol=symbol, calendar=self.calendar, horizon=self.horizon, scaler=self.scaler, splits={}, fitted=self.fitted
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +82,7 @@ class Card:
     own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's: file, class, sha256, text by table
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
+    panel: CardPanel | None = None
     format: int = FORMAT
 
     @property
@@ -84,7 +103,8 @@ class Card:
 def card_from_json(text: str) -> Card:
     """Read a card. Raises DataError for a format that is not known here, and for what no training of ours writes."""
     values = read_values(text)
-    return Card(**{**values, "series": [CardSeries(**one) for one in values["series"]]})
+    panel = CardPanel(**values["panel"]) if values["panel"] else None
+    return Card(**{**values, "series": [CardSeries(**one) for one in values["series"]], "panel": panel})
 
 
 def read_card(source: Path | bytes) -> Card:

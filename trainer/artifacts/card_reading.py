@@ -17,6 +17,7 @@ READABLE_FORMATS = (1, 2)
 SERIES_DATA = ("bars", "first", "last", "holes", "ties")  # of a card's `data`, what tells of one series
 MOST_CARD_BYTES = 32 * 1024 * 1024  # 10 KB, 5 KB more a series, and the user's files of up to 1 MB each
 MOST_SERIES = 5_000
+PANEL_SCALERS = ("pooled", "series", "rank")  # values of data.scaler
 MOST_CARD_NUMBER = 1e39  # scalers are float32
 MOST_BARS = 1_000_000_000
 MOST_INPUTS = 10_000
@@ -75,6 +76,7 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
         fold=fields.whole("fold", 1, least=1, most=folds),
         folds=folds,
         target_settings=dict(fields.table("target_settings").values),
+        panel=_panel(fields.table("panel"), len(features)) if fields.values.get("panel") is not None else None,
         own_files={name: _own_file(item.fields()) for name, item in _entries(fields, "own_files")},
     )
 
@@ -90,16 +92,34 @@ def _series(fields: Fields, inputs: int) -> dict[str, Any]:
         "horizon": fields.whole("horizon", most=MOST_BARS),
         "scaler": _scaler(fields.value("scaler").fields(), inputs),
         "splits": _object(fields, "splits"),
-        "fitted": {
-            name: item.number(least=-MOST_CARD_NUMBER, most=MOST_CARD_NUMBER) for name, item in _entries(fields, "fitted")
-        },
+        "fitted": _fitted(fields),
+    }
+
+
+def _fitted(fields: Fields) -> dict[str, Any]:
+    return {name: item.number(least=-MOST_CARD_NUMBER, most=MOST_CARD_NUMBER) for name, item in _entries(fields, "fitted")}
+
+
+def _panel(fields: Fields, inputs: int) -> dict[str, Any]:
+    """Return what a panel's series have in common."""
+    parts = fields.exactly(("scaler_of", "scaler", "fitted", "calendar", "horizon"))
+    scaler = _scaler(parts["scaler"].fields(), inputs)
+    if not scaler:
+        raise Unsound(f"{fields.name}.scaler is empty")
+    return {
+        "scaler_of": parts["scaler_of"].choice(PANEL_SCALERS),
+        "scaler": scaler,
+        "fitted": _fitted(fields),
+        "calendar": parts["calendar"].text(),
+        "horizon": parts["horizon"].whole(most=MOST_BARS),
     }
 
 
 def _whole_series(fields: Fields, inputs: int) -> dict[str, Any]:
     metrics = fields.table("metrics")
     told = _metrics(metrics) if metrics.values else {}
-    return {**_series(fields, inputs), "data": dict(fields.table("data").values), "metrics": told}
+    data, number = dict(fields.table("data").values), fields.whole("number", 0, most=MOST_SERIES)
+    return {**_series(fields, inputs), "data": data, "metrics": told, "number": number}
 
 
 def _object(fields: Fields, key: str) -> dict[str, Any]:

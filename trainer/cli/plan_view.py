@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from trainer.cli.gpu_view import gpu_view
 from trainer.cli.output import counted, duration, money
 from trainer.cli.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
 from trainer.cost.baking import Baking
@@ -60,6 +61,9 @@ def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
     yield FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)])
     yield from _notes(plan)
     yield ""
+    if plan.gpus:
+        yield from gpu_view(plan.gpus)
+        yield ""
     yield from _basis(plan)
     yield _hard_stop(plan)
 

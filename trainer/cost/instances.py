@@ -42,6 +42,9 @@ class InstanceType:
     gpus: float
     gpu_model: str
     gpu_memory_gib: float  # of one GPU
+    compute_capability: str
+    gpu_interconnect: str  # pcie, nvlink, nvswitch, or of a type with one GPU none
+    nvlink_gb_per_s: float  # nominal, of one GPU, both directions; 0: PCIe only
     vcpus: int
     memory_gib: float
     price_usd_per_hour: (
@@ -116,6 +119,9 @@ def _from_row(row: dict[str, str]) -> InstanceType:
         gpus=float(row["gpu_count"]),
         gpu_model=row["gpu_model"],
         gpu_memory_gib=float(row["vram_gib_per_gpu"]),
+        compute_capability=row["compute_capability"],
+        gpu_interconnect=row["gpu_interconnect"].split(" ")[0],
+        nvlink_gb_per_s=float(row["nvlink_gb_per_s_per_gpu"]),
         vcpus=int(row["vcpus"]),
         memory_gib=float(row["memory_gib"]),
         price_usd_per_hour=float(price) if price else None,

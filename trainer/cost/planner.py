@@ -1,6 +1,7 @@
 """Estimate how long a job takes on a machine and what it costs, from bars, epochs and rates. Rough until measured.
 
-    training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first
+    training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first,
+                       or one after another where all GPUs train each model together (`trainer.cost.scaling`)
 
 Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are estimates. It knows no
 cloud: prices come in, dollars come out.
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from trainer.cost.instances import InstanceType
+from trainer.cost.links import link_of
+from trainer.cost.scaling import Together, speedup, together_of
 from trainer.gpu_profiles.chips import GpuProfile, named_profile
 from trainer.gpu_profiles.choice import Device, profile_of
 from trainer.gpu_profiles.memory import figures
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job
-from trainer.pieces import pieces_of
+from trainer.pieces import pieces_of, takes_all_devices
 from trainer.pieces.piece import Piece, SeriesWork
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
@@ -37,6 +40,7 @@ class Workload:
     pieces: tuple[Piece, ...]
     window_cost_gpu: float
     window_cost_cpu: float
+    together: Together | None = None  # where all GPUs of a machine train each piece together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,8 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     series = [_series(symbol, min(count, job.data.bars or count), job) for symbol, count in bars.items()]
     cost_cpu, cost_gpu = job.model.costs
     pieces = pieces_of(job, series, timeframe=job.data.timeframe)
-    return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu)
+    together = together_of(job) if takes_all_devices(job) else None
+    return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu, together=together)
 
 
 def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
@@ -67,14 +72,21 @@ def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
 
 
 def estimate(
-    work: Workload, machine: InstanceType, *, rehearsal: bool, cores: int | None = None, rate: Rate | None = None
+    work: Workload,
+    machine: InstanceType,
+    *,
+    rehearsal: bool,
+    cores: int | None = None,
+    rate: Rate | None = None,
+    sharded: bool = False,
 ) -> Estimate:
     """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`.
 
     `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's.
+    `sharded`: models that all GPUs train together lie on them in parts.
     """
     boot, after = around(machine, rehearsal=rehearsal)
-    workers = min(machine.num_workers, max(1, len(work.pieces)))
+    workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
     if rehearsal:
         slots = min(workers, cores or os.cpu_count() or 1)
         by_profile = cpu_windows_per_second() / work.window_cost_cpu
@@ -84,7 +96,12 @@ def estimate(
     # A rate that needs several models at a time is shared by their places, each of which trains one after another.
     places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
     seconds = [piece.estimate * places / device_rate for piece in work.pieces]
-    training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
+    if work.together:
+        link = None if rehearsal else link_of(machine)
+        one = device_rate / places
+        training = sum(seconds) / speedup(work.together, devices=slots, visits_per_second=one, link=link, sharded=sharded)
+    else:
+        training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
     return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)
 
 

@@ -24,6 +24,8 @@ EXCHANGES = (
 )
 STALE = ("train", "skip")
 MOST_SECRETS = 20
+POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
+PRESENT = "present"  # what a model of a panel reads before features: 1 where the series has the bar, 0 where it is missing
 AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -45,6 +47,12 @@ class DataSettings:
     secrets: tuple[str, ...] = setting((), "Names of the stack's secrets that the refresh file gets, as variables.")
     stale: str = setting("train", "After a refresh that failed: " + " or ".join(STALE) + " the scheduled run.", choices=STALE)
     pooled: bool = setting(False, "Train one model on all symbols together instead of one per symbol.")
+    panel: bool = setting(False, "Train one model on all symbols as a panel: on one calendar, missing days masked.")
+    scaler: str = setting(
+        POOLED,
+        "Scaler of a panel's features: pooled (one over all series), series (each its own), rank (among the series of a date).",
+        choices=(POOLED, BY_SERIES, RANK),
+    )
     columns: tuple[str, ...] = setting((), "Further numeric columns of the candle files that the model reads.")
     features: tuple[str, ...] = setting(
         AUTO,
@@ -78,6 +86,7 @@ class DataSettings:
         if self.symbols and not self.chosen(()):
             why = "data.exclude names every symbol of data.symbols"
             raise UsageError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
+        self._check_panel()
         if self.calendar not in (*CALENDARS, *EXCHANGES):
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
@@ -97,9 +106,14 @@ class DataSettings:
         return tuple(symbol for symbol in (self.symbols or sorted(known)) if symbol not in self.exclude)
 
     @property
+    def is_together(self) -> bool:
+        """Return whether one model is trained on all symbols."""
+        return self.pooled or self.panel
+
+    @property
     def inputs(self) -> tuple[str, ...]:
-        """Return the names of what a model reads of each bar, in order: features, then columns."""
-        return (*self.computed, *self.columns)
+        """Return the names of what a model reads of each bar, in order: of a panel its presence; features, then columns."""
+        return (*((PRESENT,) if self.panel else ()), *self.computed, *self.columns)
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -119,6 +133,23 @@ class DataSettings:
             step_of(self.timeframe or "1m")
         except DataError as error:
             raise UsageError(error.what, why=error.why, do=error.do) from error
+
+    def _check_panel(self) -> None:
+        if self.panel and self.pooled:
+            why = "both make one model of all symbols, a panel on one calendar"
+            raise UsageError("data.panel and data.pooled", why=why, do="Leave one of them out.")
+        if self.panel and len(self.symbols) == 1:
+            why = f"data.symbols is {self.symbols[0]}"
+            raise UsageError("a panel of one symbol", why=why, do="Name more symbols, or leave data.panel out.")
+        if self.scaler != POOLED and not self.panel:
+            why = "other models scale each series by its own bars"
+            raise UsageError(
+                f"data.scaler = {self.scaler} without a panel", why=why, do="Set data.panel = true, or leave it out."
+            )
+        if PRESENT in self.columns and self.panel:
+            raise UsageError(
+                f"job key 'data.columns' has '{PRESENT}'", why="a panel's model reads presence by that name", do="Rename it."
+            )
 
     def _check_refresh(self) -> None:
         if self.refresh and not (self.refresh.endswith(".py") and self.refresh.isprintable()):

@@ -15,7 +15,7 @@ from typing import Any
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import REFERENCE, GpuProfile, packaged
 from trainer.job import Job, job_of, with_settings
-from trainer.settings import CHUNKS, FLOAT, Training
+from trainer.settings import CHUNKS, CONTEXT, CONTEXT_BYTES, FLOAT, Training
 
 GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
@@ -95,6 +95,7 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
     weights, averages = FLOAT * num_weights(job, features=features), 1 if job.train.ema else 0
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if model.counts_gradients else 0)
     numbers = (features + target.label_columns) * FLOAT * (2 if stacked else 1)  # stacked ones are joined
+    numbers += len(CONTEXT) * CONTEXT_BYTES if model.reads_context else 0
     return Footprint(
         rows=bars * (numbers + 2 * 8 / model.bars_out),  # two indices a window, or chunk
         weights=(copies + averages) * weights,

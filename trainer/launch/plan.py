@@ -25,6 +25,7 @@ from trainer.cost.storage import StorageCost, storage_cost
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
+from trainer.launch.gpu_table import OnGpus, gpu_table, on_gpus
 from trainer.launch.images import verdict_on
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
@@ -82,6 +83,7 @@ class LaunchPlan:
     prices_are: str  # the source of the prices, as text
     baking: Baking | None = None  # what a baked image saves on the first candidate; None in a rehearsal
     storage: StorageCost
+    gpus: tuple[OnGpus, ...] = ()  # the model on all GPUs of other types, too, where they train it together
 
     @property
     def first(self) -> PlanCandidate:
@@ -132,6 +134,7 @@ class LaunchPlan:
             "prices_are": self.prices_are,
             "baking": self.baking.to_dict() if self.baking else None,
             "storage": self.storage.to_dict(),
+            "gpus": [row.to_dict() for row in self.gpus],
         }
 
 
@@ -156,6 +159,7 @@ def make_plan(
     Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget or no plan ends
     before its hard stop, UsageError for a `max_duration` beyond the cap.
     """
+    rates_on_aws = {} if rehearsal else rates or {}  # a rehearsal's are this machine's cores'
     weighed = [
         weigh(job, work, machine, offers, rehearsal=rehearsal, rate=(rates or {}).get(machine.name))
         for machine in offers.priced.machines
@@ -197,6 +201,9 @@ def make_plan(
         prices_are=offers.priced.basis,
         storage=storage or storage_cost("s3", throughput="", input_bytes=0),
         baking=None if rehearsal else _baking(usable[0], offers, boots or {}),
+        gpus=gpu_table(
+            job, work, asked=[] if rehearsal else offers.priced.machines, image_line=offers.image_line, rates=rates_on_aws
+        ),
     )
 
 
@@ -227,7 +234,10 @@ def weigh(
     on_demand = on_demand_price(machine)
     price = min(spot.values()) if spot else on_demand
     rate = rate or rate_of(profile_on(machine, rehearsal=rehearsal), job)
-    time = estimate(work, machine, rehearsal=rehearsal, rate=rate)
+    on_aws = not rehearsal and job.model.is_measured
+    together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
+    sharded = bool(together and together.laid and together.laid.sharded)
+    time = estimate(work, machine, rehearsal=rehearsal, rate=rate, sharded=sharded)
     refused = note = ""
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
@@ -240,9 +250,14 @@ def weigh(
         note = "no spot price known: the list price"
     elif not rehearsal and not (verdict := verdict_on(machine, offers.image_line)).works:
         refused = verdict.why
+    elif together and together.refused:
+        refused = together.refused
     elif not rehearsal and verdict.unproven:
         note = UNPROVEN
-    idle = 0 if job.is_script else machine.num_workers - len(work.pieces)  # a script gets all of them
+    if together and together.note and not refused:
+        note = f"{note + '; ' if note else ''}{together.note}"
+    all_busy = job.is_script or work.together  # a script gets all of them
+    idle = 0 if all_busy else machine.num_workers - len(work.pieces)
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(

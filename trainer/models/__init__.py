@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from trainer.models import lstm, own, tcn
+from trainer.models import lstm, own, tcn, transformer
 from trainer.settings import CHUNKS, ModelSettings
 
-MODELS: dict[str, type[ModelSettings]] = {home.name: home for home in (lstm.LstmSettings, tcn.TcnSettings)}
+MODELS: dict[str, type[ModelSettings]] = {
+    home.name: home for home in (lstm.LstmSettings, tcn.TcnSettings, transformer.TransformerSettings)
+}
 DEFAULT = "lstm"
 OWN = own.OwnModel  # chosen by a file instead of a name
 

@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.job import Job
+from trainer.pieces.panel import PANEL
 from trainer.pieces.piece import Kind, Piece, SeriesWork
 from trainer.pieces.pooled import POOLED
 from trainer.pieces.script import SCRIPT
 from trainer.pieces.symbol import SYMBOL
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (SYMBOL, POOLED, SCRIPT)
+    kind.name: kind for kind in (SYMBOL, POOLED, PANEL, SCRIPT)
 }  # the last one that takes a job makes its pieces
 
 
 def kind_of(job: Job) -> Kind:
     """Return the kind that makes the job's pieces."""
     return next(kind for kind in reversed(KINDS.values()) if kind.takes(job))
+
+
+def takes_all_devices(job: Job) -> bool:
+    """Return whether all devices of a machine train each piece of the job together, where it has several."""
+    return kind_of(job).all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
 
 
 def pieces_of(job: Job, series: Sequence[SeriesWork], *, timeframe: str) -> tuple[Piece, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.artifacts.names import ModelName, label
+from trainer.errors import DataError
 from trainer.job import Job
 
 
@@ -19,6 +20,7 @@ class SeriesWork:
     windows: tuple[int, ...]  # of training, an epoch
     visits: tuple[float, ...]  # an epoch: windows of training, and those that are only scored at their share
     memory_gib: float = 0.0  # of host memory that reading it takes; an estimate
+    once_gib: float = 0.0  # the part of it that is taken once, however many series are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,20 @@ class Kind:
     takes: Callable[[Job], bool]
     pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]  # of the job, its series, their timeframe
     each: str = "symbols"  # what it makes a model of, for people
+    all_devices: bool = False  # one piece trains on all devices together (`trainer.train.distributed`), else one each
     one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
+    all_devices: bool = False  # a piece is trained on all devices of the machine together, one rank each
+
+
+def refuse_namesake(job: Job, series: Sequence[SeriesWork], what: str) -> None:
+    """Raise DataError where a symbol has the name of the job, by which `what`, a model of several series, is called."""
+    for one in series:
+        if one.symbol.casefold() == job.name.casefold():
+            raise DataError(
+                f"the job and its symbol {one.symbol} have the same name",
+                why=f"{what} is called by its job, and would be taken for the symbol's",
+                do="Give the job another name.",
+            )
 
 
 def models_of(
@@ -89,7 +104,7 @@ def models_of(
                     estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
                     bars=sum(one.bars for one in series),
                     windows=sum(one.windows[fold - 1] for one in series),
-                    memory_gib=sum(one.memory_gib for one in series),
+                    memory_gib=sum(one.memory_gib - one.once_gib for one in series) + max(one.once_gib for one in series),
                     fold=fold,
                     seed=seed,
                     draws=name.draws,

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.errors import DataError
 from trainer.job import Job
-from trainer.pieces.piece import Kind, Piece, SeriesWork, models_of
+from trainer.pieces.piece import Kind, Piece, SeriesWork, models_of, refuse_namesake
 
 
 def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
-    for one in series:
-        if one.symbol.casefold() == job.name.casefold():
-            raise DataError(
-                f"the job and its symbol {one.symbol} have the same name",
-                why="a pooled model is called by its job, and would be taken for the symbol's",
-                do="Give the job another name.",
-            )
+    refuse_namesake(job, series, "a pooled model")
     made = models_of(job, series, kind="pooled", stem=job.name, timeframe=timeframe, source=job.name, source_by_fold=True)
     return tuple(made)
 

@@ -229,7 +229,12 @@ def _plan(fields: Fields) -> DataPlan:
         raise Unsound(f"its format is {written}, this version reads {FORMAT}")
     parts = fields.exactly(("format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused"))
     files = tuple(_file(item) for item in parts["files"].items())
-    symbols = {name: _symbol(name, item) for name, item in parts["symbols"].fields().entries().items()}
+    made_for = {
+        table: {key: item.plain() for key, item in settings.fields().entries().items()}
+        for table, settings in parts["made_for"].fields().exactly(("data", "model", "target")).items()
+    }
+    is_panel = made_for["data"].get("panel") is True
+    symbols = {name: _symbol(name, item, is_panel=is_panel) for name, item in parts["symbols"].fields().entries().items()}
     refused = {name: _refused(name, item) for name, item in parts["refused"].fields().entries().items()}
     if symbols.keys() & refused.keys():
         raise Unsound(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
@@ -238,10 +243,6 @@ def _plan(fields: Fields) -> DataPlan:
     unknown = {name for entry in symbols.values() for name in entry.files} - {file.file for file in files}
     if unknown:
         raise Unsound(f"{sorted(unknown)[0]!r} is none of its files")
-    made_for = {
-        table: {key: item.plain() for key, item in settings.fields().entries().items()}
-        for table, settings in parts["made_for"].fields().exactly(("data", "model", "target")).items()
-    }
     return DataPlan(
         made_for=made_for,
         timeframe=parts["timeframe"].text(),
@@ -288,7 +289,8 @@ def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
 _SYMBOL_KEYS = ("files", "rows", "bars", "first", "last", "sha256", "calendar", "holes", "target", "horizon_bars", "folds")
 
 
-def _symbol(symbol: str, value: Value) -> SymbolPlan:
+def _symbol(symbol: str, value: Value, *, is_panel: bool) -> SymbolPlan:
+    """Return a symbol's plan. A series of a panel may be shorter than the horizon, and have no bar in a span."""
     parts = value.fields().exactly(_SYMBOL_KEYS)
     bars = parts["bars"].whole(least=1, most=MOST_COUNT)
     return SymbolPlan(
@@ -302,8 +304,8 @@ def _symbol(symbol: str, value: Value) -> SymbolPlan:
         calendar=parts["calendar"].choice((*CALENDARS[1:], *EXCHANGES)),  # chosen: not auto
         holes=_holes(parts["holes"], bars),
         target={key: item.plain() for key, item in parts["target"].fields().entries().items()},
-        horizon_bars=parts["horizon_bars"].whole(least=1, most=bars),
-        folds=tuple(_fold(item, bars) for item in parts["folds"].items(least=1)),
+        horizon_bars=parts["horizon_bars"].whole(least=1, most=MOST_COUNT if is_panel else bars),
+        folds=tuple(_fold(item, bars, least=0 if is_panel else 1) for item in parts["folds"].items(least=1)),
     )
 
 
@@ -318,7 +320,7 @@ def _holes(value: Value, bars: int) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def _fold(value: Value, bars: int) -> FoldPlan:
+def _fold(value: Value, bars: int, *, least: int) -> FoldPlan:
     parts = value.fields().exactly((*SPANS, "bars", "ties", "chunks"))
     spans = dict[str, Span]()
     end = 0
@@ -326,7 +328,7 @@ def _fold(value: Value, bars: int) -> FoldPlan:
         start, stop = parts[name].span(least=end, most=bars)
         spans[name], end = Span(start=start, stop=stop), stop
     counted = parts["bars"].fields().exactly(SPANS)
-    counts = {name: counted[name].whole(least=1, most=len(spans[name])) for name in SPANS}
+    counts = {name: counted[name].whole(least=least, most=len(spans[name])) for name in SPANS}
     return FoldPlan(
         spans=Spans(**spans),
         bars=counts,

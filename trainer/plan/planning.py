@@ -7,7 +7,7 @@ symbol at a time. Workers call `plans_of`, which chooses nothing again and refus
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from trainer.plan.document import (
     settings_of,
     target_values,
 )
+from trainer.plan.panel import follow_panel, plan_panel
 from trainer.plan.plans import BarTimes, Plan, follow, plan_folds, refuse_large_batch
 from trainer.plan.together import cuts_of, plan_at, shortest_target
 
@@ -51,7 +52,10 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
     """Plan every symbol of the job. Raises DataError if no symbol can be trained on."""
     job = with_settings(job, timeframe=folder.timeframe)
-    planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
+    if job.data.panel:
+        planned = _plan_panel(job, folder)
+    else:
+        planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
     symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
     refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}
     if not symbols:
@@ -70,13 +74,7 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
 
 def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
     """Return the symbol's plan for each fold, derived from the job's. Raises DataError for other bars and other counts."""
-    symbol = candles.symbol
-    if len(candles) != entry.bars or bars_sha256(candles) != entry.sha256:
-        raise DataError(
-            f"the bars of {symbol} are not those that were planned",
-            why=f"there are {len(candles)} to {time_text(candles.timestamp[-1])}; the plan has {entry.bars} to {entry.last}",
-            do="Plan again: leave --plan out.",
-        )
+    _refuse_other_bars(candles, entry)
     hole = np.zeros(len(candles), dtype=bool)
     for start, stop in entry.holes:
         hole[start:stop] = True
@@ -84,14 +82,39 @@ def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
     time = BarTimes(calendar=entry.calendar, holes=hole, clock=clock)
     spans = [fold.spans for fold in entry.folds]
     plans = follow(candles, job, time, entry.target_of(job), horizon_bars=entry.horizon_bars, folds=spans)
+    _refuse_other_windows(plans, entry)
+    return plans
+
+
+def plans_of_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan]) -> dict[str, tuple[Plan, ...]]:
+    """Return the plans of a panel's series by symbol, derived from the job's plan. Raises DataError as `plans_of` does."""
+    for entry in entries:
+        _refuse_other_bars(panel[entry.symbol], entry)
+    first, folds = entries[0], {entry.symbol: [fold.spans for fold in entry.folds] for entry in entries}
+    made = follow_panel(panel, job, target=first.target_of(job), horizon_bars=first.horizon_bars, folds=folds)
+    for entry in entries:
+        _refuse_other_windows(made[entry.symbol], entry)
+    return made
+
+
+def _refuse_other_bars(candles: Candles, entry: SymbolPlan) -> None:
+    symbol = candles.symbol
+    if len(candles) != entry.bars or bars_sha256(candles) != entry.sha256:
+        raise DataError(
+            f"the bars of {symbol} are not those that were planned",
+            why=f"there are {len(candles)} to {time_text(candles.timestamp[-1])}; the plan has {entry.bars} to {entry.last}",
+            do="Plan again: leave --plan out.",
+        )
+
+
+def _refuse_other_windows(plans: Sequence[Plan], entry: SymbolPlan) -> None:
     for number, (plan, fold) in enumerate(zip(plans, entry.folds, strict=True), 1):
         if (counted := _fold(plan)) != fold:
             raise DataError(
-                f"fold {number} of {symbol} has other windows than its plan",
+                f"fold {number} of {entry.symbol} has other windows than its plan",
                 why=f"{dict(counted.bars)} and {counted.chunks} chunks; the plan has {dict(fold.bars)} and {fold.chunks}",
                 do="Plan again: leave --plan out.",
             )
-    return plans
 
 
 def bars_sha256(candles: Candles) -> str:
@@ -121,6 +144,26 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
             where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
             refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
     return planned
+
+
+def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
+    """Plan all series of a panel, which are in memory together, as they are in training.
+
+    Raises DataError for the first series that can't be read: the panel would be another one without it.
+    """
+    panel: dict[str, Candles] = {}
+    for symbol in folder.symbols:
+        try:
+            panel[symbol] = folder.read(symbol)
+        except DataError as error:
+            do = f"{error.do} Or leave the symbol out: --set data.exclude={symbol}."
+            raise DataError(error.what, why=error.why, do=do.strip()) from error
+    plans = plan_panel(panel, job)
+    files = {symbol: [part.file for part in folder.parts(symbol)] for symbol in panel}
+    return {
+        symbol: _symbol(candles, plans[symbol], files=files[symbol], rows=folder.rows(symbol))
+        for symbol, candles in panel.items()
+    }
 
 
 def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]) -> SymbolPlan | RefusedSymbol:

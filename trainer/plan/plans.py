@@ -54,11 +54,24 @@ class Plan:
     ties: int  # bars dropped because they have no label: the price does not move
     horizon_bars: int  # of the longest label: the embargo is no shorter
     chunks: np.ndarray | None  # int64 rows: the first output of each chunk of training; None for a model that reads windows
+    rows: np.ndarray | None = None  # (T,) int64: the row of each bar, where dates without a bar have a row, too; None: the bars
 
     @property
     def starts(self) -> dict[str, np.ndarray]:
         """Return the first row that each bar's output depends on, by span."""
-        return {span: bars - self.bars_seen + 1 for span, bars in self.bars.items()}
+        return {span: self.rows_of(bars) - self.bars_seen + 1 for span, bars in self.bars.items()}
+
+    @property
+    def first_row(self) -> int:
+        """Return the first row with all that an output depends on behind it."""
+        warm = self.warmup
+        if self.rows is not None:
+            warm = int(self.rows[warm]) if warm < len(self.rows) else int(self.rows[-1]) + 1
+        return warm + self.bars_seen - 1
+
+    def rows_of(self, bars: np.ndarray) -> np.ndarray:
+        """Return the rows of bars."""
+        return bars if self.rows is None else np.asarray(self.rows[bars])
 
     @property
     def num_reads(self) -> int:
@@ -116,7 +129,7 @@ def plan_symbol(
     The embargo between spans is the larger of the job's and the longest label. `spans` replaces the job's split: a fold;
     `target` the job's target; `warmup` that of the job's inputs.
     """
-    _refuse_empty_columns(candles)
+    refuse_empty_columns(candles)
     warmup = warmup_of(candles, job) if warmup is None else warmup
     target = target or job.target
     first = first_bar(job, target, warmup)
@@ -243,7 +256,8 @@ def longest_stretch(hole: np.ndarray) -> int:
     return int(np.diff(edges).max())
 
 
-def _refuse_empty_columns(candles: Candles) -> None:
+def refuse_empty_columns(candles: Candles) -> None:
+    """Raise DataError for a column without a value."""
     for name, values in candles.columns.items():
         if np.isnan(values).all():
             do = "Fill the column, or leave the symbol out of --symbols."

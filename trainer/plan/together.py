@@ -46,19 +46,19 @@ class Timeline:
     """The instants at which any of several series has a bar, and how many have one there."""
 
     def __init__(self) -> None:
-        self._instants, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self.instants, self.counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
     def add(self, timestamps: np.ndarray) -> None:
         """Add a series' bars (T,) int64, ascending."""
-        instants = np.union1d(self._instants, timestamps)
+        instants = np.union1d(self.instants, timestamps)
         counts = np.zeros(len(instants), dtype=np.int64)
-        counts[np.searchsorted(instants, self._instants)] += self._counts
+        counts[np.searchsorted(instants, self.instants)] += self.counts
         counts[np.searchsorted(instants, timestamps)] += 1
-        self._instants, self._counts = instants, counts
+        self.instants, self.counts = instants, counts
 
     def cuts(self, job: Job) -> tuple[Cut, ...]:
         """Return the instants of each fold, oldest first. Raises DataError for too few bars."""
-        ends, data = np.cumsum(self._counts), job.data
+        ends, data = np.cumsum(self.counts), job.data
         total = int(ends[-1]) if len(ends) else 0
         try:
             folds = walk_forward(
@@ -72,7 +72,7 @@ class Timeline:
             raise DataError(f"all series together: {error.what}", why=error.why, do=error.do) from error
 
         def instant(bar: int) -> int:
-            return int(self._instants[np.searchsorted(ends, bar, side="right")])
+            return int(self.instants[np.searchsorted(ends, bar, side="right")])
 
         return tuple(
             Cut(

@@ -5,7 +5,7 @@ Shapes: N bars to score, K label columns, B blocks, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.data.timeframes import DAY
+from trainer.settings import TargetSettings
 
 Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of blocks (B,) -> named values
 RIDGE = 1.0  # on scaled features: enough to keep collinear ones finite
@@ -33,6 +34,24 @@ class Rows:
     def labels(self, bars: np.ndarray) -> np.ndarray:
         """Return the labels (N, K) float64 of bars."""
         return np.asarray(self.labels_TK[bars].astype(np.float64))
+
+
+def of_training(series: Sequence[Rows]) -> np.ndarray:
+    """Return the labels (N, K) float64 of training of all series, one after another."""
+    return np.concatenate([rows.labels(rows.train) for rows in series])
+
+
+def num_scored(series: Sequence[Rows]) -> int:
+    """Return the number of bars to score of all series."""
+    return sum(len(rows.scored) for rows in series)
+
+
+def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scaled features (N, F) of the bars of training, and of those to score, of all series one after another."""
+    return (
+        np.concatenate([rows.features(rows.train) for rows in series]),
+        np.concatenate([rows.features(rows.scored) for rows in series]),
+    )
 
 
 def day_blocks(rows: Rows, horizon: int) -> tuple[np.ndarray, dict[str, int]]:
@@ -60,6 +79,11 @@ def weighted_means(parts: Mapping[str, np.ndarray], place: np.ndarray) -> Statis
         return {name: float(sums_B @ weights_B) / total for name, sums_B in sums.items()}
 
     return values
+
+
+def whole(target: TargetSettings, forecast_N: np.ndarray) -> np.ndarray:
+    """Return the forecast: the `order` of a target that forecasts one number."""
+    return forecast_N
 
 
 def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float | None:

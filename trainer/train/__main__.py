@@ -26,6 +26,7 @@ from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
+from trainer.pieces import kind_of
 from trainer.printable import printable
 from trainer.targets import TARGETS
 
@@ -107,6 +108,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         raise UsageError(f"--workers {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")
     import torch
 
+    from trainer.train.distributed.group import check_backend
+    from trainer.train.distributed.supervisor import RankSupervisor, check_ranks, trains_together
     from trainer.train.observing.observe import Observed
     from trainer.train.own_check import checked, copied
     from trainer.train.packs.strategy import places_of
@@ -114,20 +117,27 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.source import open_data
     from trainer.train.survey import survey
     from trainer.train.tuning.chosen import Site, choose_way
+    from trainer.train.workers.assignment import WorkerSettings
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
-    from trainer.train.workers.worker import WorkerSettings
 
     job = checked(job)
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
-    worker_context(kind)  # it loads torch for the workers while the data is read
+    devices = options.workers or default_workers(kind)
+    together = trains_together(job, kind_of(job), devices=devices)
+    if together:
+        check_backend(kind)
+    else:
+        worker_context(kind)  # it loads torch for the workers while the data is read
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     job = with_settings(job, timeframe=data.plan.timeframe)  # on which its features may depend
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
-    num_workers = min(options.workers or default_workers(kind), len(surveyed.pieces))
+    if together:
+        check_ranks(surveyed.pieces, job, ranks=devices)
+    num_workers = devices if together else min(devices, len(surveyed.pieces))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     job = copied(job, options.out / "own_files")
     observed = Observed(options.out / "observed")
@@ -153,10 +163,12 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         from trainer.train.observing.gpu_watch import GpuWatch
 
         watched = GpuWatch(emit)
-    with (
-        watched,
-        Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit) as supervisor,
-    ):
+    supervising: Supervisor | RankSupervisor
+    if together:
+        supervising = RankSupervisor(kind=kind, ranks=num_workers, settings=settings, emit=emit)
+    else:
+        supervising = Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit)
+    with watched, supervising as supervisor:
         outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import trainer
-from trainer.artifacts.card import Card, CardSeries
+from trainer.artifacts.card import Card, CardPanel, CardSeries
 from trainer.data.feature_names import FEATURES_VERSION
 from trainer.job import Job
 from trainer.pieces.piece import Piece
@@ -63,6 +63,7 @@ def card_of_training(
             "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
         },
         data={**_data(origin), "ties": sum(one.ties for one in data.series)},
+        panel=_panel(data, scored),
     )
 
 
@@ -124,17 +125,36 @@ def _data(origin: Origin) -> dict[str, Any]:
 
 def _series(data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[SymbolPlan]) -> list[CardSeries]:
     """Return what belongs to each series alone. Of one series, the scores are the card's."""
+    numbers = data.panel.numbers if data.panel else (0,) * len(data.series)
     return [
         CardSeries(
             symbol=one.symbol,
             calendar=one.calendar,
             horizon=one.horizon_bars,
-            # float32 values written as float64 text: reading them back gives the same float32. The limit is in deviations.
-            scaler={"mean": mean_F.tolist(), "std": std_F.tolist(), "limit": INPUT_LIMIT},
+            scaler=_scaler(mean_F, std_F),
             splits=one.splits(),
             fitted=its.fitted,
             data={"bars": entry.bars, "first": entry.first, "last": entry.last, "holes": entry.num_holes, "ties": one.ties},
             metrics={span: its.scores[span] for span in ("validation", "test")} if len(scored) > 1 else {},
+            number=number,
         )
-        for one, (mean_F, std_F), its, entry in zip(data.series, data.scalers, scored, entries, strict=True)
+        for one, (mean_F, std_F), its, entry, number in zip(data.series, data.scalers, scored, entries, numbers, strict=True)
     ]
+
+
+def _scaler(mean_F: torch.Tensor, std_F: torch.Tensor) -> dict[str, Any]:
+    """Return a scaler as JSON values. float32 as float64 text gives the same float32 again. The limit is in deviations."""
+    return {"mean": mean_F.tolist(), "std": std_F.tolist(), "limit": INPUT_LIMIT}
+
+
+def _panel(data: PieceData, scored: Sequence[SeriesScores]) -> CardPanel | None:
+    """Return what the series of a panel have in common; what was calibrated is in every series' `fitted`."""
+    if data.panel is None:
+        return None
+    return CardPanel(
+        scaler_of=data.panel.scaler,
+        scaler=_scaler(data.panel.mean_F, data.panel.std_F),
+        fitted={**scored[0].fitted, **data.panel.fitted},
+        calendar=data.series[0].calendar,
+        horizon=data.series[0].horizon_bars,
+    )

@@ -3,7 +3,8 @@
     <folder>/<model>/<batches>/data.safetensors    weights, buffers, an average if the job has one, Adam's moments, best weights
     <folder>/<model>/<batches>/manifest.json       position of the run, hash of data.safetensors, hash of job, bars and code
 
-A checkpoint belongs to a model, not to a pack: any strategy continues it. All random numbers follow from seed and
+A checkpoint belongs to a model, not to a pack: any strategy continues it. Where several ranks train one model, each writes its
+shard in the place of data.safetensors (`trainer.train.distributed.shards`). All random numbers follow from seed and
 position (`seeds.py`), so the position is the state of every generator. No pickle: reading one runs no code.
 """
 
@@ -16,48 +17,33 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 
 from trainer.job import Job
+from trainer.reading import Unsound
+from trainer.train.checkpoint_files import MANIFEST, CheckpointManifest, put_tensors, read_manifest, read_tensors, whole_in
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
 
-FORMAT = 1
+DATA = "data.safetensors"  # where one process writes all
 KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
 # Tables that determine the model, and their keys that change only speed or place: a resumed run may change these.
 _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
-    *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib"),
+    *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib", "train.distributed"),
 }
 # Of a user's own file, which is compared by its hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")}
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
-DTYPES = {  # of the format; what else a user's buffer may be is refused before a training (`train/probe.py`)
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.uint16: "U16",
-    torch.uint32: "U32",
-    torch.uint64: "U64",
-    torch.complex64: "C64",
-}
 _BEST = ("best_loss", "best_epoch", "history")
 
 
@@ -92,29 +78,49 @@ def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mappi
 
     `choice` is how this run trains, with its source; a resumed run keeps it.
     """
-    place = folder / run.member.name / f"{state.batches:012d}"
+    place = place_of(folder, run, state)
     place.mkdir(parents=True, exist_ok=True)
+    tensors = tensors_of_checkpoint(run, state)
+    manifest = manifest_of(run, state, mark, choice=choice)
+    sha256 = put_tensors(place / DATA, tensors)
+    replace(manifest, shards={DATA: sha256}, tensors=whole_in(DATA, tensors)).write(place)
+    drop_old(place)
+    return place
+
+
+def place_of(folder: Path, run: Run, state: ModelState) -> Path:
+    """Return the folder of the checkpoint of this state."""
+    return folder / run.member.name / f"{state.batches:012d}"
+
+
+def tensors_of_checkpoint(run: Run, state: ModelState) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint: `<part>.<name of the weight>`, such as `exp_avg.head.weight`."""
     parts = {**{part: getattr(state, part) for part in _TENSORS}, "best": run.best_weights}
-    tensors = {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
-    sha256 = _put_tensors(place / "data.safetensors", tensors)
-    manifest = {
-        "format": FORMAT,
-        "model": run.member.name,
-        "fingerprint": mark,
-        "choice": dict(choice or {}),
-        "sha256": sha256,
-        "state": {name: getattr(state, name) for name in _STATE},
-        "run": {name: getattr(run, name) for name in (*_POSITION, *_BEST)},  # Python's JSON keeps every digit, and infinity
-    }
-    _put(place / "manifest.json", json.dumps(manifest, indent=2).encode())
+    return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+
+
+def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None) -> CheckpointManifest:
+    """Return the manifest of a checkpoint whose tensors are still to be written."""
+    return CheckpointManifest(
+        model=run.member.name,
+        fingerprint=mark,
+        choice=choice or {},
+        state={name: getattr(state, name) for name in _STATE},
+        run={name: getattr(run, name) for name in (*_POSITION, *_BEST)},
+        shards={},
+        tensors={},
+    )
+
+
+def drop_old(place: Path) -> None:
+    """Drop all but the newest checkpoints of the model that has just got this one."""
     for old in sorted(place.parent.iterdir())[:-KEPT]:
         shutil.rmtree(old)
-    return place
 
 
 def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
     """Return the newest checkpoint of the model that is whole and belongs to this job, data and code; None without one."""
-    places = sorted((folder / model).glob("*/manifest.json"), reverse=True)
+    places = sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True)
     return next((checkpoint for checkpoint in (_read(place.parent, mark) for place in places) if checkpoint is not None), None)
 
 
@@ -128,62 +134,25 @@ def forget(folder: Path, model: str) -> None:
 def _read(place: Path, mark: str) -> Checkpoint | None:
     """Read one checkpoint; None if it is incomplete, damaged, or of another job, data or code."""
     try:
-        manifest = json.loads((place / "manifest.json").read_bytes())
-        content = (place / "data.safetensors").read_bytes()
-        if (manifest["format"], manifest["fingerprint"]) != (FORMAT, mark):
-            return None
-        if manifest["sha256"] != hashlib.sha256(content).hexdigest():
-            return None
-        tensors = safetensors.torch.load(content)
-        parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}
-        for key, tensor in tensors.items():
-            part, name = key.split(".", 1)
-            parts[part][name] = tensor
-        state = ModelState(
-            weights=parts["weights"],
-            buffers=parts["buffers"],
-            average=parts["average"],
-            exp_avg=parts["exp_avg"],
-            exp_avg_sq=parts["exp_avg_sq"],
-            **manifest["state"],
-        )
-        return Checkpoint(fields=manifest["run"], state=state, best_weights=parts["best"])
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
+        manifest = read_manifest(place)
+        return whole(manifest, read_tensors(place, manifest)) if manifest.fingerprint == mark else None
+    except (OSError, Unsound, safetensors.SafetensorError):
         return None
 
 
-def _put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Write a safetensors file tensor by tensor; return its sha256.
-
-    The library copies everything in memory first, holding the interpreter's lock, which stops the training: 2.8 to 4.5 s of
-    steps were lost for 288 MB, against 0.2 to 1.1 s here (AMD EPYC, 2 busy cores, 2026-11-21). Format: https://github.com/huggingface/safetensors#format.
-    """
-    header: dict[str, Any] = {}
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        for part in (len(text).to_bytes(8, "little"), text):
-            file.write(part)
-            digest.update(part)
-        for tensor in tensors.values():
-            # As bytes: numpy knows no bf16.
-            content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-            file.write(content)
-            digest.update(content)
-    partial.replace(path)
-    return digest.hexdigest()
-
-
-def _put(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
+    """Return the checkpoint of these tensors. Raises Unsound where the manifest or the tensors are not a checkpoint's."""
+    if set(manifest.state) != set(_STATE) or set(manifest.run) != {*_POSITION, *_BEST}:
+        raise Unsound("the manifest has other fields than a checkpoint's")
+    parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}
+    for key, tensor in tensors.items():
+        part, _, name = key.partition(".")
+        if part not in parts:
+            raise Unsound(f"{key[:80]} is no tensor of a checkpoint")
+        parts[part][name] = tensor
+    best = parts.pop("best")
+    named: dict[str, Any] = {**parts, **manifest.state}
+    return Checkpoint(fields=manifest.run, state=ModelState(**named), best_weights=best)
 
 
 class CheckpointWriter:

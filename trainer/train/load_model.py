@@ -17,7 +17,7 @@ from torch import nn
 from trainer.artifacts.card import Card, CardSeries, read_card
 from trainer.artifacts.weights import load_tensors
 from trainer.data.features import FEATURES, FEATURES_VERSION
-from trainer.data.settings import CALENDARS, EXCHANGES
+from trainer.data.settings import CALENDARS, EXCHANGES, PRESENT
 from trainer.errors import DataError, UsageError
 from trainer.models import MODELS, home_of, is_known, network_of
 from trainer.own_file import read_file
@@ -124,7 +124,7 @@ def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, st
 
 def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
     """Return the features that the model reads, besides columns. Raises DataError for those of another version."""
-    features = tuple(card.features[: len(card.features) - len(card.columns)])
+    features = tuple(card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)])  # a panel's presence first
     known = tuple(name for name in FEATURES if name in features)
     if features and (card.features_version, features) != (FEATURES_VERSION, known):
         raise DataError(
@@ -142,7 +142,9 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
         raise unfit(path, f"it has {str(outputs)[:40]} outputs")
     if target.name != OWN.name and outputs != target.outputs:
         raise unfit(path, f"it has {outputs} outputs, and {target.name} has {target.outputs}")
-    for series in card.series:
+    if card.panel and card.features[:1] != [PRESENT]:
+        raise unfit(path, f"a panel's first input is not {PRESENT}")
+    for series in (*card.series, *([card.panel.unknown("the panel")] if card.panel else [])):
         if series.calendar not in (*CALENDARS[1:], *EXCHANGES):
             raise unfit(path, f"the calendar of {series.symbol} is {series.calendar!r}")
         if not series.scaler:

@@ -23,6 +23,8 @@ from trainer.targets import labels_of
 from trainer.train.cards import card_of_training
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, loss_for
+from trainer.train.panel_scores import score_panel
+from trainer.train.readers import Evaluate, outputs_of
 from trainer.train.scores import reader_for, score_series, together
 from trainer.train.series import PieceData
 from trainer.train.source import JobData, Source, mark_of
@@ -42,14 +44,16 @@ class Opened:
         return self.source.folds[self.piece.fold]
 
 
-def open_piece(piece: Piece, job: Job, source: Source) -> Opened:
-    """Make a piece ready to train on its fold of a source."""
+def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate = outputs_of) -> Opened:
+    """Make a piece ready to train on its fold of a source; `evaluate` runs its network over the bars of validation."""
     data = source.folds[piece.fold]
-    run = run_of(data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws)
+    run = run_of(data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws, evaluate=evaluate)
     return Opened(piece=piece, run=run, source=source)
 
 
-def run_of(data: PieceData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "") -> Run:
+def run_of(
+    data: PieceData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "", evaluate: Evaluate = outputs_of
+) -> Run:
     """Return the training of a model by this name on a piece's data. `seed` and `draws` as in `pack.Member`."""
     member = Member(
         name=model,
@@ -57,16 +61,17 @@ def run_of(data: PieceData, job: Job, *, model: str, seed: int, title: str = "",
         labels_TK=data.train_labels_TK,
         mean_F=data.mean_F,
         std_F=data.std_F,
+        context_RC=data.context_RC,
         seed=seed,
         draws=draws,
     )
-    parts = [(one.bars("validation"), reader_for(one, job)) for one in data.series]
+    parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows("validation"))]
     scaled = [labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series]
     loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
 
     def validate(network: torch.nn.Module) -> float:
         """Return the mean loss over all validation bars, float64."""
-        outputs_NO = np.concatenate([reader.outputs(network, bars) for bars, reader in parts])
+        outputs_NO = evaluate(network, parts)
         return float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean())
 
     return Run(member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=job.train.learning_rate)
@@ -100,8 +105,11 @@ def close_piece(
         raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
     data = opened.data
     baselines = opened.source.baselines(piece.fold)
-    scored = [score_series(model, one, job, known) for one, known in zip(data.series, baselines, strict=True)]
-    scores = together(data.series, scored)
+    if data.panel is not None:
+        scored, scores = score_panel(model, data, job, baselines)
+    else:
+        scored = [score_series(model, one, job, known) for one, known in zip(data.series, baselines, strict=True)]
+        scores = together(data.series, scored)
     file = f"{piece.name}.safetensors"
     card = card_of_training(
         piece,

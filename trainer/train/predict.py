@@ -23,45 +23,28 @@ from torch import nn
 from trainer.artifacts.card import CardSeries
 from trainer.data.calendar import holes
 from trainer.data.candles import Candles
+from trainer.data.context import context_of
 from trainer.data.feature_names import warmup_of_features
 from trainer.data.features import compute_inputs
 from trainer.data.reading import CandleFolder, OtherTimeframe
 from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError, UsageError, nearest
-from trainer.models import reads_of
+from trainer.models import home_of, reads_of
 from trainer.plan.plans import clear_of_holes
 from trainer.settings import WINDOWS
 from trainer.targets import scores_of
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.load_model import CheckedModel, Networks, check_model, fitted_of
+from trainer.train.predict_panel import predict_panels
+from trainer.train.predictions import NotPredicted, Predictions
 from trainer.train.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
 
 SMALL_BATCHES = (4, 16)  # windows; 0.8 and 1.7 ms where EVALUATION_BATCH takes 19 (LSTM, hidden 64, 2026-11-22)
 MOST_ROWS = 1 << 16  # of series whose features are computed in one pass
 MOST_NAMED = 6  # models or symbols, in a message
 
-
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """Predictions of one model for one symbol, oldest bar first. Shapes: N bars."""
-
-    model: str
-    symbol: str
-    bar: np.ndarray  # (N,) int64 ns UTC: the start of the last bar that the model saw
-    available_at: np.ndarray  # (N,) int64 ns UTC: the end of that bar, when the prediction could be made
-    columns: dict[str, np.ndarray]  # (N,) float64, by the target's columns
-    synthetic: bool = False  # whether the model was trained on generated bars
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotPredicted:
-    """A model, or one symbol of it, without predictions. `absent`: the data holds no bars of the symbol."""
-
-    model: str
-    symbol: str
-    error: TrainerError
-    absent: bool = False
+__all__ = ["NotPredicted", "Predictions", "predict_models"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,32 +107,49 @@ def predict_models(
     running = _Running()
     noted: list[str] = []
     for models in groups.values():
-        lines = yield from _predict_group(models, data, wanted=wanted, last=last, running=running)
+        single = [model for model in models if model.card.panel is None]
+        panels = [model for model in models if model.card.panel is not None]
+        lines = (yield from _predict_group(single, data, wanted=wanted, last=last, running=running)) if single else ()
+        if panels:
+            lines += yield from _predict_panels(panels, data, wanted=wanted, last=last, running=running)
         for line in lines:
             if line not in noted:
                 note(line)
-        noted += lines
+                noted.append(line)
+
+
+def _predict_panels(
+    models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
+) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
+    """Predict with panels that read the same inputs; return the notes on their files."""
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        folder = _open(models, data, Path(scratch))
+        yield from predict_panels(models, folder, data, wanted=wanted, last=last, networks=running.networks)
+        return folder.notes
+
+
+def _open(models: Sequence[CheckedModel], data: Path, scratch: Path, *, symbols: Sequence[str] = ()) -> CandleFolder:
+    """Return the candles that models read. Raises DataError for candles of another timeframe."""
+    card = models[0].card
+    try:
+        return CandleFolder(data, scratch, symbols=symbols, timeframe=card.timeframe, columns=card.columns)
+    except OtherTimeframe as error:
+        what = f"{_trained(models)} trained on bars of {card.timeframe}"
+        raise DataError(what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}.") from error
 
 
 def _predict_group(
     models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
 ) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
     """Predict with models that read the same inputs of the same bars; return the notes on their files."""
-    card = models[0].card
     by_symbol = defaultdict[str, list[CheckedModel]](list)
     for model in models:
         for symbol in model.card.symbols:
             if not wanted or symbol in wanted:
                 by_symbol[symbol].append(model)
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
-        try:
-            only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
-            folder = CandleFolder(data, Path(scratch), symbols=only, timeframe=card.timeframe, columns=card.columns)
-        except OtherTimeframe as error:
-            what = f"{_trained(models)} trained on bars of {card.timeframe}"
-            raise DataError(
-                what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}."
-            ) from error
+        only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
+        folder = _open(models, data, Path(scratch), symbols=only)
         tasks: list[_Task] = []
         for symbol in sorted(by_symbol):
             if symbol not in folder.symbols:
@@ -230,7 +230,18 @@ def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH
         bars_seen=card.lookback,
         first_bar=task.warmup + card.lookback - 1,
         batch=batch,
+        context_TC=_context(task, len(rows_TF)),
     )
+
+
+def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
+    """Return the context of the rows that a task reads, for a model that reads it."""
+    card = task.model.card
+    if not home_of(card.family).reads_context:
+        return None
+    timestamp = task.candles.timestamp[task.first_row : task.first_row + num_rows]
+    number = card.symbols.index(task.series.symbol) + 1
+    return torch.from_numpy(context_of(timestamp, card.timeframe, series=number))
 
 
 def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
@@ -279,9 +290,10 @@ def _end_to_end(parts: Sequence[Candles]) -> Candles:
 
 
 def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
-    """Return the symbols to predict (none: all). Raises UsageError for one that no model was trained on."""
+    """Return the symbols to predict (none: all). Raises UsageError for one that no model was trained on, without a panel."""
     known = {symbol for model in models for symbol in model.card.symbols}
-    for symbol in symbols if known else ():
+    takes_any = any(model.card.panel for model in models)
+    for symbol in symbols if known and not takes_any else ():
         if symbol not in known:
             why = f"{_trained(models)} trained on {_named(sorted(known))}"
             raise UsageError(f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these.")

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from trainer.data.candles import Candles, time_text
+from trainer.data.context import context_of
 from trainer.data.features import compute_inputs
 from trainer.data.splits import Spans
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.plan.plans import Plan, plan_symbol
-from trainer.settings import TargetSettings
+from trainer.settings import CONTEXT, TargetSettings
 from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
 
@@ -32,7 +33,7 @@ class SymbolData:
     """Training data of one fold's model. The output at bar t depends on rows t - bars_seen + 1 to t."""
 
     candles: Candles
-    rows_TF: Tensor  # float32, unscaled
+    rows_TF: Tensor  # float32, unscaled; one for each bar, or for each date of a panel from the series' first to its last
     mean_F: Tensor  # float32, over the rows that training reads
     std_F: Tensor  # float32; 1 where a feature is constant there
     train_labels_TK: Tensor  # float32: as the network is trained on them, NaN everywhere but at the bars of training
@@ -50,15 +51,27 @@ class SymbolData:
     horizon_bars: int
     bars_seen: int
     first_bar: int  # the first row with all that an output depends on behind it
+    context_TC: Tensor | None = None  # int16: `data.context`, for a model that reads it
+    place_T: np.ndarray | None = None  # int64: the row of each bar, of a panel; None: the bar's own number
 
     @property
     def symbol(self) -> str:
         """Return the symbol."""
         return self.candles.symbol
 
-    def bars(self, span: str) -> np.ndarray:
-        """Return the rows (N,) of the bars of a span that have a label, ascending."""
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows it has."""
+        return len(self.candles) if self.place_T is None else int(self.place_T[-1]) + 1
+
+    def rows(self, span: str) -> np.ndarray:
+        """Return the rows (N,) int64 at which a span's bars with a label lie, ascending."""
         return np.asarray(self.starts[span].cpu().numpy() + self.bars_seen - 1)
+
+    def bars(self, span: str) -> np.ndarray:
+        """Return the bars (N,) int64 of a span that have a label, ascending."""
+        rows = self.rows(span)
+        return rows if self.place_T is None else np.searchsorted(self.place_T, rows)
 
     def labels(self, span: str) -> np.ndarray:
         """Return the labels (N, K) float64 of a span's bars, unscaled."""
@@ -66,7 +79,8 @@ class SymbolData:
 
     def features(self, bars: np.ndarray) -> np.ndarray:
         """Return scaled features (N, F) float32 of bars, held to ten deviations."""
-        rows_NF = self.rows_TF[torch.from_numpy(bars).to(self.rows_TF.device)]
+        rows = bars if self.place_T is None else self.place_T[bars]
+        rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
         return np.asarray(((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy())
 
     def scored(self, span: str) -> Rows:
@@ -86,8 +100,8 @@ class SymbolData:
         timestamps = self.candles.timestamp
         summary: dict[str, Any] = {
             name: {
-                "first": time_text(timestamps[span.start]),
-                "last": time_text(timestamps[span.stop - 1]),
+                "first": time_text(timestamps[span.start]) if len(span) else "",  # a series of a panel may have none
+                "last": time_text(timestamps[span.stop - 1]) if len(span) else "",
                 "bars": len(span),
                 "windows": len(self.starts[name]),
             }
@@ -111,29 +125,47 @@ def prepare(
     spans: Spans | None = None,
     device: str | torch.device = "cpu",
     plan: Plan | None = None,
+    series: int = 1,
 ) -> SymbolData:
     """Compute features, labels, spans, scaler and starts of a symbol; everything lies on `device`. Raises DataError.
 
     `features` (T, F) replaces the job's inputs, with `warmup` rows at their head that nothing may see; `spans` replaces the
-    job's split, `plan` the labels and bars with them.
+    job's split, `plan` the labels and bars with them. `series` is the symbol's number among the piece's, from 1 on.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
     rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
-    _refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
-    starts = plan.starts
-    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(_covered(starts["train"], plan.bars_seen, len(candles))))
-    labels, train = labels_of(plan.target), plan.bars["train"]
-    fitted = labels.fit(plan.target, plan.labels_TK[train])
-    train_labels_TK = np.full_like(plan.labels_TK, np.nan)
-    train_labels_TK[train] = labels.scale(plan.target, plan.labels_TK[train], fitted)
-    reads = starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
+    refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
+    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles))))
+    fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
+    return symbol_data(candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series)
+
+
+def symbol_data(
+    candles: Candles,
+    job: Job,
+    plan: Plan,
+    *,
+    rows_TF: Tensor,
+    mean_F: Tensor,
+    std_F: Tensor,
+    fitted: Mapping[str, Any],
+    series: int,
+) -> SymbolData:
+    """Return the training data of a plan with its rows, scaler and what was fitted on labels, on the device of the rows.
+
+    `series` is the symbol's number among the piece's, from 1 on; 0 for one that training does not see.
+    """
+    labels, train, device = labels_of(plan.target), plan.bars["train"], rows_TF.device
+    train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
+    train_labels_TK[plan.rows_of(train)] = labels.scale(plan.target, plan.labels_TK[train], fitted)
+    reads = plan.starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
     return SymbolData(
         candles=candles,
         rows_TF=rows_TF,
         mean_F=mean_F,
         std_F=std_F,
         train_labels_TK=torch.from_numpy(train_labels_TK).to(device),
-        starts={name: torch.from_numpy(rows).to(device) for name, rows in starts.items()},
+        starts={name: torch.from_numpy(rows).to(device) for name, rows in plan.starts.items()},
         reads=torch.from_numpy(reads).to(device),
         labels_TK=plan.labels_TK,
         target=plan.target,
@@ -146,8 +178,17 @@ def prepare(
         embargo=max(job.data.embargo, plan.horizon_bars),
         horizon_bars=plan.horizon_bars,
         bars_seen=plan.bars_seen,
-        first_bar=plan.warmup + plan.bars_seen - 1,
+        first_bar=plan.first_row,
+        place_T=plan.rows,
+        context_TC=_context(candles, plan, len(rows_TF), series).to(device) if job.model.reads_context else None,
     )
+
+
+def _context(candles: Candles, plan: Plan, num_rows: int, series: int) -> Tensor:
+    """Return the context (num_rows, C) int16 of each row with a bar; 0 where a panel's date has none."""
+    context_RC = np.zeros((num_rows, len(CONTEXT)), dtype=np.int16)
+    context_RC[plan.rows_of(np.arange(len(candles)))] = context_of(candles.timestamp, candles.timeframe, series=series)
+    return torch.from_numpy(context_RC)
 
 
 def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
@@ -169,7 +210,7 @@ def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
     return mean_F.float(), torch.where(constant_F, 1.0, std_F).float()
 
 
-def _covered(starts: np.ndarray, seen: int, num_bars: int) -> np.ndarray:
+def covered(starts: np.ndarray, seen: int, num_bars: int) -> np.ndarray:
     """Return (T,) bool: whether an output of these starts depends on the row."""
     change = np.zeros(num_bars + 1, dtype=np.int64)
     change[starts] += 1
@@ -177,7 +218,8 @@ def _covered(starts: np.ndarray, seen: int, num_bars: int) -> np.ndarray:
     return np.asarray(np.cumsum(change[:-1]) > 0)
 
 
-def _refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: tuple[str, ...]) -> None:
+def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: tuple[str, ...]) -> None:
+    """Raise DataError for a row of features that is not finite, after the warm-up. `names` may be empty."""
     if rows_TF.shape[0] != len(candles):
         raise DataError(
             f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features", do="Give one row a bar."

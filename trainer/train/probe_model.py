@@ -24,7 +24,7 @@ from trainer.job import Job
 from trainer.models import network_of
 from trainer.own_file import OwnFile, as_usage_error
 from trainer.settings import CHUNKS
-from trainer.train.checkpoint import DTYPES
+from trainer.train.checkpoint_files import DTYPES
 from trainer.train.packs.tensors import buffers_of
 from trainer.train.readers import EVALUATION_CHUNK
 

@@ -3,12 +3,13 @@
 Scores and `mayfly predict` both come from here, so that they agree to the last digit: windows go through the model in batches
 of one fixed size, on which a window's result does not depend, and chunks lie on a grid.
 
-Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs.
+Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs, C columns of the context.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +29,20 @@ class Reader(Protocol):
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """Return the model's outputs (N, O) float64 for the rows `bars` (N,) int64."""
 
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """Return for each of the bars the number of the batch (or chunk) that computes it, (N,) ascending.
+
+        Bars of whole units, asked for alone, have the same outputs, bit by bit.
+        """
+
+
+Evaluate = Callable[[nn.Module, Sequence[tuple[np.ndarray, Reader]]], np.ndarray]  # outputs (N, O) of several series
+
+
+def outputs_of(model: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
+    """Return the outputs (N, O) float64 of a model for bars of several series, one after the other."""
+    return np.concatenate([reader.outputs(model, bars) for bars, reader in parts])
+
 
 def reader_of(
     reads: str,
@@ -39,6 +54,7 @@ def reader_of(
     first_bar: int,
     limit: float = INPUT_LIMIT,
     batch: int = EVALUATION_BATCH,
+    context_TC: torch.Tensor | None = None,
 ) -> Reader:
     """Return the reader for a model of windows (`batch` at once), or of chunks.
 
@@ -46,7 +62,8 @@ def reader_of(
     """
     if reads == CHUNKS:
         return ChunkReader(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit)
-    return WindowReader(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, limit=limit, batch=batch)
+    scaling: dict[str, Any] = {"mean_F": mean_F, "std_F": std_F, "limit": limit}
+    return WindowReader(rows_TF=rows_TF, bars_seen=bars_seen, batch=batch, context_TC=context_TC, **scaling)
 
 
 class WindowReader:
@@ -61,7 +78,10 @@ class WindowReader:
         bars_seen: int,
         limit: float = INPUT_LIMIT,
         batch: int = EVALUATION_BATCH,
+        context_TC: torch.Tensor | None = None,
     ) -> None:
+        """`context_TC` is that of the rows, for a model that reads it."""
+        self._context_TC = context_TC
         self._rows_TF, self._mean_F, self._std_F, self._limit, self._batch_size = rows_TF, mean_F, std_F, limit, batch
         self._steps_T1 = torch.arange(bars_seen, device=rows_TF.device)[:, None]
 
@@ -76,11 +96,17 @@ class WindowReader:
             return np.empty((0, 1))
         return torch.cat(outputs)[: len(starts)].double().cpu().numpy()
 
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.units`."""
+        return np.arange(len(bars)) // self._batch_size
+
     @torch.inference_mode()
     def _batch(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
-        outputs_BO: torch.Tensor = model(
-            gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F, self._limit)
-        )
+        x_TBF = gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F, self._limit)
+        context: dict[str, torch.Tensor] = {}
+        if self._context_TC is not None:
+            context["context_BC"] = gather_context(self._context_TC, starts_B + (len(self._steps_T1) - 1))
+        outputs_BO: torch.Tensor = model(x_TBF, **context)
         return outputs_BO.float()
 
 
@@ -116,6 +142,10 @@ class ChunkReader:
             outputs[inside] = outputs_TO[offsets[inside]]
         return outputs
 
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.units`."""
+        return (bars - self._first) // EVALUATION_CHUNK
+
 
 def gather(
     rows_TF: torch.Tensor,
@@ -129,6 +159,11 @@ def gather(
     index = (steps_T1 + starts_B).view(-1)
     x_TBF = rows_TF.index_select(0, index).view(len(steps_T1), len(starts_B), rows_TF.shape[1])
     return scale_(x_TBF, mean_F, std_F, limit)
+
+
+def gather_context(context_TC: torch.Tensor, last_B: torch.Tensor) -> torch.Tensor:
+    """Return the context (B, C) int64 of each window's last bar."""
+    return context_TC.index_select(0, last_B).long()
 
 
 def gather_chunks(

@@ -42,6 +42,7 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
         std_F=data.std_F,
         bars_seen=data.bars_seen,
         first_bar=data.first_bar,
+        context_TC=data.context_TC,
     )
 
 
@@ -52,7 +53,7 @@ def score_series(model: torch.nn.Module, data: SymbolData, job: Job, baselines: 
     the metrics. `baselines` are those of the test span, if they were computed before.
     """
     target, reader, scores = data.target, reader_for(data, job), scores_of(data.target)
-    outputs = {span: reader.outputs(model, data.bars(span)) for span in ("validation", "test")}
+    outputs = {span: reader.outputs(model, data.rows(span)) for span in ("validation", "test")}
     fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
     forecasts = {span: scores.forecast(target, values, fitted) for span, values in outputs.items()}
     rows = data.scored("test")
@@ -73,7 +74,7 @@ def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Sc
     labels = {span: np.concatenate([data.labels(span) for data in series]) for span in ("validation", "test")}
     forecasts_by_span = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
     names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
-    days = max(_days_of_a_block(data) for data in series)
+    days = max(days_of_a_block(data) for data in series)
     times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
     return {
         "about": target.about(),
@@ -89,7 +90,7 @@ def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Sc
     }
 
 
-def _days_of_a_block(data: SymbolData) -> int:
+def days_of_a_block(data: SymbolData) -> int:
     """Return the length of the target's blocks of a series in days, from one start to the next."""
     rows = data.scored("test")
     blocks, _ = scores_of(data.target).blocks(data.target, rows)

@@ -6,12 +6,12 @@ Several series are each scaled by their own scaler as they are laid down, and th
 from one series into another. A chunk may extend beyond the last bar: into the padding, which is as long as a chunk, repeats the
 last bar and has no labels, like the end of a single series.
 
-Shapes: T bars of a series, R rows of all, F features, K label columns.
+Shapes: T bars of a series, R rows of all, F features, K label columns, C columns of the context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,6 +19,17 @@ import torch
 from torch import Tensor
 
 from trainer.train.prepare import SymbolData
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelScale:
+    """What the series of a panel have in common, and what one that training never saw gets."""
+
+    scaler: str  # a value of data.scaler
+    mean_F: Tensor  # over all series
+    std_F: Tensor
+    fitted: Mapping[str, Any]  # of the target, over all series
+    numbers: tuple[int, ...]  # of each series for the model, from 1 on; 0: training does not see it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +44,22 @@ class PieceData:
     mean_F: Tensor
     std_F: Tensor
     reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
+    context_RC: Tensor | None = None  # int16, for a model that reads it
+    panel: PanelScale | None = None  # of a panel
 
     def moved(self, move: Callable[[Any], Any]) -> PieceData:
         """Return it with `move` applied to every tensor. Series stay views of the rows that they share."""
         scalers = tuple((move(mean_F), move(std_F)) for mean_F, std_F in self.scalers)
         if len(self.series) == 1:
             return replace(alone(_moved(self.series[0], move)), scalers=scalers)
-        parts = {name: move(getattr(self, name)) for name in ("rows_TF", "train_labels_TK", "mean_F", "std_F", "reads")}
-        laid = replace(self, scalers=scalers, **parts)
-        bare = (replace(data, rows_TF=data.rows_TF[:0], train_labels_TK=data.train_labels_TK[:0]) for data in self.series)
+        tensors = ("rows_TF", "train_labels_TK", "mean_F", "std_F", "reads", "context_RC")
+        laid = replace(self, scalers=scalers, **{name: move(getattr(self, name)) for name in tensors})
+        bare = (
+            replace(data, rows_TF=data.rows_TF[:0], train_labels_TK=data.train_labels_TK[:0], context_TC=None)
+            for data in self.series
+        )
         series = [
-            _view(_moved(data, move), laid.rows_TF, laid.train_labels_TK, offset)
+            _view(_moved(data, move), laid.rows_TF, laid.train_labels_TK, laid.context_RC, offset)
             for data, offset in zip(bare, self.offsets, strict=True)
         ]
         return replace(laid, series=tuple(series))
@@ -60,32 +76,38 @@ def alone(data: SymbolData) -> PieceData:
         mean_F=data.mean_F,
         std_F=data.std_F,
         reads=data.reads,
+        context_RC=data.context_TC,
     )
 
 
-def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> PieceData:
-    """Lay series end to end, each with `padding` rows after it. `bars` are theirs, in the same order.
+def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> PieceData:
+    """Lay series end to end, each with `padding` rows after it. `rows` are their numbers of rows, in the same order.
 
     Parts are taken one at a time and their rows are not kept, so `parts` may be a generator that reads.
     """
     rows_TF = labels_TK = torch.empty(0)
+    context_RC: Tensor | None = None
     series: list[SymbolData] = []
     scalers, offsets, reads, total = [], [], [], 0
     for data in parts:
         if not series:
-            num_rows = sum(bars) + padding * len(bars)
+            num_rows = sum(rows) + padding * len(rows)
             rows_TF = torch.empty(num_rows, data.rows_TF.shape[1])
             labels_TK = torch.full((num_rows, data.train_labels_TK.shape[1]), torch.nan)
+            if data.context_TC is not None:
+                context_RC = torch.zeros(num_rows, data.context_TC.shape[1], dtype=data.context_TC.dtype)
         end = total + len(data.rows_TF)
         # Scaled as a pack scales, before clamping: subtracting zero and dividing by one changes no digit.
         torch.div(data.rows_TF - data.mean_F, data.std_F, out=rows_TF[total:end])
         rows_TF[end : end + padding] = rows_TF[end - 1]
         labels_TK[total:end] = data.train_labels_TK
+        if context_RC is not None and data.context_TC is not None:
+            context_RC[total:end] = data.context_TC
         scalers.append((data.mean_F, data.std_F))
         reads.append(data.reads + total)
         offsets.append(total)
         neutral = replace(data, mean_F=torch.zeros_like(data.mean_F), std_F=torch.ones_like(data.std_F), reads=data.reads[:0])
-        series.append(_view(neutral, rows_TF, labels_TK, total))
+        series.append(_view(neutral, rows_TF, labels_TK, context_RC, total))
         total = end + padding
     return PieceData(
         series=tuple(series),
@@ -96,12 +118,14 @@ def lay(parts: Iterable[SymbolData], *, bars: Sequence[int], padding: int) -> Pi
         mean_F=series[0].mean_F,
         std_F=series[0].std_F,
         reads=torch.cat(reads),
+        context_RC=context_RC,
     )
 
 
-def _view(data: SymbolData, rows_TF: Tensor, labels_TK: Tensor, offset: int) -> SymbolData:
-    place = slice(offset, offset + len(data.candles))
-    return replace(data, rows_TF=rows_TF[place], train_labels_TK=labels_TK[place])
+def _view(data: SymbolData, rows_TF: Tensor, labels_TK: Tensor, context_RC: Tensor | None, offset: int) -> SymbolData:
+    place = slice(offset, offset + data.num_rows)
+    context_TC = None if context_RC is None else context_RC[place]
+    return replace(data, rows_TF=rows_TF[place], train_labels_TK=labels_TK[place], context_TC=context_TC)
 
 
 def _moved(data: SymbolData, move: Callable[[Any], Any]) -> SymbolData:

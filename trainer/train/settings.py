@@ -11,6 +11,7 @@ BATCH_OF_THE_MODEL = -1  # `batch` if a job names none: the job replaces it by t
 STRATEGIES = ("auto", "sequential", "streams", "fused")
 TUNE = ("auto", "never", "always")
 SCHEDULES = ("constant", "cosine")
+DISTRIBUTED = ("auto", "never", "always")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
@@ -66,6 +67,11 @@ class TrainSettings:
     )
     checkpoint_seconds: int = setting(
         60, "Seconds of training between checkpoints of a model; 0: none.", least=0, most=1_000_000
+    )
+    distributed: str = setting(
+        "auto",
+        "Train one model on all devices together: auto (a panel's), never, or always. Changes the speed, not the model.",
+        choices=DISTRIBUTED,
     )
     stage_gib: float = setting(
         1.0,

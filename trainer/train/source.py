@@ -28,6 +28,8 @@ from trainer.settings import CHUNKS
 from trainer.targets import scores_of
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluation import Baselines
+from trainer.train.panel import read_panel
+from trainer.train.panel_scores import panel_baselines
 from trainer.train.prepare import SymbolData, prepare, prepare_folds
 from trainer.train.series import PieceData, alone, lay
 
@@ -98,10 +100,14 @@ class Source:
     def baselines(self, fold: int) -> list[Baselines]:
         """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its seeds."""
         if fold not in self._baselines:
-            self._baselines[fold] = [
-                scores_of(data.target).baselines(data.target, data.scored("test")) for data in self.folds[fold].series
-            ]
+            data = self.folds[fold]
+            self._baselines[fold] = panel_baselines(data) if data.panel else [_baselines_of(one) for one in data.series]
         return self._baselines[fold]
+
+
+def _baselines_of(data: SymbolData) -> Baselines:
+    made: Baselines = scores_of(data.target).baselines(data.target, data.scored("test"))
+    return made
 
 
 def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSettings()) -> float:
@@ -122,15 +128,21 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
 def read_source(piece: Piece, job: Job, data: JobData) -> Source:
     """Read and prepare the source of a piece, on the CPU. Raises DataError when its bars are not those of the plan."""
     entries = tuple(data.of(symbol) for symbol in piece.series)
-    if len(entries) == 1:
+    if len(entries) == 1 and not job.data.panel:
         candles = data.read(piece.series[0], job)
         plans = plans_of(candles, job, entries[0])
         folds = {fold: alone(one) for fold, one in enumerate(prepare_folds(candles, job, plans), 1)}
+    elif job.data.panel:
+        panel = {symbol: data.read(symbol, job) for symbol in piece.series}
+        folds = {piece.fold: read_panel(panel, job, entries, piece.fold)}
     else:
-        parts = (_fold_of(data.read(entry.symbol, job), job, entry, piece.fold) for entry in entries)
+        parts = (
+            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number)
+            for number, entry in enumerate(entries, 1)
+        )
         # A chunk that begins in a series ends within as many rows after it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
-        folds = {piece.fold: lay(parts, bars=[entry.bars for entry in entries], padding=padding)}
+        folds = {piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding)}
     return Source(name=piece.source, folds=folds, origin=origin_of(piece, job, data))
 
 
@@ -147,8 +159,8 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
     )
 
 
-def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int) -> SymbolData:
-    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1])
+def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int) -> SymbolData:
+    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1], series=series)
 
 
 def mark_of(piece: Piece, job: Job, data: JobData) -> str:

@@ -234,3 +234,38 @@ def test_a_model_of_the_users_own_that_nobody_has_tried_is_not_estimated_and_has
     assert free.hard_stop == TimeLimit(duration=timedelta(hours=12), cause="default_duration")
     (candidate,) = made.to_dict()["candidates"]
     assert candidate["seconds"] is candidate["dollars"] is None and candidate["rate"]["basis"] == "not estimated"
+
+
+SEVERAL = {"model": "tcn", "distributed": "always", "batch": 8, "instance": ("g4dn.12xlarge", "p4d.24xlarge")}
+
+
+def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dollars():
+    made = plan(job_of(**SEVERAL))
+    rows = {(row.machine.gpu_model, row.devices): row for row in made.gpus}
+    assert {devices for _, devices in rows} == {1, 2, 4, 8}
+    assert rows["NVIDIA T4", 1].machine.name == "g4dn.xlarge"  # the cheapest of its kind
+    assert rows["NVIDIA T4", 4].is_pointless and not rows["NVIDIA A100 40GB", 8].is_pointless
+    assert rows["NVIDIA T4", 4].speedup < 2 < rows["NVIDIA A100 40GB", 8].speedup
+    candidate = next(one for one in made.candidates if one.machine.name == "g4dn.12xlarge")
+    assert candidate.note.endswith("times as fast as one by the scaling law: pointless over PCIe")
+    assert rows["NVIDIA T4", 4].seconds_p50 == candidate.seconds_p50
+    assert {row["instance_type"] for row in made.to_dict()["gpus"]} == {row.machine.name for row in made.gpus}
+    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
+    text = drawn(plan_view(made, job_of(**SEVERAL), candles))
+    assert "one model on" in text and "Several GPUs: by law" in text and "an estimate until measured" in text
+    assert "4×T4" in text[text.index("Pointless for this model and batch") :]
+
+
+def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
+    assert plan(job_of(**{**SEVERAL, "distributed": "never"})).gpus == ()
+    assert plan(job_of(**SEVERAL), rehearsal=True).gpus != ()  # it is what AWS would take
+    own = job_of(**{**SEVERAL, "model": "my_net.py:MyNet"})
+    assert plan(own).gpus == ()
+
+
+def test_a_model_too_large_for_a_type_is_one_line_that_says_so():
+    large = {**SEVERAL, "width": 8192, "instance": ("g4dn.xlarge", "p5.48xlarge")}
+    refused = next(one.refused for one in plan(job_of(**large)).candidates if one.machine.name == "g4dn.xlarge")
+    assert re.match(r"a model of [\d.]+ M weights does not fit on one NVIDIA T4 \(it needs [\d.]+ of 13.7 GiB", refused)
+    with pytest.raises(ConfigError, match="does not fit on one NVIDIA T4"):
+        plan(job_of(**{**large, "instance": ("g4dn.xlarge",)}))

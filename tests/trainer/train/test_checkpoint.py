@@ -159,7 +159,7 @@ def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
     with pytest.raises(Killed):
         _train(Worker(tmp_path, dies_after=1), SequentialPack, 1)
     (place,) = (tmp_path / "m0").iterdir()
-    assert json.loads((place / "manifest.json").read_text())["format"] == 1
+    assert json.loads((place / "manifest.json").read_text())["format"] == 2
     (place / "manifest.json").unlink()
     assert newest(tmp_path, "m0", MARK) is None
 

@@ -24,6 +24,7 @@ FILE = Path(__file__).parents[1] / "outside" / "own_target.py"
 SMALL = {
     "lstm": {"hidden": 4, "lookback": 10, "batch": 64},
     "tcn": {"blocks": 2, "width": 4, "chunk": 32, "batch": 8},
+    "transformer": {"preset": "tiny", "lookback": 16, "batch": 64},
 }
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from tests.pieces import piece_of
-from tests.predictions import predict_file
+from tests.predictions import of_test, predict_file
 from trainer.artifacts.card import read_card
 from trainer.artifacts.weights import load
-from trainer.data.candles import time_text
 from trainer.data.reading import read_candles
 from trainer.errors import DataError
 from trainer.job import Job, job_of
@@ -67,7 +65,7 @@ def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name,
     job = JOBS[name]
     (single,) = _series(job, data, "SIG-USD")
     (symbol_data,) = single.series
-    laid = lay([symbol_data], bars=[1500], padding=job.model.bars_out)
+    laid = lay([symbol_data], rows=[1500], padding=job.model.bars_out)
     made = []
     for piece_data in (single, laid):
         roster = OneRun(run_of(piece_data, job, model="m", seed=3))
@@ -81,7 +79,7 @@ def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name,
 def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, data):
     job = JOBS[name]
     parts = _series(job, data, "SIG-USD", "LOW-USD")
-    both = lay([part.series[0] for part in parts], bars=[1500, 1350], padding=job.model.bars_out)
+    both = lay([part.series[0] for part in parts], rows=[1500, 1350], padding=job.model.bars_out)
     assert both.offsets == (0, 1500 + job.model.bars_out) and len(both.reads) == sum(len(part.reads) for part in parts)
     seen = job.model.bars_seen
     taken = 0
@@ -144,7 +142,7 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it
     for series in card.series:
         close = read_candles(data)[series.symbol]
         rows = predict_file(file, data, symbol=series.symbol)
-        chances, labels = _of_test(rows, close, series.splits["test"])
+        chances, labels = of_test(rows, close, series.splits["test"])
         scores = scores_of(target).metrics(target, chances, labels)
         assert scores == {key: series.metrics["test"][key] for key in scores}
     both = list(predict_models([file], data, last=5))
@@ -153,12 +151,3 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it
         last = [row.values["probability"] for row in predict_file(file, data, symbol=item.symbol)[-5:]]
         assert item.columns["probability"].tolist() == last
     assert read_card(file).data["bars"] == 2850
-
-
-def _of_test(rows: Any, candles: Any, span: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return forecasts and labels of a test span, one bar ahead."""
-    place = {time_text(time): row for row, time in enumerate(candles.timestamp)}
-    said = {place[row.bar]: row.values["probability"] for row in rows}
-    bars = [bar for bar in range(place[span["first"]], place[span["last"]]) if candles.close[bar + 1] != candles.close[bar]]
-    labels = (candles.close[[bar + 1 for bar in bars]] > candles.close[bars]).astype(np.float64)
-    return np.array([said[bar] for bar in bars]), labels[:, None]

@@ -115,6 +115,10 @@ class TcnSettings(ModelSettings):
         convolutions = sum(self._convolution(inputs) + 4 * self.width for inputs in self._inputs(features))
         return straight + convolutions + outputs * (self.width + 1)
 
+    @property
+    def block_weights(self) -> tuple[int, int]:
+        return self.blocks, self._convolution(self.width) + 4 * self.width
+
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
         """Return what a TCN takes, block by block: backwards, what is kept goes while the gradients come.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.targets.barrier import CLASSES, Barrier
-from trainer.targets.scoring import Rows, Statistic, day_blocks, plain, weighted_means
+from trainer.targets.scoring import Rows, Statistic, day_blocks, num_scored, of_training, plain, weighted_means
 
 _SMALLEST = 1e-16  # keeps a logarithm finite
 
@@ -21,6 +21,11 @@ def forecast(target: Barrier, outputs_NO: np.ndarray, fitted: Mapping[str, Any])
     """Return the probabilities (N, C) of the classes."""
     powers = np.exp(outputs_NO - outputs_NO.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def order(target: Barrier, forecast_NC: np.ndarray) -> np.ndarray:
+    """Return how much likelier up is than down (N,), by which series are ranked."""
+    return np.asarray(forecast_NC[:, 2] - forecast_NC[:, 0])
 
 
 def calibrate(target: Barrier, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,10 +45,12 @@ def blocks(target: Barrier, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
     return day_blocks(rows, target.horizon)
 
 
-def baselines(target: Barrier, rows: Rows) -> dict[str, np.ndarray]:
-    """Return the probabilities of each simple forecast. unconditional: the shares of the classes in training."""
-    counts_C = np.bincount(rows.labels(rows.train)[:, 0].astype(np.int64), minlength=len(CLASSES))
-    return {"unconditional": np.tile(counts_C / counts_C.sum(), (len(rows.scored), 1))}
+def baselines(target: Barrier, *series: Rows) -> dict[str, np.ndarray]:
+    """Return the probabilities of each simple forecast for the scored bars of all series. unconditional: the shares of the
+    classes in training, that of all series.
+    """
+    counts_C = np.bincount(of_training(series)[:, 0].astype(np.int64), minlength=len(CLASSES))
+    return {"unconditional": np.tile(counts_C / counts_C.sum(), (num_scored(series), 1))}
 
 
 def metrics(target: Barrier, forecast_NC: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:

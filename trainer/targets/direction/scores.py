@@ -13,7 +13,9 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.targets.direction import Direction
-from trainer.targets.scoring import RIDGE, Rows, Statistic, day_blocks
+from trainer.targets.scoring import RIDGE, Rows, Statistic, day_blocks, features_of, of_training, whole
+
+order = whole
 
 
 def forecast(target: Direction, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
@@ -38,20 +40,22 @@ def blocks(target: Direction, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
     return day_blocks(rows, target.horizon)
 
 
-def baselines(target: Direction, rows: Rows) -> dict[str, np.ndarray]:
-    """Return the probability of each simple forecast for the scored bars.
+def baselines(target: Direction, *series: Rows) -> dict[str, np.ndarray]:
+    """Return the probability of each simple forecast for the scored bars of all series, fitted on the training of all.
 
     base_rate: the share of ups in training. persistence: the last move over `horizon` bars goes on; reversal: it turns.
     Both lean by as much as the last move told in training. logistic: a regression on the features of each window's last bar.
     """
-    labels, close = rows.labels(rows.train)[:, 0], rows.candles.close
-    moved_train, moved = (_last_move(close, bars, target.horizon) for bars in (rows.train, rows.scored))
+    labels = of_training(series)[:, 0]
+    moved_train = np.concatenate([_last_move(rows.candles.close, rows.train, target.horizon) for rows in series])
+    moved = np.concatenate([_last_move(rows.candles.close, rows.scored, target.horizon) for rows in series])
     lean = _lean(moved_train, labels)
+    x_train, x_scored = features_of(series)
     return {
-        "base_rate": np.full(len(rows.scored), float(labels.mean())),
+        "base_rate": np.full(len(moved), float(labels.mean())),
         "persistence": 0.5 + lean * moved,
         "reversal": 0.5 - lean * moved,
-        "logistic": logistic(rows.features(rows.train), labels, rows.features(rows.scored)),
+        "logistic": logistic(x_train, labels, x_scored),
     }
 
 

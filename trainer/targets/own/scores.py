@@ -17,7 +17,7 @@ import torch
 from trainer.data.candles import Candles
 from trainer.targets.own import OwnTarget
 from trainer.targets.own.loss import loss
-from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, plain
+from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, num_scored, of_training, plain
 
 MOST_LABELS = 20_000  # that the constant is fitted on, spread evenly
 STEPS, FIRST_RATE = 400, 0.1  # of Adam, its rate falling to nothing: whatever the loss is, it need not be smooth
@@ -26,6 +26,11 @@ STEPS, FIRST_RATE = 400, 0.1  # of Adam, its rate falling to nothing: whatever t
 def forecast(target: OwnTarget, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
     """Return the outputs (N, O)."""
     return outputs_NO
+
+
+def order(target: OwnTarget, outputs_NO: np.ndarray) -> np.ndarray:
+    """Return the first output (N,), by which series are ranked."""
+    return np.asarray(outputs_NO[:, 0])
 
 
 def calibrate(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,11 +51,11 @@ def blocks(target: OwnTarget, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
     return day_blocks(rows, target.horizon)
 
 
-def baselines(target: OwnTarget, rows: Rows) -> dict[str, np.ndarray]:
-    """Return the constant outputs that had the least loss in training, for each scored bar."""
-    labels_NK = rows.labels(rows.train)
+def baselines(target: OwnTarget, *series: Rows) -> dict[str, np.ndarray]:
+    """Return the constant outputs that had the least loss in the training of all series, for each scored bar."""
+    labels_NK = of_training(series)
     some = labels_NK[:: 1 + len(labels_NK) // MOST_LABELS]
-    return {"constant": np.tile(_constant(target, some), (len(rows.scored), 1))}
+    return {"constant": np.tile(_constant(target, some), (num_scored(series), 1))}
 
 
 def metrics(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:

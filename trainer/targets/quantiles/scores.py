@@ -13,7 +13,7 @@ import numpy as np
 from trainer.data.candles import Candles
 from trainer.targets.bars import volatility_unit
 from trainer.targets.quantiles import Quantiles
-from trainer.targets.scoring import Rows, Statistic, day_blocks, plain, weighted_means
+from trainer.targets.scoring import Rows, Statistic, day_blocks, num_scored, of_training, plain, weighted_means
 
 
 def forecast(target: Quantiles, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
@@ -23,6 +23,11 @@ def forecast(target: Quantiles, outputs_NO: np.ndarray, fitted: Mapping[str, Any
     forecast_NQ[:, 0] -= shift
     forecast_NQ[:, 2] += shift
     return np.sort(forecast_NQ, axis=1)  # a narrowed interval may pass its median
+
+
+def order(target: Quantiles, forecast_NQ: np.ndarray) -> np.ndarray:
+    """Return the median (N,), by which series are ranked."""
+    return np.asarray(forecast_NQ[:, 1])
 
 
 def calibrate(target: Quantiles, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,10 +55,12 @@ def blocks(target: Quantiles, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
     return day_blocks(rows, target.horizon)
 
 
-def baselines(target: Quantiles, rows: Rows) -> dict[str, np.ndarray]:
-    """Return what each simple forecast says for the scored bars. unconditional: the quantiles of training's labels."""
-    forecast_Q = np.quantile(rows.labels(rows.train)[:, 0], target.levels)
-    return {"unconditional": np.tile(forecast_Q, (len(rows.scored), 1))}
+def baselines(target: Quantiles, *series: Rows) -> dict[str, np.ndarray]:
+    """Return what each simple forecast says for the scored bars of all series. unconditional: the quantiles of training's
+    labels, those of all series.
+    """
+    forecast_Q = np.quantile(of_training(series)[:, 0], target.levels)
+    return {"unconditional": np.tile(forecast_Q, (num_scored(series), 1))}
 
 
 def metrics(target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:

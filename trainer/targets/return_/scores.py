@@ -13,7 +13,9 @@ import numpy as np
 from trainer.data.candles import Candles
 from trainer.targets.bars import volatility_unit
 from trainer.targets.return_ import Return
-from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, linear, plain
+from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, features_of, linear, of_training, plain, whole
+
+order = whole
 
 
 def forecast(target: Return, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
@@ -40,16 +42,17 @@ def blocks(target: Return, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
     return day_blocks(rows, target.horizon)
 
 
-def baselines(target: Return, rows: Rows) -> dict[str, np.ndarray]:
-    """Return what each simple forecast says for the scored bars.
+def baselines(target: Return, *series: Rows) -> dict[str, np.ndarray]:
+    """Return what each simple forecast says for the scored bars of all series, fitted on the training of all.
 
     mean: the mean of training. zero: nothing moves. linear: a ridge regression on the features of each bar.
     """
-    labels = rows.labels(rows.train)[:, 0]
+    labels = of_training(series)[:, 0]
+    x_train, x_scored = features_of(series)
     return {
-        "mean": np.full(len(rows.scored), labels.mean()),
-        "zero": np.zeros(len(rows.scored)),
-        "linear": linear(rows.features(rows.train), labels, rows.features(rows.scored)),
+        "mean": np.full(len(x_scored), labels.mean()),
+        "zero": np.zeros(len(x_scored)),
+        "linear": linear(x_train, labels, x_scored),
     }
 
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.data.timeframes import DAY
-from trainer.targets.scoring import Rows, Statistic, correlation, plain
+from trainer.targets.scoring import Rows, Statistic, correlation, plain, whole
 from trainer.targets.volatility import Volatility
 from trainer.targets.volatility.labels import trailing
 
 HAR_SESSIONS = (1, 5, 22)  # a day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8
 FEWEST_HAR_SESSIONS = 4  # of training, for each session that a term of HAR looks back: a term too long has too few values
+
+order = whole
 
 
 def forecast(target: Volatility, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
@@ -44,25 +46,31 @@ def blocks(target: Volatility, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
     return rows.clock[rows.scored] // DAY // target.horizon_sessions, {"block_sessions": target.horizon_sessions}
 
 
-def baselines(target: Volatility, rows: Rows) -> dict[str, np.ndarray]:
-    """Return the log volatility that each simple forecast says for the scored bars.
+def baselines(target: Volatility, *series: Rows) -> dict[str, np.ndarray]:
+    """Return the log volatility that each simple forecast says for the scored bars of all series, fitted on all their training.
 
     mean: the mean log of training. trailing: that of the last `horizon_sessions` sessions goes on. har: a regression of the log
     of what comes on the logs of the last session, week and month (Corsi 2009), as far as training has enough sessions for them.
     """
-    train, scored, close, clock = rows.train, rows.scored, rows.candles.close, rows.clock
-    mean = rows.fitted["label_mean"]
-    last = trailing(close, clock, target.horizon_sessions)[scored]
-    sessions = (clock[train[-1]] - clock[train[0]]) // DAY
+    sessions = max((rows.clock[rows.train[-1]] - rows.clock[rows.train[0]]) // DAY for rows in series if len(rows.train))
     terms = [term for term in HAR_SESSIONS if term == 1 or term * FEWEST_HAR_SESSIONS <= sessions]
-    logs = np.stack([trailing(close, clock, term) for term in terms], axis=1)
-    known = train[np.isfinite(logs[train]).all(axis=1)]
-    weights = np.linalg.lstsq(_with_intercept(logs[known]), rows.labels(known)[:, 0], rcond=None)[0]
+    mean = np.concatenate([np.full(len(rows.scored), rows.fitted["label_mean"]) for rows in series])
+    last, learned, told, labels = [], [], [], []
+    for rows in series:
+        close, clock = rows.candles.close, rows.clock
+        last.append(trailing(close, clock, target.horizon_sessions)[rows.scored])
+        logs = np.stack([trailing(close, clock, term) for term in terms], axis=1)
+        known = rows.train[np.isfinite(logs[rows.train]).all(axis=1)]
+        learned.append(logs[known])
+        labels.append(rows.labels(known)[:, 0])
+        told.append(logs[rows.scored])
+    weights = np.linalg.lstsq(_with_intercept(np.concatenate(learned)), np.concatenate(labels), rcond=None)[0]
     # If nothing moved for so long, or the series is too short: the mean of training.
+    last_N, told_NT = np.concatenate(last), np.concatenate(told)
     return {
-        "mean": np.full(len(scored), mean),
-        "trailing": np.where(np.isfinite(last), last, mean),
-        "har": _with_intercept(np.where(np.isfinite(logs[scored]), logs[scored], mean)) @ weights,
+        "mean": mean,
+        "trailing": np.where(np.isfinite(last_N), last_N, mean),
+        "har": _with_intercept(np.where(np.isfinite(told_NT), told_NT, mean[:, None])) @ weights,
     }
 
 

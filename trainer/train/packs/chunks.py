@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from trainer.job import Job
+from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, SequentialPack
 from trainer.train.precision import autocast
 from trainer.train.readers import gather_chunks
@@ -24,8 +25,8 @@ from trainer.train.readers import gather_chunks
 class Chunks(SequentialPack):
     """Streaming models, one after another: the mean loss over the bars of a chunk that have a label."""
 
-    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int) -> None:
-        super().__init__(members, job, micro_batch=micro_batch)
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int, layout: Layout = ONE) -> None:
+        super().__init__(members, job, micro_batch=micro_batch, layout=layout)
         device, chunk = members[0].rows_TF.device, job.model.bars_out
         self._read_X = torch.arange(chunk + self._seen - 1, device=device)
         self._out_T = torch.arange(self._seen - 1, self._seen - 1 + chunk, device=device)
@@ -40,7 +41,7 @@ class Chunks(SequentialPack):
         x_BFX = gather_chunks(member.rows_TF, starts_B, self._read_X, member.mean_F, member.std_F)
         labels_BTK = self._labels(member, starts_B)
         with autocast(self._dtype, starts_B.device):
-            outputs_BTO = self._models[number](x_BFX, keys_L2, first)
+            outputs_BTO = self._networks[number](x_BFX, keys_L2, first)
         # A bar without a label has zero instead and is left out of the sum by `where`, not by a product.
         losses_BT = self._loss(outputs_BTO, labels_BTK.nan_to_num())
         return torch.where(_has_label(labels_BTK), losses_BT, 0.0).sum()

@@ -8,11 +8,12 @@ active, its next batch and when it stops. A model's result does not depend on it
 
 Here: the interface, and `SequentialPack`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
 
-Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs.
+Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs, R rows, C columns of the context.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,9 +26,20 @@ from torch import nn
 from trainer.job import Job
 from trainer.models import network_of
 from trainer.targets import loss_of
-from trainer.train.packs.tensors import buffers_of, follow, put_buffers, put_tensors, tensors_of, weights_of
+from trainer.train.packs.layout import ONE, Layout, slices_of
+from trainer.train.packs.tensors import (
+    as_it_lies,
+    buffers_of,
+    follow,
+    put_buffers,
+    put_tensors,
+    put_whole,
+    tensors_of,
+    weights_of,
+    whole,
+)
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
-from trainer.train.readers import gather
+from trainer.train.readers import gather, gather_context
 from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch
@@ -44,6 +56,7 @@ class Member:
     labels_TK: torch.Tensor  # as the network is trained on them; NaN where a bar has none
     mean_F: torch.Tensor
     std_F: torch.Tensor
+    context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it
     seed: int = 0  # of all its random numbers, with `draws`
     draws: str = ""  # the name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed
     # gives the same weights and order whatever else the job trains
@@ -99,14 +112,17 @@ class Pack(Protocol):
 class SequentialPack:
     """Members one after another, each a plain module with its own optimizer, its batch in slices: the fastest on a CPU."""
 
-    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256) -> None:
-        self._members, self._job = members, job
+    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256, layout: Layout = ONE) -> None:
+        self._members, self._job, self._layout = members, job, layout
         # Some models may not be sliced; they get a batch of one window twice (`_step_one`).
         self._micro_batch = micro_batch if job.model.may_slice else max(2, job.train.batch)
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
         self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
+        for model in (*self._models, *self._averages):
+            layout.divide(model, is_any_module=job.model.is_any_module)
+        self._wholes: dict[int, nn.Module] = {}  # for evaluation, filled on demand where weights are divided
         self._optimizers = [
             torch.optim.AdamW(
                 [weight for weight in model.parameters() if weight.requires_grad],
@@ -123,6 +139,10 @@ class SequentialPack:
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
         self._num_dropouts = job.model.num_dropouts
+        slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
+        self._networks = [
+            layout.wrap(model, slices=slices, is_any_module=job.model.is_any_module) for model in self._models
+        ]  # what runs forward
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -136,6 +156,10 @@ class SequentialPack:
     def model(self, member: int) -> nn.Module:
         """See `Pack.model`."""
         model = (self._averages or self._models)[member]
+        if self._layout.divides:
+            whole_model = self._wholes.setdefault(member, new_model(self._members[member], self._job))
+            put_whole(whole_model, model)
+            return whole_model
         return model.eval() if self._job.model.is_any_module else model
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
@@ -180,8 +204,8 @@ class SequentialPack:
             if weight.requires_grad and (count := state.steps.get(name, state.updates)):
                 moments[weight] = {
                     "step": torch.tensor(float(count), dtype=torch.float32, device=weight.device),
-                    "exp_avg": state.exp_avg[name].to(weight).clone(),
-                    "exp_avg_sq": state.exp_avg_sq[name].to(weight).clone(),
+                    "exp_avg": as_it_lies(state.exp_avg[name], weight).clone(),
+                    "exp_avg_sq": as_it_lies(state.exp_avg_sq[name], weight).clone(),
                 }
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
@@ -195,18 +219,20 @@ class SequentialPack:
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)
-        for first in range(0, len(starts_B), self._micro_batch):
-            slice_B = starts_B[first : first + self._micro_batch]
-            with self._drawing(number, first):
+        part = self._layout.part(len(starts_B))
+        for rows, counts in slices_of(part, self._micro_batch):
+            is_last = rows.stop >= part.stop
+            with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
                 # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
-                part = self._summed_loss(number, slice_B, keys_L2, first) / num_labels
-                (part * self._scales[number]).backward()  # type: ignore[no-untyped-call]
-            loss += part.detach()
+                share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) * counts / num_labels
+                (share * (self._scales[number] * self._layout.weight)).backward()  # type: ignore[no-untyped-call]
+            loss += share.detach()
+        loss = self._layout.total(loss)
         if self._scales[number] != 1.0:
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(1 / self._scales[number])
-        norm = nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm)
+        norm = whole(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm))
         if torch.isfinite(loss + norm):  # in one transfer, since the host waits for the GPU
             optimizer.step()
             self._count_good_step(number)
@@ -242,9 +268,11 @@ class SequentialPack:
         """Return the loss of a slice of the batch, which begins at its row `first`, summed over the slice's labels."""
         member = self._members[number]
         x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
-        labels_BK = member.labels_TK[starts_B + (self._seen - 1)]
+        last_B = starts_B + (self._seen - 1)
+        labels_BK = member.labels_TK[last_B]
+        context = () if member.context_RC is None else (gather_context(member.context_RC, last_B),)
         with autocast(self._dtype, starts_B.device):
-            outputs_BO = self._models[number](x_TBF, keys_L2, first)
+            outputs_BO = self._networks[number](x_TBF, keys_L2, first, *context)
         return self._loss(outputs_BO, labels_BK).sum()
 
     def _updates(self, number: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from trainer.job import Job, with_settings
 from trainer.settings import CHUNKS
 from trainer.train.packs.chunks import Chunks
+from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, Pack, SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 
@@ -29,18 +30,18 @@ def concrete(job: Job, device: str) -> Job:
     )
 
 
-def form_pack(members: Sequence[Member], job: Job) -> Pack:
-    """Make a pack of the job's strategy.
+def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack:
+    """Make a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules.
 
     `auto` is sequential (plain modules one after another) on every device: the tuner picks streams or
     fused only after they agreed with it on the chip.
     """
     micro_batch = job.train.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
     if job.model.reads == CHUNKS:  # large enough to fill a device by itself
-        return Chunks(members, job, micro_batch=micro_batch)
-    if job.model.has_stacked_form and job.train.strategy in ("fused", "streams"):
+        return Chunks(members, job, micro_batch=micro_batch, layout=layout)
+    if layout is ONE and job.model.has_stacked_form and job.train.strategy in ("fused", "streams"):
         return (Fused if job.train.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
-    return SequentialPack(members, job, micro_batch=micro_batch)
+    return SequentialPack(members, job, micro_batch=micro_batch, layout=layout)
 
 
 def _slice(job: Job, *, on_cpu: bool) -> int:

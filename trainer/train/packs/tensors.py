@@ -33,7 +33,7 @@ def put_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     for name, weight in weights.items():
         if name not in tensors or tensors[name].shape != weight.shape:
             raise ValueError(f"no weight {name} of shape {tuple(weight.shape)}")
-        weight.copy_(tensors[name])
+        weight.copy_(as_it_lies(tensors[name], weight))
     put_buffers(module, {name: tensor for name, tensor in tensors.items() if name not in weights})
 
 
@@ -52,6 +52,36 @@ def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
             raise ValueError(f"{name} is a weight under another name")
         device = next((weight.device for weight in module.parameters()), tensor.device)
         holder._buffers[leaf] = tensor.detach().to(device, copy=True)
+
+
+def as_it_lies(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with a weight's type and device, and where the weight is divided among ranks, this rank's part of it."""
+    if not _is_divided(like) or _is_divided(tensor):
+        return tensor.to(like.dtype) if _is_divided(tensor) else tensor.to(like)
+    from torch.distributed.tensor import DTensor, distribute_tensor  # late: only ranks load it, a second
+
+    assert isinstance(like, DTensor)
+    # Every rank has the whole already: nothing travels.
+    return distribute_tensor(tensor.to(like.device, like.dtype), like.device_mesh, like.placements, src_data_rank=None)
+
+
+@torch.no_grad()
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that is divided among ranks as a whole, to be called on all of them; any other as it is."""
+    gathered: torch.Tensor = tensor.full_tensor() if _is_divided(tensor) else tensor  # type: ignore[attr-defined]
+    return gathered
+
+
+def _is_divided(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # torch's DTensor, which is not loaded where there are no ranks
+
+
+@torch.no_grad()
+def put_whole(module: nn.Module, divided: nn.Module) -> None:
+    """Fill a module with the weights of its like that is divided among ranks, one at a time, and with its buffers."""
+    for mine, theirs in zip(module.parameters(), divided.parameters(), strict=True):
+        mine.copy_(whole(theirs))
+    put_buffers(module, dict(divided.named_buffers()))
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 
 from trainer.gpu_profiles.memory import GIB
 from trainer.job import Job, job_of, with_settings
-from trainer.settings import CHUNKS, WINDOWS
+from trainer.settings import CHUNKS, CONTEXT, WINDOWS
 from trainer.train.packs.pack import Member, Pack, SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype
@@ -131,6 +131,7 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
             labels_TK=torch.randint(0, 2, (rows, columns), generator=generator).float().to(device),
             mean_F=torch.zeros(len(job.data.inputs), device=device),
             std_F=torch.ones(len(job.data.inputs), device=device),
+            context_RC=torch.ones(rows, len(CONTEXT), dtype=torch.int16, device=device) if job.model.reads_context else None,
         )
         for number in range(count)
     ]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
+import sys
 import threading
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_the_parent() -> None:
@@ -18,3 +23,9 @@ def end_with_the_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def die_with_the_parent() -> None:
+    """Have the kernel kill this process, also a stopped one, when its parent ends, however that ends. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

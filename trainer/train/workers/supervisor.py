@@ -20,21 +20,14 @@ from typing import Any
 from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
 from trainer.train.staging import stages
+from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
+from trainer.train.workers.outcome import Outcome
 from trainer.train.workers.piece_queue import PieceQueue
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
-from trainer.train.workers.worker import ReadAhead, WorkerSettings, work
+from trainer.train.workers.worker import ReadAhead, work
 
 Emit = Callable[[dict[str, Any]], None]
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """Result of a training, by model name."""
-
-    done: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_done event
-    failed: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_failed event
-    retries: int = 0
 
 
 @dataclass(kw_only=True)

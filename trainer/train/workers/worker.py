@@ -12,39 +12,28 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainer.errors import DataError, TrainerError
-from trainer.job import Job
 from trainer.pieces.piece import Piece
-from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
-from trainer.train.piece import Opened, close_piece, kept, open_piece
+from trainer.train.piece import Opened, kept, open_piece
 from trainer.train.runner import run_piece
-from trainer.train.source import JobData, Source, Sources, on_device, read_source
+from trainer.train.source import Source, Sources, on_device, read_source
 from trainer.train.staging import Staging
+from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.parent import end_with_the_parent
+from trainer.train.workers.piece_files import PieceFiles, forget_checkpoints
 from trainer.train.workers.station import Station, set_up_process
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerSettings:
-    """Settings that every worker gets once."""
-
-    job: Job
-    data: JobData
-    out: Path
-    choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +103,7 @@ class _Desk:
         self._waiting: list[_Arrival] = []  # in order, and not begun
         threading.Thread(target=self._listen, name="supervisor-voice", daemon=True).start()
         self._sending = threading.Lock()
-        self._checkpoints = settings.out / "checkpoints"
-        self._writer = CheckpointWriter(self._checkpoints, self.report, choice=settings.choice)
+        self._files = PieceFiles(settings, station.device, self.report)
 
     def report(self, event: dict[str, Any]) -> None:
         """Send an event to the supervisor; the checkpoint thread does, too."""
@@ -135,7 +123,7 @@ class _Desk:
             torch.set_num_threads(piece.threads)  # of its reading and its scores, too
             try:
                 if done := self._kept(piece):
-                    forget(self._checkpoints, piece.name)
+                    forget_checkpoints(self._settings, piece)
                     self.report({**done, "kept": True})
                     continue
                 if piece.runner:
@@ -146,28 +134,21 @@ class _Desk:
                 self._fail(piece, error)
                 continue
             self._opened[piece.name] = opened
-            self._resume(opened)
+            self._files.resume(opened)
             runs.append(opened.run)
         return runs
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """See `loop.Roster`."""
-        self._writer.submit(run, state, self._opened[run.member.name].source.origin.mark, snapshot_seconds=snapshot_seconds)
+        self._files.checkpoint(self._opened[run.member.name], run, state, snapshot_seconds=snapshot_seconds)
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         """See `loop.Roster`."""
         opened = self._opened.pop(run.member.name)
-        self._writer.flush()
         try:
-            settings = self._settings
-            done = close_piece(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
+            self.report(self._files.finish(opened, model))
         except TrainerError as error:
-            forget(self._checkpoints, opened.piece.name)
             self._fail(opened.piece, error)
-        else:
-            # Before the event: after the last model's, the supervisor ends this process.
-            forget(self._checkpoints, opened.piece.name)
-            self.report(done)
 
     def _listen(self) -> None:
         """Receive from the supervisor, on a thread of its own: the main thread does not read the pipe while it trains."""
@@ -218,14 +199,6 @@ class _Desk:
 
     def _kept(self, piece: Piece) -> dict[str, Any] | None:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)
-
-    def _resume(self, opened: Opened) -> None:
-        """Resume a run from its newest checkpoint of the same job, data and code, if there is one."""
-        checkpoint = newest(self._checkpoints, opened.piece.name, opened.source.origin.mark)
-        if checkpoint is not None:
-            checkpoint.put_into(opened.run)
-            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.model.reads}
-            self.report({"event": "resumed", **opened.piece.identity, **place})
 
     def _fail(self, piece: Piece, error: TrainerError) -> None:
         # A retry would fail the same way: reported, not retried.

@@ -25,8 +25,8 @@ from trainer.job import Job
 from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
 from trainer.train.workers import supervisor as supervising
+from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.supervisor import Supervisor
-from trainer.train.workers.worker import WorkerSettings
 
 BATCH = 64
 TINY = ("--set", "hidden=2", "--set", "layers=1", "--set", "lookback=5", "--epochs", "1")

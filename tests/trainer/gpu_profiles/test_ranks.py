@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from trainer.errors import UsageError
+from trainer.gpu_profiles.chips import packaged
+from trainer.gpu_profiles.memory import GIB, footprint, num_weights
+from trainer.gpu_profiles.ranks import NCCL_GIB, lay, rank_footprint
+from trainer.job import job_of, with_settings
+from trainer.settings import FLOAT
+
+JOB = job_of(model="tcn", batch=16)
+T4 = packaged()["t4"]
+KNOWN = {"features": 37, "bars": 500_000}
+
+
+def test_one_device_takes_what_a_sequential_pack_takes():
+    alone = with_settings(JOB, strategy="sequential")
+    one = rank_footprint(JOB, windows=4, devices=1, sharded=False, **KNOWN)
+    assert one == footprint(alone, windows=4, **KNOWN)
+
+
+def test_buckets_hold_all_gradients_throughout_and_nccl_has_buffers_on_gpus():
+    job = with_settings(JOB, strategy="sequential", batch=4)
+    one = footprint(job, windows=4, **KNOWN)  # frees each gradient's part as it comes
+    ranks, on_cpus = (rank_footprint(job, windows=4, devices=2, sharded=False, on_gpu=gpu, **KNOWN) for gpu in (True, False))
+    gradients = FLOAT * num_weights(job, features=37)
+    assert NCCL_GIB * GIB <= ranks.total - one.total <= NCCL_GIB * GIB + gradients
+    assert on_cpus.total - footprint(job, windows=4, on_gpu=False, **KNOWN).total <= gradients
+
+
+def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_a_time():
+    known = {"windows": 1, "features": 37, "bars": 0}
+    whole, halves, eighths = (
+        rank_footprint(JOB, devices=devices, sharded=sharded, **known)
+        for devices, sharded in ((2, False), (2, True), (8, True))
+    )
+    assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8
+    assert eighths.copies == whole.copies / 8
+    assert eighths.total < halves.total < whole.total
+
+
+def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_then():
+    small = lay(T4, JOB, devices=4, memory_gib=16.0, **KNOWN)
+    assert not small.sharded and small.micro_batch <= 4
+    weights = FLOAT * num_weights(JOB, features=37) / GIB
+    tight = 10 * weights  # with moments and copies it has about eight times its weights
+    slices = [lay(T4, JOB, devices=4, memory_gib=memory, features=37, bars=0) for memory in (16.0, tight + 1.0)]
+    assert slices[0].micro_batch >= slices[1].micro_batch
+    wide = with_settings(JOB, width=2048)
+    in_parts = lay(T4, wide, devices=8, memory_gib=8.0, **KNOWN)
+    assert in_parts.sharded and "in parts by FSDP" in in_parts.words
+    assert in_parts.memory_gib < 8.0
+
+
+def test_a_model_that_does_not_fit_is_one_clear_line():
+    wide = with_settings(JOB, width=8192)
+    with pytest.raises(UsageError, match=r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"):
+        lay(T4, wide, devices=1, memory_gib=16.0, **KNOWN)
+    with pytest.raises(UsageError, match=re.escape("on each of 8 NVIDIA T4, also in parts (FSDP)")):
+        lay(replace(T4), wide, devices=8, memory_gib=16.0, **KNOWN)

@@ -1,0 +1,128 @@
+"""Checkpoints that ranks write together are read as wholes by any number of them, and hold no pickle."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.train.checkpoint import newest
+from trainer.train.checkpoint_files import MANIFEST
+from trainer.train.loop import Run
+from trainer.train.packs.pack import Member, ModelState
+
+RANKS = 2
+MARK = "the same job, data and code"
+
+
+def state(batches: int) -> tuple[Run, ModelState]:
+    """Return a run and its state, the same in every process."""
+    draw = torch.Generator().manual_seed(batches)
+    weights = {
+        "halved": torch.randn(5, 3, dtype=torch.float64, generator=draw),
+        "one_row": torch.randn(1, 7, generator=draw),  # fewer rows than ranks: one of them has none
+        "half": torch.randn(4, generator=draw).to(torch.bfloat16),
+    }
+    rows = torch.zeros(1, 1)
+    member = Member(name="m0", rows_TF=rows, labels_TK=rows, mean_F=rows[0], std_F=rows[0])
+    run = Run(member=member, title="S0", reads=torch.arange(3), validate=lambda model: 0.0, learning_rate=0.1)
+    run.best_weights, run.history = {"halved": weights["halved"] * 2}, [{"epoch": 1, "train_loss": 0.5}]
+    whole = {"whole": torch.randn(6, generator=draw), "number": torch.tensor(3.0)}
+    return run, ModelState(weights={**weights, **whole}, exp_avg=weights, exp_avg_sq={}, updates=batches, batches=batches)
+
+
+def write_as_rank(rank: int, folder: Path, told: Any) -> None:
+    """Write three checkpoints as one of the ranks, the last on a disk that refuses; tell the events."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    from trainer.train.distributed.shards import ShardedCheckpointWriter
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), RANKS)
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store, timeout=timedelta(seconds=60))
+    mesh = init_device_mesh("cpu", (RANKS,))
+    events: list[dict[str, Any]] = []
+    writer = ShardedCheckpointWriter(folder / "checkpoints", events.append, group=dist.new_group(backend="gloo"))
+
+    def divided(tensors: Any) -> dict[str, torch.Tensor]:
+        cut = ("halved", "one_row", "half")
+        return {name: distribute_tensor(one, mesh, [Shard(0)]) if name in cut else one for name, one in tensors.items()}
+
+    for batches in (7, 8, 9):
+        run, plain = state(batches)
+        run.best_weights = divided(run.best_weights)
+        parts = {"weights": divided(plain.weights), "exp_avg": divided(plain.exp_avg), "exp_avg_sq": {}}
+        writer.submit(run, ModelState(**parts, updates=batches, batches=batches), MARK, snapshot_seconds=0.5)
+    writer.flush()
+    refused = ShardedCheckpointWriter(folder / "store", events.append, group=dist.new_group(backend="gloo"))
+    refused.submit(run, ModelState(**parts, updates=1, batches=1), MARK, snapshot_seconds=0.5)
+    refused.flush()
+    told.put((rank, events))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[Path, dict[int, list[dict[str, Any]]]]:
+    """Return the folder in which two ranks wrote their checkpoints, and the events of each rank."""
+    folder = tmp_path_factory.mktemp("shards")
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    processes = [context.Process(target=write_as_rank, args=(rank, folder, told), daemon=True) for rank in range(RANKS)]
+    for process in processes:
+        process.start()
+    events = dict(told.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join(60)
+    return folder / "checkpoints", events
+
+
+def test_parts_of_two_ranks_are_read_as_the_whole(written):
+    folder, _ = written
+    found = newest(folder, "m0", MARK)
+    run, expected = state(9)
+    assert found is not None and found.state.batches == 9 and found.fields["history"] == run.history
+    for part in ("weights", "exp_avg"):
+        read = getattr(found.state, part)
+        assert read.keys() == getattr(expected, part).keys()
+        assert all(torch.equal(tensor, read[name]) for name, tensor in getattr(expected, part).items())
+    assert torch.equal(found.best_weights["halved"], run.best_weights["halved"])
+
+
+def test_each_rank_writes_its_part_and_what_all_have_is_written_once(written):
+    folder, _ = written
+    assert [place.name for place in sorted((folder / "m0").iterdir())] == ["000000000008", "000000000009"]  # older are dropped
+    place = folder / "m0" / "000000000009"
+    shards = [f"shard-{number}-of-2.safetensors" for number in (1, 2)]
+    assert sorted(file.name for file in place.iterdir()) == [MANIFEST, *shards]  # and no pickle of DCP's
+    tensors = {row["name"]: row["chunks"] for row in json.loads((place / MANIFEST).read_text())["tensors"]}
+    assert [chunk[1:] for chunk in sorted(tensors["weights.halved"])] == [[[0, 0], [3, 3]], [[3, 0], [2, 3]]]
+    assert {chunk[0] for chunk in tensors["weights.halved"]} == set(shards)
+    assert len(tensors["weights.whole"]) == len(tensors["weights.number"]) == 1
+
+
+def test_a_spoilt_shard_spoils_its_checkpoint_and_the_one_before_counts(written, tmp_path):
+    folder, _ = written
+    shard = folder / "m0" / "000000000009" / "shard-2-of-2.safetensors"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        found = newest(folder, "m0", MARK)
+        assert found is not None and found.state.batches == 8
+    finally:
+        shard.write_bytes(content)
+
+
+def test_a_disk_that_refuses_costs_the_checkpoint_and_every_rank_goes_on(written):
+    _, events = written
+    for rank in range(RANKS):
+        names = [event["event"] for event in events[rank]]
+        assert names == ["checkpoint"] * 3 + ["checkpoint_failed"]
+        assert events[rank][0]["folder"] == "m0/000000000007" and events[rank][0]["snapshot_seconds"] == 0.5
+        assert "store" in events[rank][-1]["reason"]

@@ -1,0 +1,132 @@
+"""GPUs x time x dollars for a job whose model trains on all GPUs of a machine together. Pure; the plan shows it.
+
+One type for each chip and number of GPUs, the cheapest that the image supports, at list prices; whether the account may have
+it, and where, is asked of the plan's candidates alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.cost.instances import InstanceType, catalogue
+from trainer.cost.links import link_of
+from trainer.cost.planner import Workload, dollars, estimate, profile_on
+from trainer.cost.scaling import POINTLESS, speedup
+from trainer.errors import UsageError
+from trainer.gpu_profiles.ranks import Laid, lay
+from trainer.gpu_profiles.rates import Rate, rate_of
+from trainer.job import Job
+from trainer.launch.images import verdict_on
+
+COUNTS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnGpus:
+    """A job's model on all GPUs of one type: how it is laid on them, time and cost; or in `refused` why it can't be."""
+
+    machine: InstanceType
+    link: str
+    laid: Laid | None = None
+    speedup: float = 0.0  # against one of these GPUs, by the scaling law
+    seconds_p50: float = 0.0
+    dollars_p50: float = 0.0
+    refused: str = ""
+
+    @property
+    def devices(self) -> int:
+        """Return the number of GPUs."""
+        return self.machine.num_workers
+
+    @property
+    def is_pointless(self) -> bool:
+        """Return whether the link leaves so little of the GPUs' speed that half of them would do as well."""
+        return not self.refused and self.speedup < POINTLESS * self.devices
+
+    @property
+    def note(self) -> str:
+        """Return in words how they train it and what the link costs, or why they can't; nothing of one GPU."""
+        if self.refused:
+            return self.refused
+        assert self.laid is not None
+        if self.devices == 1:
+            return f"the model fits one GPU in {self.laid.words}" if self.laid.activation_checkpointing else ""
+        law = f"{self.devices} GPUs train it {self.speedup:.1f} times as fast as one by the scaling law"
+        return f"{law}: pointless over {self.link}" if self.is_pointless else f"{law}, {self.laid.words}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--dry-run --json` prints it."""
+        known = not self.refused
+        return {
+            "instance_type": self.machine.name,
+            "gpus": self.devices,
+            "gpu_model": self.machine.gpu_model,
+            "link": self.link,
+            "fsdp": self.laid.sharded if self.laid else None,
+            "micro_batch": self.laid.micro_batch if self.laid else None,
+            "memory_gib": round(self.laid.memory_gib, 2) if self.laid else None,
+            "speedup": round(self.speedup, 2) if known else None,
+            "pointless": self.is_pointless,
+            "seconds": round(self.seconds_p50) if known else None,
+            "dollars": round(self.dollars_p50, 4) if known else None,
+            "refused": self.refused,
+        }
+
+
+def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None = None) -> OnGpus:
+    """Return a job's model on all GPUs of a type, at the rate of one of them."""
+    assert work.together is not None
+    profile, link = profile_on(machine, rehearsal=False), link_of(machine)
+    rate = rate or rate_of(profile, job)
+    bars = max((piece.bars for piece in work.pieces), default=0)
+    try:
+        laid = lay(
+            profile,
+            job,
+            devices=machine.num_workers,
+            memory_gib=machine.gpu_memory_gib,
+            features=len(job.data.inputs),
+            bars=bars,
+        )
+    except UsageError as error:
+        return OnGpus(machine=machine, link=link.name, refused=f"{error.what} ({error.why})")
+    time = estimate(work, machine, rehearsal=False, rate=rate, sharded=laid.sharded)
+    return OnGpus(
+        machine=machine,
+        link=link.name,
+        laid=laid,
+        speedup=speedup(
+            work.together,
+            devices=machine.num_workers,
+            visits_per_second=rate.with_models(1),
+            link=link,
+            sharded=laid.sharded,
+        ),
+        seconds_p50=time.seconds_p50,
+        dollars_p50=dollars(time.seconds_p50, machine.price_usd_per_hour or 0.0),
+    )
+
+
+def gpu_table(
+    job: Job, work: Workload, *, asked: Sequence[InstanceType], image_line: str, rates: Mapping[str, Rate]
+) -> tuple[OnGpus, ...]:
+    """Return a row for each chip and number of GPUs, cheapest type each, by chip in the catalogue's order.
+
+    `asked` are the candidates with their region's prices. Empty where GPUs
+    train models each for themselves, and of a user's own model, of which nothing is known yet.
+    """
+    if work.together is None or not job.model.is_measured:
+        return ()
+    known = {**catalogue(), **{machine.name: machine for machine in asked}}
+    cheapest: dict[tuple[str, int], InstanceType] = {}
+    for machine in known.values():
+        key = (machine.gpu_model, machine.num_workers)
+        if machine.gpus not in COUNTS or not machine.launchable or not machine.price_usd_per_hour:
+            continue
+        if not verdict_on(machine, image_line).works:
+            continue
+        if key not in cheapest or machine.price_usd_per_hour < (cheapest[key].price_usd_per_hour or 0.0):
+            cheapest[key] = machine
+    return tuple(on_gpus(job, work, machine, rates.get(machine.name)) for machine in cheapest.values())

@@ -1,0 +1,182 @@
+"""Transformer: a pre-norm encoder over patches of a window, which knows the window's series and calendar.
+
+Settings, weights, multiplications, memory and cost, standard library only. `network` is the module.
+
+Letters: B windows of a slice, F features, D width, N tokens (patches) of a window, E width of the context's embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.settings import CONTEXT, FLOAT, HALF, WINDOWS, Activations, ModelSettings, Training, bad_value, setting
+
+PRESETS = {  # blocks, width, heads; without embeddings and head a block has 12 x width^2 weights
+    "tiny": (2, 32, 2),
+    "small": (3, 64, 4),
+    "medium": (6, 256, 8),
+    "base": (12, 512, 8),
+    "large": (12, 1024, 16),
+}
+EXPANSION = 4  # width of a block's inner layer, in widths
+CONTEXT_WIDTH = 64  # of the context's embeddings, before they are brought to the network's width; at most that
+# A transformer's multiplications cost less than a recurrence's on a CPU: estimates of 2026-11-22, as for GPUs, where the
+# default model of the profiles waits for its own steps.
+CPU_COST, GPU_COST = 0.4, 0.03
+REFERENCE_MFLOP = 20.8  # of a window of the default model of the profiles, forward and backward, 50 features
+THREADED_WIDTH = 128  # width from which a second thread pays where a core is idle; an estimate of 2026-11-22
+CPU_SLICE_NUMBERS = 1 << 19  # numbers of one layer's output that a CPU takes at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSettings(ModelSettings):
+    """A transformer's settings."""
+
+    name = "transformer"
+    reads = WINDOWS
+    default_batch = 256
+    shape = ("preset", "blocks", "width", "heads", "lookback", "patch")
+    reads_context = True
+    recompute_pays = True
+    counts_gradients = True
+    small = {"preset": "tiny", "lookback": 32}
+
+    preset: str = setting("small", "Size: blocks x width, with the heads of each block.", choices=PRESETS)
+    blocks: int = setting(0, "Blocks of attention and inner layer; 0: the preset's.", least=0, most=256)
+    width: int = setting(0, "Numbers of a token; 0: the preset's.", least=0, most=16_384)
+    heads: int = setting(0, "Attention heads, a divisor of width; 0: the preset's.", least=0, most=256)
+    lookback: int = setting(64, "Bars of a window, a multiple of patch.", least=1, most=100_000)
+    patch: int = setting(4, "Bars of a token.", least=1, most=10_000)
+    dropout: float = setting(0.1, "Dropout of what each layer adds, 0 to below 1.", least=0, below=1)
+    instance_norm: bool = setting(
+        True, "Normalize each window by its own mean and deviation, which the network gets beside it."
+    )
+    series: int = setting(512, "Series with an embedding of their own; all others share one.", least=0, most=30_000)
+    hide_series: float = setting(
+        0.1, "Share of training windows whose series is hidden, to train the shared embedding.", least=0, below=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lookback % self.patch:
+            raise bad_value("model.lookback", self.lookback, f"a multiple of model.patch, which is {self.patch}")
+        blocks, width, heads = self.size
+        if width % heads:
+            raise bad_value("model.width", width, f"a multiple of the {heads} heads")
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Return blocks, width and heads."""
+        blocks, width, heads = PRESETS[self.preset]
+        return self.blocks or blocks, self.width or width, self.heads or heads
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of a window."""
+        return self.lookback // self.patch
+
+    @property
+    def bars_seen(self) -> int:
+        return self.lookback
+
+    @property
+    def num_dropouts(self) -> int:
+        return 1 + 2 * self.size[0]  # one hides series
+
+    @property
+    def words(self) -> str:
+        blocks, width, _ = self.size
+        return f"transformers ({blocks} x {width}, {self.lookback} bars in {self.tokens} tokens)"
+
+    @property
+    def gains_from_threads(self) -> bool:
+        return self.size[1] >= THREADED_WIDTH
+
+    @property
+    def costs(self) -> tuple[float, float]:
+        mflop = self.flops(features=50, outputs=1) / 2 / 1e6  # a multiplication and an addition count as one there
+        return CPU_COST * mflop / REFERENCE_MFLOP, GPU_COST * mflop / REFERENCE_MFLOP
+
+    @property
+    def cpu_slice(self) -> int:
+        return max(1, CPU_SLICE_NUMBERS // (self.size[1] * self.tokens))
+
+    def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
+        blocks, width, heads = self.size
+        return {
+            "features": features,
+            "blocks": blocks,
+            "width": width,
+            "heads": heads,
+            "tokens": self.tokens,
+            "patch": self.patch,
+            "dropout": self.dropout,
+            "instance_norm": self.instance_norm,
+            "series": self.series,
+            "hide_series": self.hide_series,
+            "outputs": outputs,
+        }
+
+    @classmethod
+    def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
+        for name in ("blocks", "width", "heads", "tokens", "patch"):
+            if type(architecture.get(name)) is not int or not 1 <= architecture[name] <= 1_000_000:
+                raise bad_value(f"model.{name}", architecture.get(name), "a whole number from 1 on")
+        return {**architecture, "lookback": architecture["tokens"] * architecture["patch"]}
+
+    def num_weights(self, *, features: int, outputs: int) -> int:
+        blocks, width, _ = self.size
+        embedded = min(width, CONTEXT_WIDTH)
+        context = sum(most + 1 for most in (self.series, *_CALENDAR)) * embedded + embedded * width
+        level = 2 * features * width if self.instance_norm else 0
+        into = (self.patch * features + 1) * width + self.tokens * width + level + context
+        return into + blocks * ((4 + 2 * EXPANSION) * width**2 + 2 * width) + width + outputs * (width + 1)
+
+    def flops(self, *, features: int, outputs: int) -> float:
+        blocks, width, _ = self.size
+        tokens = self.tokens
+        level = 2 * features * width if self.instance_norm else 0
+        into = tokens * self.patch * features * width + level  # of inputs, which take no gradient
+        context = min(width, CONTEXT_WIDTH) * width
+        products = tokens * (4 + 2 * EXPANSION) * width**2
+        attention = 2 * tokens**2 * width
+        return 2.0 * (2 * into + 3 * (context + blocks * (products + attention) + outputs * width))
+
+    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
+        """Return what a transformer takes, block by block: backwards, what is kept goes while the gradients come.
+
+        Where a batch has several slices, all gradients are there from the second on. Counted on a CPU; attention keeps no
+        matrix of weights (flash attention).
+        """
+        blocks, width, heads = self.size
+        number = HALF if training.half else FLOAT
+        a = reads * self.tokens * width  # numbers that a layer makes
+        inner = EXPANSION * width**2
+        # Two inputs of norms, in full precision, and what the norms keep; queries, keys, values and two outputs of norms; the
+        # attended; the inner layer before and after its activation.
+        block = (
+            2 * FLOAT * (a + 2 * reads * self.tokens) + number * (6 + 2 * EXPANSION) * a + FLOAT * reads * self.tokens * heads
+        )
+        block += 2 * a if self.dropout else 0  # masks
+        block += HALF * (4 + 2 * EXPANSION) * width**2 if training.half else 0  # weights, cast
+        into = number * reads * (self.lookback * features + 2 * features + width + CONTEXT_WIDTH)
+        into += HALF * CONTEXT_WIDTH * width if training.half else 0  # a weight, cast
+        first = FLOAT * (a if training.recompute else 0)
+        kept_each = first or block
+        kept = blocks * kept_each + FLOAT * a + into
+        # Backwards a block is at its peak in the inner layer: its gradients, and that of the weights in both precisions.
+        working = number * (EXPANSION + (2 if self.dropout else 1)) * a + (FLOAT + (HALF if training.half else 0)) * inner
+        gradients = FLOAT * self.num_weights(features=features, outputs=outputs)
+        a_block = FLOAT * ((4 + 2 * EXPANSION) * width**2 + 2 * width)
+        held = gradients if training.accumulates else FLOAT * (width + outputs * (width + 1))
+        largest, remaining = float(gradients + into + FLOAT * a), kept - FLOAT * a
+        for _ in range(blocks):
+            largest = max(largest, held + remaining + block - kept_each + working)
+            remaining -= kept_each
+            held += 0 if training.accumulates else a_block
+        return Activations(kept=float(kept), workspace=max(0.0, largest - kept))
+
+
+_CALENDAR = tuple(most for name, most in CONTEXT.items() if name != "series")

@@ -1,0 +1,182 @@
+"""The transformer: a window cut into patches, a pre-norm encoder over them, the last token to the outputs.
+
+Owns the architecture only; scaling, windows, loss and training are `trainer.train`. Patches as in PatchTST (Nie et al. 2023,
+https://arxiv.org/abs/2211.14730), layer norm before each layer (Xiong et al. 2020, https://arxiv.org/abs/2002.04745), windows
+normalized by their own mean and deviation as in RevIN (Kim et al. 2022), which the network gets as well: a level is a forecast
+of volatility. All bars of a window are before its output, so attention needs no mask.
+
+Shapes: T bars of a window, B batch, F features, N tokens, D width, H heads, C columns of the context, O outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from trainer.models.dropout import keep_mask
+from trainer.models.transformer import CONTEXT_WIDTH, EXPANSION
+from trainer.settings import CONTEXT
+
+SMALLEST_VARIANCE = 1e-5  # RevIN's: a feature that does not move in a window is not blown up
+
+
+def build(architecture: dict[str, Any], *, recompute: bool = False) -> Transformer:
+    """Build an untrained network. Its weights come from torch's global generator."""
+    return Transformer(**architecture, recompute=recompute)
+
+
+class Transformer(nn.Module):
+    """Give the outputs for a window of bars."""
+
+    def __init__(
+        self,
+        *,
+        features: int,
+        blocks: int,
+        width: int,
+        heads: int,
+        tokens: int,
+        patch: int,
+        dropout: float,
+        instance_norm: bool,
+        series: int,
+        hide_series: float,
+        outputs: int = 1,
+        recompute: bool = False,
+    ) -> None:
+        """`recompute` trades time for memory: each block's activations are computed again in the backward pass."""
+        super().__init__()
+        self._tokens, self._patch, self._recompute = tokens, patch, recompute
+        self.patches = nn.Linear(patch * features, width)
+        self.positions = nn.Parameter(torch.empty(tokens, width))
+        self.level = nn.Linear(2 * features, width, bias=False) if instance_norm else None
+        self.context = ContextEmbedding(width=width, series=series, hide_series=hide_series)
+        self.blocks = nn.ModuleList(EncoderBlock(width=width, heads=heads, dropout=dropout) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.head = nn.Linear(width, outputs)
+        self._draw()
+
+    def forward(
+        self,
+        x_TBF: torch.Tensor,
+        keys_L2: torch.Tensor | None = None,
+        first_row: int = 0,
+        context_BC: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return outputs (B, O) float32 for scaled windows (T, B, F) float32.
+
+        Dropout is on where `keys_L2` ((1 + 2 x blocks, 2) int32) is given; `first_row` is the place of x's first window in
+        its batch. `context_BC` (int64) is the context of each window's last bar; without it all of it is unknown.
+        """
+        _, rows, features = x_TBF.shape
+        x_BTF = x_TBF.transpose(0, 1)
+        tokens_BND = self.positions.expand(rows, -1, -1)
+        if self.level is not None:
+            mean_B1F = x_BTF.mean(1, keepdim=True)
+            deviation_B1F = (x_BTF.var(1, keepdim=True, correction=0) + SMALLEST_VARIANCE).sqrt()
+            x_BTF = (x_BTF - mean_B1F) / deviation_B1F
+            tokens_BND = tokens_BND + self.level(torch.cat([mean_B1F, deviation_B1F.log()], dim=-1))
+        tokens_BND = tokens_BND + self.patches(x_BTF.reshape(rows, self._tokens, self._patch * features))
+        if context_BC is None:
+            context_BC = torch.zeros(rows, len(CONTEXT), dtype=torch.int64, device=x_TBF.device)
+        tokens_BND = tokens_BND + self.context(context_BC, None if keys_L2 is None else keys_L2[:1], first_row)[:, None]
+        for number, block in enumerate(self.blocks):
+            keys_22 = None if keys_L2 is None else keys_L2[1 + 2 * number : 3 + 2 * number]
+            if self._recompute and torch.is_grad_enabled():
+                # Nothing in a block is random: dropout is a function of its key.
+                tokens_BND = checkpoint(block, tokens_BND, keys_22, first_row, use_reentrant=False, preserve_rng_state=False)
+            else:
+                tokens_BND = block(tokens_BND, keys_22, first_row)
+        last_BD = self.norm(tokens_BND[:, -1])
+        # The head stays in full precision under autocast: three digits of an output are too few for a loss.
+        with torch.autocast(x_TBF.device.type, enabled=False):
+            outputs_BO: torch.Tensor = self.head(last_BD.to(self.head.weight.dtype))
+        return outputs_BO
+
+    def _draw(self) -> None:
+        """Draw the weights: deviation 1/sqrt(inputs), and less for what is added to the tokens in each block (GPT-2)."""
+        for part in self.modules():
+            if isinstance(part, nn.Linear):
+                _draw_uniform(part.weight, deviation=part.in_features**-0.5)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+        for block in self.blocks:
+            for added in (block.attended, block.inner_out):
+                with torch.no_grad():
+                    added.weight.mul_((2 * len(self.blocks)) ** -0.5)  # type: ignore[union-attr, operator]
+        _draw_uniform(self.positions, deviation=0.1)
+
+
+class ContextEmbedding(nn.Module):
+    """Embed the series and the calendar of a window's last bar, and add them up."""
+
+    def __init__(self, *, width: int, series: int, hide_series: float) -> None:
+        super().__init__()
+        self._series, self._hide = series, hide_series
+        most = {**CONTEXT, "series": series}
+        # Plain parameters: `nn.Embedding` draws normal numbers, for which the meta device loads libraries for 2 s (torch 2.13).
+        embedded = min(width, CONTEXT_WIDTH)
+        self.tables = nn.ParameterDict({name: torch.empty(most[name] + 1, embedded) for name in CONTEXT})
+        self.out = nn.Linear(embedded, width, bias=False)
+        for table in self.tables.values():
+            _draw_uniform(table, deviation=0.1)
+
+    def forward(self, context_BC: torch.Tensor, key_12: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+        """Return (B, D). A series without an embedding of its own has that of number 0, as a share has in training."""
+        numbers = dict(zip(CONTEXT, context_BC.unbind(1), strict=True))
+        series_B = numbers["series"]
+        known_B = series_B <= self._series
+        if key_12 is not None and self._hide > 0:
+            rows = len(series_B)
+            known_B = known_B & keep_mask(key_12, first_row=first_row, shape_TBH=(1, rows, 1), probability=1 - self._hide).view(
+                rows
+            )
+        numbers["series"] = torch.where(known_B, series_B, 0)
+        embedded_BE = sum(nn.functional.embedding(numbers[name], table) for name, table in self.tables.items())
+        out_BD: torch.Tensor = self.out(embedded_BE)
+        return out_BD
+
+
+class EncoderBlock(nn.Module):
+    """Attention, then an inner layer; what each makes of the normalized tokens is added to them."""
+
+    def __init__(self, *, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self._heads, self._dropout = heads, dropout
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
+        self.attended = nn.Linear(width, width, bias=False)
+        self.inner_norm = nn.LayerNorm(width, bias=False)
+        self.inner_in = nn.Linear(width, EXPANSION * width, bias=False)
+        self.inner_out = nn.Linear(EXPANSION * width, width, bias=False)
+
+    def forward(self, tokens_BND: torch.Tensor, keys_22: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+        """Return (B, N, D)."""
+        keys = (None, None) if keys_22 is None or not self._dropout else (keys_22[:1], keys_22[1:])
+        tokens_BND = tokens_BND + self._kept(self._attend(self.attention_norm(tokens_BND)), keys[0], first_row)
+        inner = self.inner_out(nn.functional.gelu(self.inner_in(self.inner_norm(tokens_BND))))
+        return tokens_BND + self._kept(inner, keys[1], first_row)
+
+    def _attend(self, tokens_BND: torch.Tensor) -> torch.Tensor:
+        rows, tokens, width = tokens_BND.shape
+        cut = self.queries_keys_values(tokens_BND).view(rows, tokens, 3, self._heads, width // self._heads)
+        queries, keys, values = cut.permute(2, 0, 3, 1, 4)  # (B, H, N, D / H) each
+        attended = scaled_dot_product_attention(queries, keys, values)
+        return self.attended(attended.transpose(1, 2).reshape(rows, tokens, width))  # type: ignore[no-any-return]
+
+    def _kept(self, added_BND: torch.Tensor, key_12: torch.Tensor | None, first_row: int) -> torch.Tensor:
+        """Return what dropout leaves of what a layer adds."""
+        if key_12 is None:
+            return added_BND
+        rows, tokens, width = added_BND.shape
+        keep = keep_mask(key_12, first_row=first_row, shape_TBH=(tokens, rows, width), probability=1 - self._dropout)
+        return added_BND * keep[0].transpose(0, 1) * (1 / (1 - self._dropout))
+
+
+def _draw_uniform(weight: torch.Tensor, *, deviation: float) -> None:
+    """Fill a weight with uniform numbers of this deviation around zero."""
+    nn.init.uniform_(weight, -(3**0.5) * deviation, 3**0.5 * deviation)

@@ -1,0 +1,69 @@
+"""The time that all ranks go by: rank 0's, sent every few steps.
+
+The loop's decisions by time (progress reports, checkpoints) follow from one clock, so ranks that read the same time decide the
+same. Rank 0 also says after how many steps it is sent next: about twice a second, however fast steps are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+
+from trainer.train.distributed.group import Ranks
+from trainer.train.packs.pack import Member, Pack
+
+SECONDS = 0.5  # between agreements, about
+MOST_STEPS = 256
+
+
+class AgreedClock:
+    """A clock that stands still between agreements."""
+
+    def __init__(self, ranks: Ranks, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ranks, self._clock = ranks, clock
+        self._now, self._steps, self._left = 0.0, 1, 1
+        self._agree(steps=1)
+
+    def __call__(self) -> float:
+        """Return the time of the last agreement, in seconds."""
+        return self._now
+
+    def tick(self) -> None:
+        """Count a step; agree anew when it is time. Every rank calls it after the same steps."""
+        self._left -= 1
+        if self._left == 0:
+            elapsed = self._clock() - self._now  # read by rank 0 alone
+            self._agree(steps=steps_until_next(self._steps, elapsed))
+
+    def _agree(self, *, steps: int) -> None:
+        self._now, agreed = self._ranks.numbers_of_first([self._clock(), steps])
+        self._steps = self._left = int(agreed)
+
+
+def steps_until_next(steps: int, elapsed: float) -> int:
+    """Return in how many steps to agree next, where `steps` took `elapsed` seconds."""
+    return max(1, min(MOST_STEPS, 2 * steps, round(steps * SECONDS / max(elapsed, 1e-9))))
+
+
+def ticking(form: Callable[[Sequence[Member]], Pack], clock: AgreedClock) -> Callable[[Sequence[Member]], Pack]:
+    """Return `form` with packs whose steps the clock counts."""
+    return lambda members: cast(Pack, _Ticking(form(members), clock))
+
+
+class _Ticking:
+    """A pack whose steps are counted; everything else is the pack's own."""
+
+    def __init__(self, pack: Pack, clock: AgreedClock) -> None:
+        self._pack, self._clock = pack, clock
+
+    def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See `Pack.step`."""
+        losses = self._pack.step(active, starts)
+        self._clock.tick()
+        return losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pack, name)

@@ -1,0 +1,81 @@
+"""DDP as a pack's layout: each rank takes its share of every batch; gradients are added up while backward runs.
+
+DDP divides the sum of gradients by the number of ranks, hence the `weight`: each rank's loss is already divided by the whole
+batch's count of labels, so their sum is the batch's mean, also where the ranks' shares differ.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.errors import UsageError
+from trainer.train.distributed.group import Ranks
+from trainer.train.distributed.sharing import share
+
+
+class DataParallel:
+    """A layout by DDP; every rank has the whole model."""
+
+    def __init__(self, ranks: Ranks, *, compress: bool = False) -> None:
+        """With `compress` gradients travel as bf16, which halves them: for GPUs that PCIe connects."""
+        self._ranks, self._compress = ranks, compress
+
+    divides = False
+
+    @property
+    def weight(self) -> float:
+        """See `packs.layout.Layout.weight`."""
+        return float(self._ranks.count)
+
+    def part(self, rows: int) -> range:
+        """See `packs.layout.Layout.part`."""
+        return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
+
+    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
+        """See `packs.layout.Layout.divide`."""
+
+    def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
+        """See `packs.layout.Layout.wrap`. Raises UsageError for batch norm on CPUs.
+
+        A static graph is for one backward a step: with `no_sync` beside it torch aborts (`expect_autograd_hooks_`), and a
+        module of any kind may leave weights out of one batch and not of another.
+        """
+        on_gpu = self._ranks.device.type == "cuda"
+        if has_batch_norm(model):
+            if not on_gpu:
+                raise UsageError(
+                    "batch norm on several CPU ranks",
+                    why="torch synchronizes its statistics on GPUs only, so each rank would have its own",
+                    do="Set train.distributed to never, or use layer or group norm.",
+                )
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[self._ranks.device.index] if on_gpu else None,
+            gradient_as_bucket_view=True,
+            static_graph=slices <= 1 and not is_any_module,
+            find_unused_parameters=is_any_module,
+            forward_sync_buffers=is_any_module,
+        )
+        if self._compress:
+            wrapped.register_comm_hook(None, bf16_compress_hook)
+        return wrapped
+
+    def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+        """See `packs.layout.Layout.slicing`."""
+        assert isinstance(network, DistributedDataParallel)
+        return nullcontext() if last else network.no_sync()
+
+    def total(self, loss: torch.Tensor) -> torch.Tensor:
+        """See `packs.layout.Layout.total`."""
+        return self._ranks.sum_(loss)
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Return whether a module has batch norm of any dimension."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())

@@ -1,0 +1,134 @@
+"""One rank: reads the piece's source, then runs the training loop together with the others. torchrun starts it.
+
+    python -m trainer.train.distributed.rank     with the variables of `environment.RankEnvironment`
+
+Rank 0 alone speaks of the model, writes its checkpoints and its file. An error of ours fails the piece; after any other the
+rank ends with its traceback sent, and torchrun starts all ranks again.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from trainer import environment
+from trainer.errors import TrainerError
+from trainer.train.distributed.agreement import AgreedClock, ticking
+from trainer.train.distributed.group import Ranks, process_group
+from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.shards import ShardedCheckpointWriter
+from trainer.train.distributed.validation import shared_outputs
+from trainer.train.distributed.voice import Voice
+from trainer.train.loop import Report, Run, train
+from trainer.train.packs.pack import Member, ModelState, Pack
+from trainer.train.packs.strategy import form_pack
+from trainer.train.piece import Opened, open_piece
+from trainer.train.source import on_device, read_source
+from trainer.train.workers.devices import device_of
+from trainer.train.workers.piece_files import PieceFiles, checkpoints_folder
+from trainer.train.workers.station import Station, set_up_process
+
+
+@record
+def main() -> None:
+    """Train the piece that the supervisor assigns, as one of its ranks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the supervisor handles it
+    place = environment.rank_environment()
+    voice = Voice(place)
+    try:
+        train_as(place, voice)
+    except TrainerError as error:
+        # A retry would fail the same way: reported, not retried.
+        failure = {**voice.assignment.piece.identity, "reason": str(error), "error": error.as_dict()}
+        voice.report({"event": "model_failed", **failure})
+    except BaseException as error:  # broad on purpose: report the error, then let the process end as it would have
+        voice.crashed(error)
+        raise
+
+
+def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
+    """Train as the rank of a place. Raises TrainerError where the piece can't be trained."""
+    assignment = voice.assignment
+    piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
+    device = device_of(kind, place.local_rank)
+    placed = set_up_process(Station(number=place.local_rank, device=device))
+    if placed:
+        voice.report({"event": "worker_started", **placed})
+    torch.set_num_threads(piece.threads)
+    report: Report = voice.report if place.rank == 0 else _silent
+    with process_group(place.rank, place.count, torch.device(device)) as ranks:
+        group = dist.new_group(backend="gloo")  # of the checkpoints alone: their exchange runs beside the training's
+        writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
+        files = PieceFiles(settings, device, report, writer)
+        roster = _Roster(voice, ranks, files)
+        layout, clock = DataParallel(ranks), AgreedClock(ranks)
+
+        def form(members: Sequence[Member]) -> Pack:
+            return form_pack(members, settings.job, layout)
+
+        train(roster, ticking(form, clock), settings.job, report, clock=clock)
+        files.flush()
+    if ranks.is_first and roster.trained is not None:
+        report(files.finish(*roster.trained))
+
+
+class _Roster:
+    """The one run of a rank: see `loop.Roster`."""
+
+    def __init__(self, voice: Voice, ranks: Ranks, files: PieceFiles) -> None:
+        self._assignment, self._report, self._ranks, self._files = voice.assignment, voice.report, ranks, files
+        self._opened: Opened | None = None
+        self.trained: tuple[Opened, nn.Module] | None = None
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        """Return the run, once. Raises TrainerError on the ranks that can't read its source; the others get none."""
+        if self._opened is not None:
+            return []
+        piece, settings = self._assignment.piece, self._assignment.settings
+        if self._ranks.is_first:
+            self._report({"event": "model_started", **piece.identity, "staged": False, "ranks": self._ranks.count})
+        failure: TrainerError | None = None
+        try:
+            source = on_device(read_source(piece, settings.job, settings.data), str(self._ranks.device))
+            evaluate = shared_outputs(self._ranks, settings.job.target.outputs)
+            self._opened = open_piece(piece, settings.job, source, evaluate)
+        except TrainerError as error:
+            failure = error
+        if self._ranks.any(failure is not None):
+            if failure is not None:
+                raise failure
+            return []
+        assert self._opened is not None
+        self._files.resume(self._opened)
+        run = self._opened.run
+        run.validate = _decided(run.validate, self._ranks)
+        return [run]
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        """Write a checkpoint, this rank's part of it: every rank is asked at the same step."""
+        if self._opened is not None:
+            self._files.checkpoint(self._opened, run, state, snapshot_seconds=snapshot_seconds)
+
+    def finished(self, run: Run, model: nn.Module) -> None:
+        """Keep the trained model until the group has ended: rank 0 scores it, and the others need not wait."""
+        assert self._opened is not None
+        self.trained = (self._opened, model)
+
+
+def _decided(validate: Callable[[nn.Module], float], ranks: Ranks) -> Callable[[nn.Module], float]:
+    """Return `validate` with rank 0's number on every rank: early stopping and best weights follow from it."""
+    return lambda network: ranks.numbers_of_first([validate(network)])[0]
+
+
+def _silent(event: dict[str, Any]) -> None:
+    """Report nothing: rank 0 does."""
+
+
+if __name__ == "__main__":
+    main()

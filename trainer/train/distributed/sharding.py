@@ -1,0 +1,69 @@
+"""FSDP2 as a pack's layout: each rank holds a part of every weight, and gathers one block at a time to compute with it.
+
+For models that do not fit one GPU whole, with gradients and moments (`trainer.gpu_profiles.ranks`). Losses and gradients are
+those of DDP: the same rows, the same sum over ranks. Blocks are the members of a model's module lists.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from trainer.errors import UsageError
+from trainer.train.distributed.group import Ranks
+from trainer.train.distributed.sharing import share
+
+
+class FullySharded:
+    """A layout by FSDP2; every rank has a part of the model."""
+
+    divides = True
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._mesh: DeviceMesh = init_device_mesh(ranks.device.type, (ranks.count,))
+
+    @property
+    def weight(self) -> float:
+        """See `packs.layout.Layout.weight`. FSDP2 divides the sum of gradients by the number of ranks, as DDP does."""
+        return float(self._ranks.count)
+
+    def part(self, rows: int) -> range:
+        """See `packs.layout.Layout.part`."""
+        return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
+
+    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
+        """See `packs.layout.Layout.divide`. Raises UsageError for a module of a user's own."""
+        if is_any_module:
+            raise UsageError(
+                "a model of your own can't be divided among GPUs",
+                why="its frozen, tied and unused weights are not known",
+                do="Take a GPU that it fits, or one of our models.",
+            )
+        for block in blocks_of(model):
+            fully_shard(block, mesh=self._mesh)
+        fully_shard(model, mesh=self._mesh)
+
+    def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
+        """See `packs.layout.Layout.wrap`."""
+        return model
+
+    def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+        """See `packs.layout.Layout.slicing`."""
+        assert isinstance(network, FSDPModule)
+        network.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def total(self, loss: torch.Tensor) -> torch.Tensor:
+        """See `packs.layout.Layout.total`."""
+        return self._ranks.sum_(loss)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a model: the members of its module lists that have weights."""
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    return [block for blocks in lists for block in blocks if any(True for _ in block.parameters())]

@@ -1,0 +1,248 @@
+"""The supervisor of ranks: one piece after another, each trained by all devices under its own torchrun.
+
+Owns the processes: torchrun starts the ranks and starts them again when one dies; `Ranks` hears them, tells which error came
+first, and leaves no process behind, however it ends. What a rank does is `rank`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from trainer import environment
+from trainer.errors import UsageError
+from trainer.job import Job
+from trainer.pieces.piece import Kind, Piece
+from trainer.train.cpu import num_cores
+from trainer.train.distributed.voice import Assignment
+from trainer.train.piece import kept
+from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.outcome import Outcome
+from trainer.train.workers.piece_files import forget_checkpoints
+
+Emit = Callable[[dict[str, Any]], None]
+POLL_SECONDS = 0.2
+LEAVING_SECONDS = 60.0  # for torchrun and its ranks to end once the model is done; then they are killed
+MODULE = "trainer.train.distributed"
+
+
+def trains_together(job: Job, kind: Kind, *, devices: int) -> bool:
+    """Return whether all devices train each piece of a job together."""
+    wanted = kind.all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
+    return wanted and devices > 1
+
+
+def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
+    """Raise UsageError where there are more ranks than samples to share."""
+    for piece in pieces:
+        if piece.runner:
+            do = "Set train.distributed to never."
+            raise UsageError(f"{piece.title} can't be trained by several devices together", why="it has a runner", do=do)
+        shared = min(job.train.batch, piece.windows)
+        if shared < ranks:
+            of = (
+                f"a batch of {job.train.batch:,}"
+                if job.train.batch <= piece.windows
+                else f"{piece.windows:,} {job.model.reads}"
+            )
+            raise UsageError(
+                f"{ranks} ranks for {of} of {piece.title}",
+                why="a rank without a sample has nothing to train on",
+                do=f"Raise train.batch, give more bars, or set --workers to at most {shared}.",
+            )
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    """A rank that has said hello."""
+
+    number: int
+    pid: int
+    connection: Connection
+    crash: dict[str, Any] | None = None
+
+
+class RankSupervisor:
+    """Train pieces one after another on `ranks` devices; `close` (or leaving the `with`) ends every process at once.
+
+    When a rank dies all of them start again from the newest checkpoint, `train.retries` times for a piece.
+    """
+
+    def __init__(self, *, kind: str, ranks: int, settings: WorkerSettings, emit: Emit) -> None:
+        self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
+        self._outcome = Outcome()
+        self._run: _TorchRun | None = None
+
+    def __enter__(self) -> RankSupervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, pieces: Iterable[Piece]) -> Outcome:
+        """Train every piece, longest first; return when each is done or has failed."""
+        job = self._settings.job
+        threads = max(1, num_cores() // self._count) if self._kind == "cpu" and job.model.gains_from_threads else 1
+        for piece in sorted(pieces, key=lambda piece: (-piece.estimate, piece.name)):
+            self._train(replace(piece, threads=threads))
+        return self._outcome
+
+    def close(self) -> None:
+        """Kill torchrun and every rank, and wait for their end: finished models are on disk already."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _train(self, piece: Piece) -> None:
+        settings = self._settings
+        if done := kept(piece, settings.job, settings.data, out=settings.out):
+            forget_checkpoints(settings, piece)
+            self._outcome.done[piece.name] = {**done, "kept": True}
+            self._emit(self._outcome.done[piece.name])
+            return
+        assignment = Assignment(piece=piece, settings=settings, kind=self._kind)
+        self._run = _TorchRun(assignment, self._count, self._emit)
+        try:
+            ended = self._run.to_the_end()
+        finally:
+            self._outcome.retries += self._run.retries
+            self.close()
+        (self._outcome.done if ended["event"] == "model_done" else self._outcome.failed)[piece.name] = ended
+
+
+class _TorchRun:
+    """One piece's torchrun, from its start to the event that ends the piece."""
+
+    def __init__(self, assignment: Assignment, count: int, emit: Emit) -> None:
+        self._assignment, self._emit = assignment, emit
+        self.retries = 0
+        self._restart = 0  # of the ranks that are heard now
+        self._ranks: dict[Connection, _Rank] = {}
+        self._losses: list[tuple[bool, str]] = []  # of these ranks, in order: whether it is another's doing, and the reason
+        self._ended: dict[str, Any] | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="mayfly-ranks-"))  # this user's alone
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._folder / "line"))
+        self._listener.listen(count)
+        self._torchrun = subprocess.Popen(
+            [
+                *(sys.executable, "-m", f"{MODULE}.torchrun", "--nproc-per-node", str(count)),
+                *("--max-restarts", str(assignment.settings.job.train.retries), "--log-dir", str(self._folder / "log")),
+                *("-m", f"{MODULE}.rank"),
+            ],
+            env=environment.for_ranks(self._folder / "line"),
+            stdin=subprocess.PIPE,
+        )
+
+    def to_the_end(self) -> dict[str, Any]:
+        """Hear the ranks until the piece is done or has failed; return its last event."""
+        leave_at = float("inf")
+        while True:
+            alive = self._torchrun.poll() is None
+            for ready in wait([self._listener, *self._ranks], timeout=POLL_SECONDS if alive else 0):
+                if ready is self._listener:
+                    self._greet()
+                else:
+                    self._hear(self._ranks[ready])  # type: ignore[index]  # all others are connections
+            if self._ended is not None:
+                leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
+                failed = self._ended["event"] == "model_failed"  # the other ranks may wait for one that is gone
+                if not alive or failed or time.monotonic() > leave_at:
+                    return self._ended
+            elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
+                return self._settle({"event": "model_failed", **self._identity(), "reason": self._reason()})
+
+    def close(self) -> None:
+        """Kill torchrun, whose end the kernel tells its ranks, and each rank that is still heard; wait for their end."""
+        self._torchrun.kill()
+        self._torchrun.wait()
+        if self._torchrun.stdin is not None:
+            self._torchrun.stdin.close()
+        self._listener.close()  # a rank that would begin now finds nobody
+        for rank in self._ranks.values():
+            with suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+        for rank in self._ranks.values():
+            with suppress(EOFError, OSError):
+                while True:  # what it had sent; then it is gone
+                    rank.connection.recv_bytes()
+            rank.connection.close()
+        self._ranks.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _greet(self) -> None:
+        """Take in a rank, and give it the piece. The first one of a new start means that torchrun has started them again."""
+        line, _ = self._listener.accept()
+        connection = Connection(line.detach())
+        try:
+            hello = connection.recv()
+            if hello["restart"] > self._restart:
+                self._start_again(hello["restart"])
+            connection.send(self._assignment)
+        except (EOFError, OSError):
+            connection.close()
+            return
+        self._ranks[connection] = _Rank(number=hello["worker"], pid=hello["pid"], connection=connection)
+
+    def _start_again(self, restart: int) -> None:
+        for rank in list(self._ranks.values()):  # torchrun has ended them; what they said last explains why
+            self._hear(rank)
+        self._emit({"event": "retry", **self._identity(), "reason": self._reason()})
+        self.retries += 1
+        self._restart = restart
+        self._losses.clear()
+
+    def _hear(self, rank: _Rank) -> None:
+        try:
+            while rank.connection.poll():
+                self._act_on(rank, rank.connection.recv())
+        except (EOFError, OSError):
+            del self._ranks[rank.connection]
+            rank.connection.close()
+            self._lose(rank)
+
+    def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
+        if event["event"] == "crashed":
+            rank.crash = event
+        elif event["event"] in ("model_done", "model_failed"):
+            if self._ended is None:
+                self._settle(event)
+        else:
+            self._emit(event)
+
+    def _lose(self, rank: _Rank) -> None:
+        """Note why a rank has gone; of several reasons the first counts that is not another rank's end."""
+        if self._ended is not None:
+            return
+        if rank.crash is None:
+            self._losses.append((False, f"rank {rank.number} was killed"))
+        else:
+            self._losses.append((rank.crash["follows"], f"rank {rank.number}: {rank.crash['reason']}"))
+
+    def _reason(self) -> str:
+        """Return why the ranks that were heard have gone."""
+        if (code := self._torchrun.poll()) is not None and code < 0:
+            return f"torchrun was killed by signal {-code}"
+        first = next((reason for follows, reason in self._losses if not follows), None)
+        others = next((reason for _, reason in self._losses), "")
+        return first or others or f"torchrun ended with exit code {code} before any rank began"
+
+    def _settle(self, event: dict[str, Any]) -> dict[str, Any]:
+        self._ended = event
+        self._emit(event)
+        return event
+
+    def _identity(self) -> dict[str, Any]:
+        return {**self._assignment.piece.identity, "worker": 0}

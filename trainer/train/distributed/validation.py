@@ -1,0 +1,31 @@
+"""Validation by all ranks: each evaluates its share of the windows, and every rank gets all outputs, in their order.
+
+Windows go through the model in the same batches as in one process (`readers`), so that the outputs are the same, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import nn
+
+from trainer.train.distributed.group import Ranks
+from trainer.train.distributed.sharing import shares_of_series
+from trainer.train.readers import Evaluate, Reader
+
+
+def shared_outputs(ranks: Ranks, columns: int) -> Evaluate:
+    """Return the function that evaluates a network of `columns` outputs on all ranks, to be called on each of them."""
+
+    def evaluate(network: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
+        units = [reader.units(bars) for bars, reader in parts]
+        shares = [shares_of_series(units, rank=rank, ranks=ranks.count) for rank in range(ranks.count)]
+        counts = [sum(one.stop - one.start for one in share) for share in shares]
+        own = [np.empty((0, columns))]
+        for (bars, reader), one in zip(parts, shares[ranks.rank], strict=True):
+            if one.stop > one.start:
+                own.append(reader.outputs(network, bars[one]))
+        return ranks.joined(np.concatenate(own), counts)
+
+    return evaluate

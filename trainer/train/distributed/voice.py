@@ -1,0 +1,73 @@
+"""A rank's line to the supervisor: what it is to train comes in, its events go out; when the line ends, the rank does.
+
+The socket lies in a folder of this user's alone; messages are pickled, as those of `multiprocessing` between a program's own
+processes are.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from trainer.environment import RankEnvironment
+from trainer.pieces.piece import Piece
+from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.parent import die_with_the_parent
+
+MOST_TRACEBACK = 8_000  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What every rank of a piece gets once."""
+
+    piece: Piece
+    settings: WorkerSettings
+    kind: str  # cuda or cpu
+
+
+class Voice:
+    """One rank's end of the line."""
+
+    def __init__(self, place: RankEnvironment) -> None:
+        """Connect to the supervisor; from now on this process ends with torchrun and with the supervisor."""
+        die_with_the_parent()  # torchelastic gives each rank a session of its own: torchrun's group does not reach it
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(place.socket)
+        self._connection = Connection(line.detach())
+        self._identity = {"worker": place.rank, "pid": os.getpid()}
+        self._sending = threading.Lock()
+        self.report({"event": "hello", "restart": place.restart})
+        self.assignment: Assignment = self._connection.recv()
+        threading.Thread(target=self._wait_for_the_end, name="supervisor-watch", daemon=True).start()
+
+    def report(self, event: dict[str, Any]) -> None:
+        """Send an event; the checkpoint thread does, too."""
+        with self._sending:
+            self._connection.send({**event, **self._identity})
+
+    def crashed(self, error: BaseException) -> None:
+        """Send why this rank ends, before it does."""
+        lines = "".join(traceback.format_exception(error))
+        with suppress(OSError):  # the supervisor is gone, too
+            reason = f"{type(error).__name__}: {error}"[:500]
+            crash = {"reason": reason, "traceback": lines[-MOST_TRACEBACK:], "follows": follows_another(error)}
+            self.report({"event": "crashed", **crash})
+
+    def _wait_for_the_end(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self._connection.recv()
+        os._exit(1)
+
+
+def follows_another(error: BaseException) -> bool:
+    """Return whether an error only says that another rank is gone, or that it does not answer."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed by peer"))

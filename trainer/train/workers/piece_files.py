@@ -1,0 +1,77 @@
+"""The files of a piece around its training: the checkpoint that it goes on from, those it leaves, and its model at the end.
+
+A worker has one for all of its pieces, and so has each rank.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from trainer.errors import TrainerError
+from trainer.pieces.piece import Piece
+from trainer.train.checkpoint import CheckpointWriter, forget, newest
+from trainer.train.loop import Report, Run
+from trainer.train.packs.pack import ModelState
+from trainer.train.piece import Opened, close_piece
+from trainer.train.workers.assignment import WorkerSettings
+
+
+class Writer(Protocol):
+    """What writes checkpoints beside the training."""
+
+    def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
+        """Queue this state. `run` is a copy that nothing else changes."""
+
+    def flush(self) -> None:
+        """Wait until everything queued is on disk."""
+
+
+class PieceFiles:
+    """Files of the pieces that this process trains, in the folder of the models."""
+
+    def __init__(self, settings: WorkerSettings, device: str, report: Report, writer: Writer | None = None) -> None:
+        self._settings, self._device, self._report = settings, device, report
+        self._folder = checkpoints_folder(settings)
+        self._writer = writer or CheckpointWriter(self._folder, report, choice=settings.choice)
+
+    def resume(self, opened: Opened) -> None:
+        """Resume a run from its newest checkpoint of the same job, data and code, if there is one."""
+        checkpoint = newest(self._folder, opened.piece.name, opened.source.origin.mark)
+        if checkpoint is not None:
+            checkpoint.put_into(opened.run)
+            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.model.reads}
+            self._report({"event": "resumed", **opened.piece.identity, **place})
+
+    def checkpoint(self, opened: Opened, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        """Queue a checkpoint of the piece for the disk. `run` is a copy that nothing else changes."""
+        self._writer.submit(run, state, opened.source.origin.mark, snapshot_seconds=snapshot_seconds)
+
+    def flush(self) -> None:
+        """Wait until every checkpoint is on disk."""
+        self._writer.flush()
+
+    def finish(self, opened: Opened, model: nn.Module) -> dict[str, Any]:
+        """Score a trained model, write it, drop its checkpoints; return its `model_done` event. Raises TrainerError."""
+        self.flush()
+        settings = self._settings
+        try:
+            done = close_piece(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
+        except TrainerError:
+            forget_checkpoints(settings, opened.piece)
+            raise
+        # Before the event: after the last model's, the supervisor ends this process.
+        forget_checkpoints(settings, opened.piece)
+        return done
+
+
+def checkpoints_folder(settings: WorkerSettings) -> Path:
+    """Return the folder of a training's checkpoints."""
+    return settings.out / "checkpoints"
+
+
+def forget_checkpoints(settings: WorkerSettings, piece: Piece) -> None:
+    """Drop a finished piece's checkpoints."""
+    forget(checkpoints_folder(settings), piece.name)
