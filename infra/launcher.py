@@ -16,7 +16,7 @@ import pulumi_aws as aws
 from infra.policies import OWN, Document, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
-# `raw*` is raw/ and raw-index/ in one: a managed policy has no room for more. The last two are what an agent on their own machine
+# `raw*` is raw/ and raw-index/ in one: a managed policy has little room. The last two are what an agent on their own machine
 # writes (`mayfly agent`), under their own id and nobody else's.
 WRITES = ("raw*", "code/*", "retrains/*", "runs/*", "memory/*", f"attempts/{OWN}", f"models/experiments/{OWN}")
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
