@@ -103,7 +103,11 @@ if key is not None:  # control's policy and people's have it, too (launcher.py)
         KeyUseArgs(
             region=account.region,
             key=key,
-            writers={"instance": identity.instance_role_name, "prepare": identity.prepare_role_name},
+            writers={
+                "instance": identity.instance_role_name,
+                "prepare": identity.prepare_role_name,
+                "script": identity.script_role_name,
+            },
             readers={"sweeper": identity.sweeper_role_name},
         ),
     )
@@ -254,7 +258,7 @@ permissions = LauncherPolicyArgs(
     schedule_group=schedule_group,
     sweeper_name=sweeper_name,
     control_name=control_name,
-    instance_roles=(roles.instance_role,),
+    instance_roles=(roles.instance_role, roles.script_role),
     scheduler_role=roles.scheduler_role,
     image_parameters=tuple(line.parameter for line in lines),
     baked_parameters=tuple(baked),
@@ -353,6 +357,8 @@ outputs: dict[str, Any] = {
     "prepare_templates": prepare_templates.template_ids,
     "prepare_role_id": identity.prepare_role_id,
     "prepare_type": settings.prepare_type,
+    "script_profile_arn": identity.script_profile_arn,
+    "script_role_id": identity.script_role_id,
     "scheduler_role_arn": identity.scheduler_role_arn,
     "sweeper_arn": sweeper.arn,
     "control_arn": control.arn,

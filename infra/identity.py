@@ -1,4 +1,5 @@
-"""The roles: for training instances, for prepare runs, for the sweeper, for schedules. policies.py has their permissions.
+"""The roles: for training instances, scripts with secrets, prepare runs, the sweeper, schedules. policies.py has their
+permissions.
 
 Control's role names what it may launch from, so it is made with its function, after the templates (control.py).
 """
@@ -12,7 +13,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import policies
-from trainer.stack_outputs import secrets_path
+from trainer.stack_outputs import script_secrets_path, secrets_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,11 @@ class IdentityArgs:
         return f"{self._prefix}-prepare"
 
     @property
+    def script_role(self) -> str:
+        """Return the name of the role of instances whose script gets secrets, which is its profile's too."""
+        return f"{self._prefix}-script"
+
+    @property
     def sweeper_role(self) -> str:
         """Return the sweeper's role's name."""
         return f"{self._prefix}-sweeper"
@@ -115,9 +121,12 @@ class Identity(pulumi.ComponentResource):
     instance_role_id: pulumi.Output[str]
     instance_role_name: pulumi.Output[str]
     prepare_role_name: pulumi.Output[str]
+    script_role_name: pulumi.Output[str]
     sweeper_role_name: pulumi.Output[str]
     prepare_profile_arn: pulumi.Output[str]
     prepare_role_id: pulumi.Output[str]
+    script_profile_arn: pulumi.Output[str]
+    script_role_id: pulumi.Output[str]
     sweeper_role_arn: pulumi.Output[str]
     scheduler_role_arn: pulumi.Output[str]
 
@@ -157,6 +166,25 @@ class Identity(pulumi.ComponentResource):
         )
         prepare_profile = aws.iam.InstanceProfile(
             "prepare", name=args.prepare_role, role=prepare.role_name, tags=args.tags, opts=child
+        )
+        script = ServiceRole(
+            "script",
+            ServiceRoleArgs(
+                role_name=args.script_role,
+                description="Scripts with secrets: read their data and secrets, add results.",
+                trust=policies.trust("ec2.amazonaws.com"),
+                policy=policies.script(
+                    account=args.account,
+                    region=args.region,
+                    bucket=args.bucket,
+                    secrets=script_secrets_path(args.project, args.stack),
+                ),
+                tags=args.tags,
+            ),
+            opts=child,
+        )
+        script_profile = aws.iam.InstanceProfile(
+            "script", name=args.script_role, role=script.role_name, tags=args.tags, opts=child
         )
         sweeper = ServiceRole(
             "sweeper",
@@ -204,6 +232,9 @@ class Identity(pulumi.ComponentResource):
         self.instance_role_id = instance.unique_id
         self.instance_role_name = instance.role_name
         self.prepare_role_name = prepare.role_name
+        self.script_role_name = script.role_name
+        self.script_profile_arn = script_profile.arn
+        self.script_role_id = script.unique_id
         self.sweeper_role_name = sweeper.role_name
         self.prepare_profile_arn = prepare_profile.arn
         self.prepare_role_id = prepare.unique_id
@@ -215,6 +246,8 @@ class Identity(pulumi.ComponentResource):
                 "instance_role_id": self.instance_role_id,
                 "prepare_profile_arn": self.prepare_profile_arn,
                 "prepare_role_id": self.prepare_role_id,
+                "script_profile_arn": self.script_profile_arn,
+                "script_role_id": self.script_role_id,
                 "sweeper_role_arn": self.sweeper_role_arn,
                 "scheduler_role_arn": self.scheduler_role_arn,
             }

@@ -21,7 +21,8 @@ INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "m
 INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
 
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
-PREPARE_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
+# Of its run, an instance with secrets reads these alone.
+OWN_RUN_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
 
 
 def document(*statements: Document) -> Document:
@@ -92,13 +93,48 @@ def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document
             "Sid": "ReadOwnRun",
             "Effect": "Allow",
             "Action": "s3:GetObject",
-            "Resource": [_objects(bucket, pattern) for pattern in PREPARE_READS],
+            "Resource": [_objects(bucket, pattern) for pattern in OWN_RUN_READS],
         },
         {
             "Sid": "AddFiles",
             "Effect": "Allow",
             "Action": "s3:PutObject",
             "Resource": [_objects(bucket, pattern) for pattern in PREPARE_WRITES],
+        },
+        {
+            "Sid": "ReadSecrets",
+            "Effect": "Allow",
+            "Action": "ssm:GetParameter",
+            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{secrets}*",
+        },
+    )
+
+
+def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
+    """Return the policy of an instance whose script gets secrets: read scripts' data, its code, manifest and stop request, and
+    secrets; add results.
+
+    It reads no candles and no other run's record. `secrets` is what the names of its SecureStrings begin with; AWS's own key of
+    SecureStrings needs no more. The role can't know the run, so it reads every such secret of the stack.
+    """
+    return document(
+        {
+            "Sid": "ReadData",
+            "Effect": "Allow",
+            "Action": "s3:GetObjectVersion",
+            "Resource": _objects(bucket, "raw/.files/*"),
+        },
+        {
+            "Sid": "ReadOwnRun",
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": [_objects(bucket, pattern) for pattern in OWN_RUN_READS],
+        },
+        {
+            "Sid": "AddResults",
+            "Effect": "Allow",
+            "Action": "s3:PutObject",
+            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
         },
         {
             "Sid": "ReadSecrets",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest_plugins = ["tests.network", "tests.selection", "tests.desk", "tests.forks"]
+pytest_plugins = ["tests.network", "tests.selection", "tests.forks", "tests.desk"]
 
 if TYPE_CHECKING:
     from trainer.access import Access

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.forks import made_once
 from tests.network import HOOK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,10 +170,12 @@ def eventually() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seeded candles of three symbols."""
-    folder = tmp_path_factory.mktemp("candles")
-    command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", "AAA,BBB,CCC"]
-    subprocess.run([*command, "--bars", "2500", "--timeframe", "1m", "--seed", "7"], check=True, capture_output=True)
-    return folder
+
+    def make(folder: Path) -> None:
+        command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", "AAA,BBB,CCC"]
+        subprocess.run([*command, "--bars", "2500", "--timeframe", "1m", "--seed", "7"], check=True, capture_output=True)
+
+    return made_once(tmp_path_factory, "candles-of-desks", make)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""What the processes of a test run share: a fork server, whose forks are nodes and trainers, and the applied program."""
+"""What the processes of a test run share: a fork server, whose forks are nodes and trainers, the applied program, and folders
+that one of them makes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import os
 import shutil
 import site
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,20 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a temporary folder that all processes of this test run share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder of this test run, which the first process that wants it has filled. Nobody may change it."""
+    folder = shared_folder(tmp_path_factory) / name
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            new = folder.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)  # of a process that failed to fill it
+            new.mkdir()
+            make(new)
+            new.rename(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ SLOW_FIXTURES = {
     "tests/trainer/rehearsal/test_instance.py": {"start", "forking_node"},
     "tests/trainer/rehearsal/test_layers.py": {"net"},
     "tests/trainer/rehearsal/conftest.py": {"root"},
-    "tests/trainer/rehearsal/test_pulumi_apply.py": {"applied"},
+    "tests/trainer/rehearsal/test_pulumi_apply.py": {"application"},
     "tests/trainer/control/test_cloud.py": {"applied"},
     "tests/trainer/train/workers/test_supervisor.py": {"whole"},
 }
@@ -48,7 +48,8 @@ def _relative(path: Path) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each test to the next free process, but all of a file to one where they share what is made once for the file.
+    """Give each test to the next free process, but all of a file to one where they share what is made once for the file, and
+    all of the Pulumi program's to one: to load Pulumi takes two core-seconds.
 
     xdist has groups for this (`--dist loadgroup`), which do nothing with pytest 9.2 (xdist 3.8.0, looked up 2026-11-22).
     """
@@ -59,6 +60,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class FilesTogether(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
+            if path.startswith("tests/infra/"):
+                return "tests/infra"
             return path if path in together else nodeid
 
     return FilesTogether(config, log)

@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"errors", "reading", "settings", "own_file"},
     "targets": {"errors", "settings", "own_file", "data"},
     "machine": {"errors", "settings"},
-    "script": {"errors", "settings"},
+    "script": {"errors", "settings", "script_values"},
+    "script_values": {"errors", "settings"},
     "job": {"errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"},
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
@@ -84,7 +85,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         *("models", "targets", "data", "plan", "pieces"),
     },
-    "node": {"errors", "reading", "environment", "symbols", "aws_errors", "access", "own_file", "script", "runs"},
+    "node": {
+        "errors",
+        "reading",
+        "environment",
+        "symbols",
+        "aws_errors",
+        "access",
+        "own_file",
+        "pieces",
+        "script",
+        "script_values",
+        "runs",
+    },
     "rehearsal": {"errors", "extras", "environment", "access", "runs", "schedule_expressions"},
     "attach": {"errors", "environment", "runs"},
     "cli": {"*"},
@@ -102,6 +115,7 @@ CONTROL_PLANE = (
         "job",
         "machine",
         "script",
+        "script_values",
         "settings",
         "own_file",
         "errors",
@@ -150,7 +164,8 @@ def sources() -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 
-def imported(tree: ast.AST) -> set[str]:
+@cache
+def imported(tree: ast.AST) -> frozenset[str]:
     """Return the dotted names a file imports anywhere in it; `from a.b import c` counts as a.b.c."""
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -159,7 +174,7 @@ def imported(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import: Pulumi runs infra as a script, and one way everywhere is easier"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def part_of(dotted: str) -> str | None:
@@ -221,10 +236,10 @@ def test_a_file_imports_no_library_that_its_part_must_not(path):
 
 def reads_the_environment(tree: ast.AST) -> bool:
     """Return whether a file may read or set a variable: it names os.environ or the like, or imports os under another name."""
-    attributes = {(ast.unparse(node.value), node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT]
     renamed = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname]
     return (
-        any(owner in ("os", "os.path") and name in ENVIRONMENT for owner, name in attributes)
+        any(ast.unparse(node.value) in ("os", "os.path") for node in attributes)
         or bool(imported(tree) & {f"{module}.{name}" for module in ("os", "os.path", "posix") for name in ENVIRONMENT})
         or any(alias.name in ("os", "os.path") for alias in renamed)
     )

@@ -1,4 +1,8 @@
-"""Load moto with the services of the embedded AWS. Run by the tests' fork server, which must not import anything of ours."""
+"""Load moto with the services of the embedded AWS, and keep AWS's API descriptions once they are parsed.
+
+Run by the tests' fork server, which must not import anything of ours. Without it, forks that make clients of S3 and EC2 would
+spend half of their time on parsing.
+"""
 
 import os
 from pathlib import Path
@@ -6,11 +10,31 @@ from pathlib import Path
 # As trainer/rehearsal/wire.py sets it: moto reads the variable when it is imported.
 os.environ["MOTO_AMIS_PATH"] = str(Path(__file__).parents[1] / "trainer" / "rehearsal" / "images.json")
 
-from moto.core.routing import get_service_router  # noqa: E402  (the variable above comes first)
+import botocore.session  # noqa: E402  (the variable above comes first)
+from botocore.loaders import JSONFileLoader  # noqa: E402
+from moto.core.routing import get_service_router  # noqa: E402
 from moto.core.utils import get_service_model  # noqa: E402
 from moto.moto_server.werkzeug_app import create_backend_app  # noqa: E402
 
-for service in ("ec2", "iam", "lambda", "logs", "s3", "scheduler", "ssm", "sts"):
+SERVICES = ("ec2", "events", "iam", "kms", "lambda", "logs", "s3", "scheduler", "sns", "sqs", "ssm", "sts")
+CLIENTS = (*SERVICES, "cloudwatch", "imagebuilder", "pricing", "service-quotas")
+
+_parse = JSONFileLoader.load_file
+_parsed: dict[str, object] = {}
+
+
+def _load_file(self: JSONFileLoader, file_path: str) -> object:
+    """Return what is in a file of botocore's, which nothing changes while tests run; None without one."""
+    if _parsed.get(file_path) is None:
+        _parsed[file_path] = _parse(self, file_path)
+    return _parsed[file_path]
+
+
+JSONFileLoader.load_file = _load_file  # each session has a loader of its own, and each process a session
+session = botocore.session.Session()
+for service in CLIENTS:
+    session.create_client(service, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
+for service in SERVICES:
     get_service_model(service)
     get_service_router(service)
     create_backend_app(service)

@@ -185,6 +185,8 @@ VARIABLES = (
     Variable(name="MAYFLY_EVENTS", set_by="the agent", meaning="file that a script appends its events to"),
     Variable(name="MAYFLY_DEVICES", set_by="the agent", meaning="number of GPUs that a script may use"),
     Variable(name="PYTHONUNBUFFERED", set_by="the agent", meaning="a script's lines are in the log as they are printed"),
+    Variable(name="UV_HTTP_TIMEOUT", set_by="Mayfly", meaning="for uv, which resolves scripts' packages: seconds to answer"),
+    Variable(name="UV_HTTP_RETRIES", set_by="Mayfly", meaning="for uv: how often it asks again"),
     Variable(name="PATH", set_by="the machine", meaning="passed on to a script, behind the programs of its environment"),
     Variable(name="LANG", set_by="the machine", meaning="passed on to a script", default="`C.UTF-8`"),
     Variable(name="LD_LIBRARY_PATH", set_by="the machine", meaning="passed on to a script"),
@@ -431,6 +433,12 @@ def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
     paths = os.pathsep.join(dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep))))
     return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **variables, "PATH": paths}
+
+
+def for_resolver() -> dict[str, str]:
+    """Return the environment of a package resolver: the desk's, without settings by which it would find other packages."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_", "VIRTUAL_", "CONDA_"))}
+    return {**kept, "UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
 
 
 def image_python() -> str:

@@ -13,6 +13,7 @@ EXTRAS = {
     ),
     "attach": ("paramiko", "cryptography"),
     "rehearsal": ("moto", "werkzeug"),
+    "scripts": ("uv",),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }
 

@@ -142,7 +142,12 @@ def load_job(path: Path) -> Tables:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
-    beside = (*((home, "file") for home in _HOMES), ("data", "refresh"), ("data", "folder"))  # named from the job's folder
+    beside = (
+        *((home, "file") for home in _HOMES),
+        ("data", "refresh"),
+        ("data", "folder"),
+        ("script", "over"),
+    )  # named from the job's folder
     for table, key in beside:
         file = tables.get(table, {}).get(key)
         if isinstance(file, str) and file and "://" not in file:

@@ -9,8 +9,10 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.errors import UsageError, nearest
+from trainer.script_values import Combination, check_gpus, columns_of, combinations, places_on, variables_of
 from trainer.settings import bad_value, check_values, setting
 
 KIND = "script"  # of its pieces, and of the work of its run
@@ -19,9 +21,11 @@ FOLDER = "script_files"  # of the bundle, in the package
 CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES")
 MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
 MOST_DATA_FILES = 20_000
-MOST_WORDS, MOST_VARIABLES = 256, 100
+MOST_WORDS, MOST_VARIABLES, MOST_SECRETS = 256, 100, 20
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # set for each of several values
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PYTHON = re.compile(r"3\.\d{1,2}")
 _OURS = ("MAYFLY_", "AWS_")
 _SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
 
@@ -33,18 +37,63 @@ class ScriptSettings:
     command: str = setting("", "Command, split into words as a shell does; $NAME and ${NAME} are replaced. No shell runs.")
     files: tuple[str, ...] = setting((), "Files and folders that it needs; empty: those that it names, and what they import.")
     root: str = setting("", "Folder of these files at the desk; empty: that of the job file.")
-    requirements: str = setting("", "requirements.txt with hashes, installed beside the image's torch; empty: none.")
+    requirements: str = setting(
+        "", "requirements.txt; without hashes it is resolved at the desk. Empty: what the files import, as installed there."
+    )
+    python: str = setting("", "Python of the machine, such as 3.13, that packages are resolved for; empty: its image line's.")
     env: tuple[str, ...] = setting((), "Variables of the script, as NAME=value. The manifest shows them: no secrets.")
+    secrets: tuple[str, ...] = setting((), "Names of the stack's secrets that the script gets, as variables; docs/scripts.md.")
     restarts: int = setting(1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100)
     out_gib: float = setting(20.0, "GiB of files in MAYFLY_OUT that are kept.", above=0, most=1_024)
+    over: Any = setting("", "Values to run over, each combination by itself: lists to combine, rows, or a CSV file.")
+    gpus: float = setting(0.0, "GPUs of each value: a number, or a share such as 0.25; 0: one. Without `over` all.")
 
     def __post_init__(self) -> None:
         check_values("script", self)
-        known = (*CONTRACT, *self.variables)
+        if self.python and not _PYTHON.fullmatch(self.python):
+            raise bad_value("script.python", self.python, "a version such as 3.13")
+        self._check_secrets()
+        check_gpus(self.gpus)
+        if self.gpus and not self.over:
+            raise UsageError(
+                "script.gpus without script.over", why="one script gets all GPUs", do="Leave it out, or set script.over."
+            )
+        if self.over and VISIBLE in self.variables:
+            do = "Leave it out; script.gpus says how many."
+            raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
+        if secret := next((name for name in self.value_variables if _SECRET.search(name)), ""):
+            do = "Rename it, or leave it out: who may read the bucket may read the manifest."
+            raise UsageError(f"script.over makes {secret}", why="its name is that of a secret", do=do)
+        known = (*CONTRACT, *self.value_variables, *self.variables)
         for name in (name for word in self.words for name in variables_in(word)):
             if name not in known:
-                do = nearest(name, CONTRACT) or f"There are {', '.join(CONTRACT)}, and those of script.env."
+                do = nearest(name, known) or f"There are {', '.join(known)}."
                 raise UsageError(f"script.command uses ${name}", why="no such variable", do=do)
+
+    def _check_secrets(self) -> None:
+        """Raise UsageError for a name that is no variable's, is set otherwise, or stands twice."""
+        for name in self.secrets:
+            if not _NAME.fullmatch(name) or name.startswith((*_OURS, "LD_", "PYTHON")) or name in ("PATH", "HOME", "TMPDIR"):
+                expected = "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*, MAYFLY_*"
+                raise bad_value("script.secrets", name, expected)
+            if name in self.variables:
+                raise UsageError(f"script.env sets {name}, a secret", do="Leave it out of one of the two.")
+        if len(set(self.secrets)) < len(self.secrets) or len(self.secrets) > MOST_SECRETS:
+            raise bad_value("script.secrets", list(self.secrets), f"at most {MOST_SECRETS} names that differ")
+
+    @property
+    def combinations(self) -> dict[str, Combination]:
+        """Return the values of each piece, by the name of its folder; {} where the script runs once."""
+        return combinations(self.over)
+
+    @property
+    def value_variables(self) -> tuple[str, ...]:
+        """Return the variables that tell a script its values."""
+        return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
+
+    def places(self, devices: int) -> list[tuple[int, ...]]:
+        """Return the GPUs of each place on a machine with so many, as `places_on` does; without `over` one place has all."""
+        return places_on(devices, self.gpus or 1.0) if self.over else [tuple(range(devices))]
 
     @property
     def words(self) -> list[str]:
@@ -71,7 +120,7 @@ class ScriptSettings:
                 do = "Leave it out: docs/scripts.md has the variables that a script gets."
                 raise UsageError(f"script.env sets {name}", why="the node sets it, or takes it away", do=do)
             if _SECRET.search(name):
-                do = "Leave it out: who may read the bucket may read the manifest."
+                do = "Store it as a secret of the stack, and name it in script.secrets: who may read the bucket may read this."
                 raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
             made[name] = value
         if len(made) > MOST_VARIABLES:

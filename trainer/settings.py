@@ -93,6 +93,8 @@ def check_values(table: str, settings: Any) -> None:
 
 def typed(key: str, value: Any, hint: Any) -> Any:
     """Return a TOML value as its key's type. Raises UsageError for another type. `key` has its table."""
+    if hint is Any:  # its own table checks it
+        return value
     if get_args(hint):  # tuple[str, ...]
         items = value.split(",") if isinstance(value, str) else value
         if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):

@@ -35,6 +35,11 @@ def secrets_path(project: str, stack: str) -> str:
     return f"{parameter_name(project, stack)}/secrets/"
 
 
+def script_secrets_path(project: str, stack: str) -> str:
+    """Return what the names of the SecureStrings begin with that scripts may get, with a slash; prepare runs read none."""
+    return f"{parameter_name(project, stack)}/script-secrets/"
+
+
 def messages_topic(project: str, stack: str) -> str:
     """Return the name of the topic that alarms and summaries are published to."""
     return f"{project}-{stack}-messages"
@@ -91,6 +96,8 @@ class StackOutputs:
     attach_from: str = ""  # the one address that may connect by SSH
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
     image_pipeline: bool = False  # whether images are baked: a launch boots the newest one of its line, if there is any
+    script_profile_arn: str = ""  # instance profile of machines whose script gets secrets; '' in outputs of before 2026-11-22
+    script_role_id: str = ""  # unique id of its role
     storage: str = "s3"  # or efs-cache, local
     file_system: str = ""  # of the cache, where there is one
     efs_throughput: str = ""  # of that

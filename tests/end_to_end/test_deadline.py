@@ -17,6 +17,7 @@ from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 
 GROUP = "mayfly-dev"
+LONG = ("--epochs", "200", "--set", "patience=200", "--set", "tune=never")  # tuning: test_tuned.py
 BUDGET = "1.5"  # 441 seconds of a p3.8xlarge, far below the default of half an hour
 
 
@@ -41,7 +42,7 @@ def scheduled(scheduler: Any, name: str) -> datetime:
 
 @pytest.mark.slow
 def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(desk, candles, eventually):
-    words = ("--data", str(candles), "--symbols", "AAA", "--epochs", "200", "--set", "patience=200", "--budget", BUDGET)
+    words = ("--data", str(candles), "--symbols", "AAA", *LONG, "--budget", BUDGET)
     # The plan's hard stop counts from the launch; the record keeps the instant of the launch.
     planned = desk.launch(*words, "--dry-run")
     out, err = planned.communicate(timeout=120)

@@ -12,7 +12,8 @@ from trainer.rehearsal.home import read_note
 
 @pytest.mark.slow
 def test_an_attached_launch_ends_with_one_line_after_its_embedded_aws_is_gone(desk, candles, eventually):
-    run = desk.launch("--data", str(candles), "--symbols", "AAA", "--epochs", "200", "--set", "patience=200")
+    long = ("--epochs", "200", "--set", "patience=200", "--set", "tune=never")
+    run = desk.launch("--data", str(candles), "--symbols", "AAA", *long)
     eventually(lambda: list(desk.home.glob("sandbox/*/.mayfly-sandbox")))
     note = read_note(desk.home)
     assert note is not None

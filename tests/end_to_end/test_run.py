@@ -15,7 +15,7 @@ import pytest
 
 from tests.desk import QUICK, ROOT
 
-ENDLESS = ("--epochs", "100000", "--set", "patience=100000")
+ENDLESS = ("--epochs", "100000", "--set", "patience=100000", "--set", "tune=never")  # tuning: test_tuned.py
 PHASES = ["preflight", "capacity", "boot", "stage", "train", "upload", "terminate"]
 
 

@@ -10,6 +10,7 @@ import signal
 import pytest
 
 from tests.desk import ROOT
+from tests.wheels import write_wheel
 
 EXAMPLE = ROOT / "examples" / "scripts" / "plain-torch"
 
@@ -21,8 +22,11 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     text = (EXAMPLE / "train.py").read_text()
     before = '    print(f"epoch {epoch}'
     assert before in text
-    script.write_text(text.replace(before, f"    if epoch == 3 and first == 1:\n        {wait}\n{before}"))
+    write_wheel(desk.folder, "tiny", text="size = 3")  # among its files, in the place of an index
+    stops = text.replace(before, f"    if epoch == 3 and first == 1:\n        {wait}\n{before}")
+    script.write_text(f"import tiny\n\nassert tiny.size == 3\n{stops}")
     words = ("--instance", "g6.xlarge", "--script", str(script), "--data", str(EXAMPLE / "points"), "--max-duration", "2h")
+    words += ("--set", "script.files=train.py,tiny-1.0-py3-none-any.whl")
     run = desk.start("launch", "--rehearse", "--json", *words)
 
     def waiting() -> list[int]:
@@ -39,10 +43,14 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     assert end["last_lines"][0] == "resumed after epoch 2" and end["last_lines"][-1].startswith("accuracy ")
     assert [file["file"] for file in receipt["files"]] == ["model.pt", "scores.json"] and receipt["models"] == []
 
+    assert receipt["python_packages"].endswith(", train.requirements.txt")
+    assert "tiny==1.0" in (desk.folder / "train.requirements.txt").read_text()
+
     again = desk.run("launch", "--rehearse", "--dry-run", "--json", *words)
     assert again.returncode == 0, again.stderr
     plan = json.loads(again.stdout)
     (candidate,) = plan["candidates"]
+    assert plan["data"]["packages"]["packages"] == ["tiny==1.0"]
     assert plan["times_are"] == f"rough: as its run of {receipt['created_at'][:10]} took"
     assert candidate["seconds"]["p50"] >= receipt["seconds"]["train"]
 

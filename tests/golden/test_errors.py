@@ -31,6 +31,7 @@ from trainer.artifacts.weights import load
 from trainer.aws_errors import ROWS
 from trainer.cli.main import main
 from trainer.cli.refresh_script import with_refresh_script
+from trainer.cli.script_packages import Target, resolve, target_of
 from trainer.control.progress import Step, abandoned, unconfirmed_receipt
 from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import instance_type
@@ -44,11 +45,12 @@ from trainer.gpu_profiles.memory import fit
 from trainer.job import Job, job_from, job_of, load_job, parse_assignments, refuse_script
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
-from trainer.launch.machines import machines_of, refuse_retired
+from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.requirements import check_requirements
+from trainer.launch.script_imports import packages_of
 from trainer.machine import parse_duration
 from trainer.plan.check import check_data
 from trainer.plan.check import main as check_main
@@ -61,6 +63,7 @@ from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.store import Stored, read_record
+from trainer.script_values import read_rows
 from trainer.train.precision import matmul_dtype
 from trainer.train.workers.devices import device_kind
 
@@ -266,8 +269,38 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
             )
         ),
         lambda _: job_from({"script": {"files": ["a.py"]}}),
-        lambda _: check_requirements("requirements.txt", b"lightning"),
-        lambda _: check_requirements("requirements.txt", b"lightning==2.5"),
+        lambda _: check_requirements("requirements.txt", b"-r other.txt"),
+        lambda _: check_requirements("requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()),
+        lambda _: packages_of({"train.py": b"import lightninng"}, []),
+        lambda _: target_of("my-own-line", given="", rehearsal=False),
+        lambda _: resolve(["gone"], Target(python="3.13"), wheels={"a-1-py3-none-any.whl": b""}),
+        lambda _: refuse_small_disks([instance_type("p3.2xlarge")], 10**12, volume_gib=100),
+        lambda _: job_from({"script": {"command": "a", "secrets": ["LD_PRELOAD"]}}),
+        lambda _: job_from({"script": {"command": "a", "secrets": ["A_KEY"], "env": ["A_KEY=1"]}}),
+        lambda _: job_from({"script": {"command": "a", "python": "3"}}),
+        *(
+            (lambda _, over=over, keys=keys: job_from({"script": {"command": "a", "over": over, **keys}}))
+            for over, keys in (
+                ({"a": list(range(50)), "b": list(range(50))}, {}),
+                ({"a": 1}, {}),
+                ({"a": [""]}, {}),
+                ({"a-b": [1]}, {}),
+                ({"a": [1], "A": [1]}, {}),
+                ({f"a{number}": [1] for number in range(9)}, {}),
+                ({"a_key": [1]}, {}),
+                ({"a": [1, 1]}, {}),
+                ([{"a": 1}, {"b": 1}], {}),
+                (7, {}),
+                ("values.csv", {}),
+                ("", {"gpus": 2}),
+                ({"a": [1]}, {"env": ["CUDA_VISIBLE_DEVICES=0"]}),
+            )
+        ),
+        *(
+            (lambda _, text=text: read_rows(write("values.csv", text)))
+            for text in ("", "a,b\n1\n", "a,a\n1,2\n", 'a\n"x', "a\n" * 600_000)
+        ),
+        lambda _: read_rows(Path("no-values.csv")),
         lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
         lambda _: refuse_script(job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"),
     ],

@@ -21,12 +21,12 @@ from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.cost.storage import storage_cost
 from trainer.gpu_profiles.rates import Rate
-from trainer.job import job_from, job_of
+from trainer.job import job_from, job_of, with_settings
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
-from trainer.launch.script import plan_script
+from trainer.launch.script import KnownTimes, plan_script
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
@@ -110,10 +110,23 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
         efs_throughput="",
     )
     data = {"files": 3, "bytes": 1_500_000, "script_files": {"r.txt": "", "train.py": ""}}
-    for rates in ({}, {"g6.xlarge": Rate(per_second=1 / 600, basis=f"{EARLIER_RUN} 2026-11-19")}):
-        made = plan_script(job, offers, stack, rates=rates, rehearsal=False, input_bytes=1_500_000)
+    known = KnownTimes(rates={"g6.xlarge": Rate(per_second=1 / 600, basis=f"{EARLIER_RUN} 2026-11-19")})
+    for times in (KnownTimes(), known):
+        made = plan_script(job, offers, stack, known=times, rehearsal=False, input_bytes=1_500_000)
         print(at_each_width(script_view(made, job, data)))
     golden("dry-run-script", capsys.readouterr().out)
+    over = {"symbol": ["BTC-USD", "ETH-USD"], "seed": list(range(7))}
+    of_values = with_settings(
+        job, **{"script.over": over, "script.gpus": 0.5, "script.command": "python a.py $MAYFLY_VALUE_SEED"}
+    )
+    made = plan_script(of_values, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
+    with_packages = with_settings(job, **{"script.secrets": ["WANDB_API_KEY"], "script.requirements": "net.requirements.txt"})
+    names = ["lightning==2.6.6", "torchmetrics==1.9.0", "tqdm==4.70.1", "wandb==0.24.1"]
+    of_the_image = {"packages": names, "from": "requirements.txt", "python": "3.13", "of_the_image": ["torch>=2"]}
+    made_alone = plan_script(job, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
+    told = at_each_width(script_view(made_alone, with_packages, {**data, "packages": of_the_image}))
+    golden("dry-run-script-packages", told)
+    golden("dry-run-script-over", at_each_width(script_view(made, of_values, data)))
 
 
 def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.control import CREATES
@@ -21,7 +23,7 @@ DESKS = replace(PEOPLE, writes=(*WRITES, *BACKUPS), calls=(f"{'p' * 16}-{'s' * 1
 KEY = "arn:aws:kms:ap-southeast-2:123456789012:key/mrk-1234abcd12ab34cd56ef1234567890ab"
 
 
-def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance",)) -> dict[str, Any]:
+def widest(*, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance", "script")) -> dict[str, Any]:
     """Return the policy of a stack with the longest names, a key and backups."""
     return launcher(
         arguments(lines=lines, roles=roles),
@@ -68,6 +70,12 @@ def test_people_back_their_folders_up_only_where_the_stacks_storage_is_at_the_de
 def test_it_fits_a_managed_policy_with_the_longest_names_and_every_setting_that_widens_it() -> None:
     """Two image lines with baked images, a key, and an existing VPC's subnets in six zones, which no region has more of."""
     assert len(json.dumps(widest(lines=2), separators=(",", ":"))) < MOST_CHARACTERS
+
+
+def test_what_begins_with_r_in_the_bucket_is_what_people_write() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/architecture.md").read_text()
+    keys = page.partition("s3://<bucket>/\n")[2].partition("```")[0]
+    assert set(re.findall(r"^ +(r[a-z-]*)/", keys, re.MULTILINE)) == {"raw", "raw-index", "runs", "retrains"}
 
 
 def test_images_of_the_account_may_be_launched_only_where_the_stack_bakes_some() -> None:
@@ -132,5 +140,6 @@ def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Re
     in_vpc = statements["LaunchInSubnets"]
     assert (in_vpc["Resource"], in_vpc["Condition"]) == (f"{where}:subnet/*", {"ArnEquals": {"ec2:Vpc": f"{where}:vpc/vpc-id"}})
     assert all(one.startswith(where) for one in resources) and wildcards == [f"{where}:spot-instances-request/*"]
-    assert statements["PassInstanceRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-instance")
+    passed = [one.rpartition("-")[2] for one in statements["PassInstanceRole"]["Resource"]]
+    assert passed == ["instance", "script"]
     assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")

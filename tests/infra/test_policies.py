@@ -34,7 +34,15 @@ NOTIFIER = policies.notifier(
     **WHERE, parameter="/mayfly/mayfly/dev/webhook", log_group="/aws/lambda/notifier", dead_letters="letters"
 )
 PREPARE = policies.prepare(**WHERE, bucket="store", secrets="/mayfly/mayfly/dev/secrets/")
-ROLES = {"instance": INSTANCE, "prepare": PREPARE, "sweeper": SWEEPER, "scheduler": SCHEDULER, "notifier": NOTIFIER}
+SCRIPT = policies.script(**WHERE, bucket="store", secrets="/mayfly/mayfly/dev/script-secrets/")
+ROLES = {
+    "instance": INSTANCE,
+    "prepare": PREPARE,
+    "script": SCRIPT,
+    "sweeper": SWEEPER,
+    "scheduler": SCHEDULER,
+    "notifier": NOTIFIER,
+}
 MOST_INLINE_CHARACTERS, MOST_MANAGED_CHARACTERS = 10_240, 6_144  # IAM's quotas, white space apart (looked up 2026-11-22)
 
 
@@ -116,6 +124,30 @@ def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
 
 def test_instance_can_neither_delete_nor_touch_ec2_nor_pass_a_role() -> None:
     assert not [action for action in allowed(INSTANCE) if "Delete" in action or not action.startswith("s3:")]
+
+
+def test_a_script_with_secrets_reads_those_and_its_own_run_and_neither_candles_nor_another_runs_record() -> None:
+    own = statements(SCRIPT)
+    assert own["ReadSecrets"] == {
+        "Sid": "ReadSecrets",
+        "Effect": "Allow",
+        "Action": "ssm:GetParameter",
+        "Resource": "arn:aws:ssm:eu-west-1:123456789012:parameter/mayfly/mayfly/dev/script-secrets/*",
+    }
+    assert not fnmatchcase("/mayfly/mayfly/dev/script-secrets/X", "/mayfly/mayfly/dev/secrets/*"), "nor does a refresh script"
+    read = [*listed(own["ReadData"]["Resource"]), *listed(own["ReadOwnRun"]["Resource"])]
+
+    def may_read(key: str) -> bool:
+        return any(fnmatchcase(f"arn:aws:s3:::store/{key}", pattern) for pattern in read)
+
+    assert [may_read(key) for key in ("raw/.files/0a", "code/x.whl", "runs/r/manifest.json")] == [True] * 3
+    assert not [
+        key
+        for key in ("raw/main/BTC.csv", "runs/r/run.json", "runs/r/receipt.json", "models/production/m", "live/x", "retrains/r")
+        if may_read(key)
+    ]
+    assert own["AddResults"]["Resource"] == OWN and own["AddResults"]["Action"] == "s3:PutObject"
+    assert len(own) == 4 and allowed(SCRIPT) == {"s3:GetObjectVersion", "s3:GetObject", "s3:PutObject", "ssm:GetParameter"}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +264,7 @@ def test_policies_fit_in_what_iam_keeps(program: Recorded) -> None:
 def test_each_statement_names_resources_and_conditions_that_its_actions_have(program: Recorded) -> None:
     """By AWS's own list: a condition on a key that an action lacks never holds, nor does a resource of another type."""
     written = [*program.all("aws:iam/rolePolicy:RolePolicy"), *program.all("aws:iam/policy:Policy")]
-    assert len(written) == 7
+    assert len(written) == 8
     for policy in (json.loads(one["policy"]) for one in written):
         for statement in policy["Statement"]:
             keys = {key for named in statement.get("Condition", {}).values() for key in named}

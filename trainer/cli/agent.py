@@ -29,6 +29,7 @@ from trainer.cli.local import local_candles
 from trainer.cli.output import mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.script_launch import read_data
+from trainer.cli.script_packages import with_packages
 from trainer.cli.terminal import Console, show
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace
@@ -91,7 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
         access, outputs = _stack(arguments, ends)
         objects, cloud = open_objects(access, outputs.bucket), AwsCloud(access, outputs)
         user_id = user_id_of(access)
-        prepared = (_script if job.is_script else _training)(job, settings, access, outputs, objects, console, ends)
+        if job.is_script:
+            prepared = _script(job, access, outputs, console, ends, python=arguments.python)
+        else:
+            prepared = _training(job, settings, access, outputs, objects, console, ends)
         work = _open_work(prepared, outputs, ends)
         if before := work.last_run:
             ended = close_gone(cloud, before)
@@ -166,16 +170,17 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
     return access, read_stack(access, stack=arguments.stack)
 
 
-def _script(
-    job: Job,
-    settings: dict[str, Any],
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-    console: Console,
-    ends: ExitStack,
-) -> Prepared:
-    files = script_files(job.script)
+def _script(job: Job, access: Access, outputs: StackOutputs, console: Console, ends: ExitStack, *, python: str) -> Prepared:
+    if job.script.secrets:
+        why = "the stack's secrets are for the role of its instances"
+        do = "Leave script.secrets out; a script here may read a file of yours."
+        raise UsageError("a script on a machine of yours gets no secrets", why=why, do=do)
+    files: Mapping[str, bytes] = script_files(job.script)
+    if not python:  # another Python's packages are not looked at from here: it has them, or the requirements name them
+        job, files, packages = with_packages(job, files, (), outputs, rehearsal=True, console=console)
+        if packages:
+            packages.keep()
+            console.line(f"packages: {', '.join(packages.names)}; kept: {packages.place}")
     data = read_data(job, console, ends)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     uploaded = upload_data(data, access, bucket=outputs.bucket) if data else []

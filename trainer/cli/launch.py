@@ -53,6 +53,7 @@ from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
+from trainer.script_values import with_rows
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
 from trainer.train.own_check import checked, contents, portable
@@ -145,7 +146,7 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if "script" in file and "data" in flags:
         flags["data.folder"] = flags.pop("data")
     numbers = [f"{name}={value}" for name in NUMBERS_OF_THE_JOB if (value := getattr(arguments, name)) is not None]
-    return with_keys(file, {**flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)})
+    return with_rows(with_keys(file, {**flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)}))
 
 
 def _preflight(

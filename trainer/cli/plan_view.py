@@ -48,12 +48,32 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
     sent = [counted(len(data["script_files"]), "file"), f"data: {counted(data['files'], 'file')}" if size else "no data"]
     return lines(
         Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), f"script: {job.script.command}"]),
+        *([Inline(_values(plan, job))] if job.script.over else []),
         Inline(
             [*sent, *([size] if size else []), *([f"packages: {job.script.requirements}"] if job.script.requirements else [])]
         ),
+        *([f"secrets: {', '.join(job.script.secrets)}"] if job.script.secrets else []),
+        *([_packages(data["packages"])] if "packages" in data else []),
         "",
         *_candidates(plan),
     )
+
+
+def _packages(packages: Mapping[str, Any]) -> RenderableType:
+    """Return the packages that were resolved for this launch: where from, which, and what is left to the image."""
+    left = [f"of the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
+    first, *others = packages["packages"]
+    return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, *left])
+
+
+def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
+    """Yield how many values a script runs over, of what, and the GPUs of each."""
+    combinations = list(job.script.combinations.values())
+    yield f"{counted(len(plan.pieces), 'run')} of it"
+    for column in combinations[0]:
+        values = dict.fromkeys(row[column] for row in combinations)
+        yield f"{column}: {', '.join(values) if len(values) <= MOST_NAMES else counted(len(values), 'value')}"
+    yield f"{job.script.gpus or 1:g} GPU{'s' if job.script.gpus > 1 else ''} each"
 
 
 def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:

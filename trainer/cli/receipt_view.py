@@ -16,7 +16,7 @@ from trainer.runs.deadline import CAUSES
 
 MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
 FAILED_MARK = ("✗", BAD)
-MOST_SHOWN_FILES = 40  # of a script; --json has all
+MOST_SHOWN_FILES, MOST_SHOWN_VALUES, MOST_LAST_LINES = 40, 60, 3  # of a script; --json has all
 GAINS = {  # mark and meaning
     BEYOND_CHANCE: ("✓", "better than every baseline on the test span, beyond chance"),
     BETTER: ("+", "better than every baseline on the test span, chance not excluded"),
@@ -28,6 +28,13 @@ MACHINE = (
     TableColumn(title="zone", leaves=3),
     TableColumn(title="end"),
     TableColumn(title="proof", wraps=True),
+)
+VALUES = (
+    TableColumn(title=""),
+    TableColumn(title="value"),
+    TableColumn(title="end"),
+    TableColumn(title="time", right=True),
+    TableColumn(title="starts", right=True, leaves=1),
 )
 
 
@@ -65,6 +72,9 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     models = counted(made, "model") if not failed else f"{made} of {counted(made + failed, 'model')}"
     if receipt.get("work") in ("prepare", "script"):
         models = counted(len(receipt["files"]), "file")
+    if len(scripts := receipt.get("scripts", ())) > 1:
+        done = sum(script["done"] for script in scripts)
+        models = f"{done} of {counted(len(scripts), 'value')} · {models}"
     yield (
         "outcome",
         Inline([styled(f"{mark} {receipt['state']}", f"{STRONG} {style}"), models, f"exit code {receipt['exit_code']}"]),
@@ -166,7 +176,9 @@ def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield a script's end, its last lines, and what it left."""
-    for script in receipt["scripts"]:
+    if len(receipt["scripts"]) > 1:
+        yield from _values(receipt["scripts"])
+    for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
         yield "script", Inline(filter(None, [script["piece"], ended, duration(script["seconds"]), starts]))
@@ -184,6 +196,25 @@ def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "", f"and {len(receipt['files']) - MOST_SHOWN_FILES:,} more"
     if not receipt["files"]:
         yield title, "none"
+
+
+def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield how a script ended for each of its values, and the last lines of those that were not done."""
+    shown = sorted(scripts, key=lambda script: (script["done"], script["piece"]))[:MOST_SHOWN_VALUES]
+    yield "values", FittedTable(VALUES, [_value(script) for script in shown])
+    if len(scripts) > len(shown):
+        yield "", f"and {len(scripts) - len(shown):,} more"
+    for script in [script for script in shown if not script["done"]][:MOST_LAST_LINES]:
+        told = [*script["notes"], *script["last_lines"]]
+        yield "", ""
+        yield "last lines", lines(f"of {script['piece']}:", *(told or ["it printed nothing"]))
+    yield "", ""
+
+
+def _value(script: dict[str, Any]) -> list[Cell]:
+    mark, style = MARKS["done"] if script["done"] else FAILED_MARK
+    ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
+    return [styled(mark, style), script["piece"], ended, duration(script["seconds"]), str(script["starts"])]
 
 
 def _model_table(models: list[dict[str, Any]]) -> FittedTable:

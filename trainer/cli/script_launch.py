@@ -19,18 +19,19 @@ from trainer.access import Access, own_access
 from trainer.cli.bucket_source import fetch_files, is_in_bucket
 from trainer.cli.output import counted
 from trainer.cli.ready import Ready
+from trainer.cli.script_packages import Packages, with_packages
 from trainer.cli.settled import report_settled
 from trainer.cli.terminal import Console
 from trainer.control.settle import settle_unwatched
 from trainer.cost.instances import InstanceType
-from trainer.errors import UsageError
+from trainer.errors import ConfigError, UsageError
 from trainer.job import MAX_JOB_NAME, Job, Tables
 from trainer.launch.bundle import build_bundle
 from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots
-from trainer.launch.machines import refuse_retired
+from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import look
-from trainer.launch.script import known_rates_of, plan_script, register_script, script_manifest, script_record
+from trainer.launch.script import known_times, plan_script, register_script, script_manifest, script_record
 from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
@@ -48,10 +49,12 @@ class ReadyToRun(Ready):
     files: Mapping[str, str]  # of the script, by path: sha256
     folder: tuple[DataFile, ...]
     sha256: str  # of all that its time depends on
+    packages: Packages | None = None  # that were resolved for this launch
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"files": len(self.folder), "bytes": sum(file.bytes for file in self.folder), "script_files": dict(self.files)}
+        sent = {"files": len(self.folder), "bytes": sum(file.bytes for file in self.folder), "script_files": dict(self.files)}
+        return {**sent, **({"packages": self.packages.to_dict()} if self.packages else {})}
 
     def view(self) -> RenderableType:
         from trainer.cli.plan_view import script_view  # late: rich takes a while to load
@@ -62,6 +65,9 @@ class ReadyToRun(Ready):
         return script_record(self.job, self.plan, self.bundle, self.outputs, preflight_at=preflight_at, now=now)
 
     def upload(self, access: Access, console: Console) -> list[dict[str, Any]]:
+        if self.packages:
+            self.packages.keep()
+            console.line(f"kept: {self.packages.place}")
         if not self.folder:
             return []
         size = sum(file.bytes for file in self.folder) / 1e6
@@ -71,7 +77,7 @@ class ReadyToRun(Ready):
 
     def register(self, record: RunRecord, uploaded: list[dict[str, Any]], attach: Mapping[str, str]) -> None:
         manifest = script_manifest(
-            record, self.job, self.bundle, self.files, uploaded, self.offers, sha256=self.sha256, attach=attach
+            record, self.job, self.plan, self.bundle, self.files, uploaded, self.offers, sha256=self.sha256, attach=attach
         )
         register_script(record, manifest, self.objects)
 
@@ -117,6 +123,11 @@ def script_preflight(
     """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
+    if job.script.secrets and not outputs.script_profile_arn:
+        raise ConfigError(
+            "the stack has no role for scripts with secrets", why="it is older than they are", do="Run pulumi up."
+        )
+    job, files, packages = with_packages(job, files, machines, outputs, rehearsal=access.rehearsal, console=console)
     objects = open_objects(access, outputs.bucket)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     sha256 = script_sha256(job.script, hashes, folder)
@@ -125,11 +136,13 @@ def script_preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=files)
         boots = pool.submit(known_boots, objects)
-        rates = pool.submit(known_rates_of, objects, job, sha256, rehearsal=access.rehearsal)
+        known = pool.submit(known_times, objects, job, sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)
     offers = offered.result()
+    input_bytes = sum(file.bytes for file in folder)
+    refuse_small_disks(machines, input_bytes, volume_gib=offers.volume_gib)
     return ReadyToRun(
         outputs=outputs,
         objects=objects,
@@ -140,12 +153,13 @@ def script_preflight(
             job,
             offers,
             outputs,
-            rates=rates.result(),
+            known=known.result(),
             rehearsal=access.rehearsal,
-            input_bytes=sum(file.bytes for file in folder),
+            input_bytes=input_bytes,
             boots=boots.result(),
         ),
         files=hashes,
         sha256=sha256,
         folder=tuple(folder),
+        packages=packages,
     )

@@ -107,13 +107,14 @@ def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
 
 def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
     instances = receipt["instances"]
+    done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
     return {
         "run_id": receipt["run_id"],
         "state": receipt["state"],
         "instances": instances,
         "phase": "",
-        "models_done": len(receipt["models"]),
-        "models_total": len(receipt["models"]) + len(receipt["failed"]),
+        "models_done": done,
+        "models_total": done + len(receipt["failed"]),
         "pieces": {},
         "elapsed_seconds": receipt["seconds"]["total"],
         "spent_usd": receipt["dollars"]["spent_high"],

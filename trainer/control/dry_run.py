@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from trainer.access import Access, error_code, error_message
 from trainer.aws_errors import meaning
-from trainer.control.fleet import create_fleet_request
+from trainer.control.fleet import create_fleet_request, own_profile
 from trainer.errors import TrainerError
 from trainer.runs.launching import refusal
 from trainer.runs.record import Launch, RunRecord
@@ -51,6 +51,7 @@ def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[s
         "LaunchTemplate": config["LaunchTemplateSpecification"],
         "InstanceType": rung.instance_type,
         "ImageId": rung.image_id,
+        **own_profile(record),
         "MinCount": 1,
         "MaxCount": 1,
         # RunInstances takes no subnet beside a template's interface, so the interface is given again.

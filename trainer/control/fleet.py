@@ -1,9 +1,9 @@
 """CreateFleet, both directions, as pure functions: the request for a stored intent, and the meaning of the answer.
 
 Everything that safety depends on travels in the one call: token, tags, deadline. User data, profile, shutdown behaviour and
-disks stand in the launch template. An instant fleet without capacity is an HTTP 200 with `Errors`, and a lost answer may hide
-a machine: an answer is created, refused or unclear. `runs.launching` takes another token only after "refused", or after it
-has looked for an instance in vain.
+disks stand in the launch template; a run whose script gets secrets names a profile of its own. An instant fleet without
+capacity is an HTTP 200 with `Errors`, and a lost answer may hide a machine: an answer is created, refused or unclear.
+`runs.launching` takes another token only after "refused", or after it has looked for an instance in vain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,14 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
         "LaunchTemplateConfigs": [
             {
                 "LaunchTemplateSpecification": {"LaunchTemplateId": rung.launch_template_id, "Version": "$Default"},
-                "Overrides": [{"InstanceType": rung.instance_type, "SubnetId": rung.subnet_id, "ImageId": rung.image_id}],
+                "Overrides": [
+                    {
+                        "InstanceType": rung.instance_type,
+                        "SubnetId": rung.subnet_id,
+                        "ImageId": rung.image_id,
+                        **own_profile(record),
+                    }
+                ],
             }
         ],
         "TagSpecifications": [
@@ -63,6 +70,11 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
     if spot:  # no maximum price: AWS advises against one, and deadlines are computed from the on-demand price anyway
         request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
     return request
+
+
+def own_profile(record: RunRecord) -> dict[str, Any]:
+    """Return the parameter by which instances get another profile than their template's; {} where the run has none."""
+    return {"IamInstanceProfile": {"Arn": record.instance_profile}} if record.instance_profile else {}
 
 
 def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:

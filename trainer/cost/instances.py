@@ -54,6 +54,7 @@ class InstanceType:
     on_demand_quota_code: str
     spot_quota_code: str
     boot: Boot
+    local_disk_gb: float = 0.0  # of its instance store, all disks together
 
     @property
     def num_workers(self) -> int:
@@ -129,4 +130,5 @@ def _from_row(row: dict[str, str]) -> InstanceType:
         on_demand_quota_code=row["on_demand_quota_code"],
         spot_quota_code=row["spot_quota_code"],
         boot=boot_of(row["instance_type"]),
+        local_disk_gb=float(row["local_nvme_gb"] or 0),
     )

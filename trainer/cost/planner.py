@@ -79,15 +79,19 @@ def estimate(
     cores: int | None = None,
     rate: Rate | None = None,
     sharded: bool = False,
+    script_places: int = 0,
 ) -> Estimate:
     """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`.
 
-    `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's.
+    `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's. Of a
+    script that runs `script_places` times at once it is that of one place, in pieces a second.
     `sharded`: models that all GPUs train together lie on them in parts.
     """
     boot, after = around(machine, rehearsal=rehearsal)
     workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
-    if rehearsal:
+    if script_places:
+        slots, by_profile = script_places, 1.0
+    elif rehearsal:
         slots = min(workers, cores or os.cpu_count() or 1)
         by_profile = cpu_windows_per_second() / work.window_cost_cpu
     else:

@@ -93,7 +93,8 @@ def here_manifest(
             "script_files": dict(inputs.files),
             "script_sha256": inputs.sha256,
             "inputs": [dict(entry) for entry in inputs.data],
-            "pieces": [{"model": piece.model, **piece.identity} for piece in record.pieces],
+            "pieces": [{"model": piece.model, **piece.identity, "estimate": 1.0} for piece in record.pieces],
+            "secrets": {},
             "attach": {},
             "instance_types": {},
         }

@@ -45,6 +45,19 @@ def machines_of(job: Job) -> list[InstanceType]:
     return fitting
 
 
+def refuse_small_disks(machines: Sequence[InstanceType], input_bytes: int, *, volume_gib: int) -> None:
+    """Raise UsageError for a type whose disk can't hold the inputs, however empty it is: its local disks, else the root disk.
+
+    The machine itself looks at what is free before it downloads anything.
+    """
+    for machine in machines:
+        most = max(volume_gib * 2**30, machine.local_disk_gb * 1e9)
+        if volume_gib and input_bytes > most:
+            why = f"its disk has {most / 2**30:,.0f} GiB"
+            do = "Name a type with larger local disks, or raise the stack's volume_gib."
+            raise UsageError(f"{machine.name} can't hold {input_bytes / 2**30:,.1f} GiB of data", why=why, do=do)
+
+
 def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> None:
     """Stop before any write where AWS no longer starts a type. Raises UsageError naming replacements with time and cost."""
     for machine in machines:

@@ -102,7 +102,7 @@ class LaunchPlan:
             why = "this script has not run yet" if self.is_script else "the machine tries your own model first"
             return f"not estimated: {why}"
         if self.is_script:
-            return f"as {self.first.rate.basis} took"
+            return f"as {self.first.rate.basis} took{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:
@@ -237,11 +237,14 @@ def weigh(
     on_aws = not rehearsal and job.model.is_measured
     together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
     sharded = bool(together and together.laid and together.laid.sharded)
-    time = estimate(work, machine, rehearsal=rehearsal, rate=rate, sharded=sharded)
+    places = len(job.script.places(machine.num_workers)) if job.is_script else 0
+    time = estimate(work, machine, rehearsal=rehearsal, rate=rate, sharded=sharded, script_places=places)
     refused = note = ""
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
         refused = f"offered in {sold} alone, where the stack has no subnet" if sold else "not offered in a zone of the stack"
+    elif job.is_script and not places:
+        refused = f"it has {machine.num_workers} of the {job.script.gpus:g} GPUs that a value takes"
     elif not on_demand:
         refused = "no list price known, so no deadline can be made"
     elif rehearsal and not machine.launchable:
@@ -256,8 +259,10 @@ def weigh(
         note = UNPROVEN
     if together and together.note and not refused:
         note = f"{note + '; ' if note else ''}{together.note}"
-    all_busy = job.is_script or work.together  # a script gets all of them
-    idle = 0 if all_busy else machine.num_workers - len(work.pieces)
+    if job.is_script and job.script.over and not refused:
+        note = f"{note + '; ' if note else ''}{min(places, len(work.pieces))} at once"
+    used = _gpus_in_use(job, machine, len(work.pieces)) if job.is_script else len(work.pieces)
+    idle = 0 if work.together else machine.num_workers - used
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
     return PlanCandidate(
@@ -273,6 +278,11 @@ def weigh(
         note=note,
         refused=refused,
     )
+
+
+def _gpus_in_use(job: Job, machine: InstanceType, pieces: int) -> int:
+    """Return how many GPUs a script's values take together, at once."""
+    return len({gpu for place in job.script.places(machine.num_workers)[:pieces] for gpu in place})
 
 
 def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[PlanCandidate]:

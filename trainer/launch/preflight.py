@@ -35,6 +35,7 @@ class Offers:
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones without a subnet of the stack
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
+    volume_gib: int = 0  # of the machine's root disk, by the template; 0: not known
     baked: bool = False  # whether the image is one of the stack's own pipeline
     priced: PricedTypes  # the types that were asked for, with their list prices in the region
 
@@ -74,6 +75,7 @@ def look(
             name: tuple(one for one in zones if one not in outputs.subnets) for name, zones in answers["the zones"].items()
         },
         spot_usd_per_hour=answers.get("the spot prices", {}),
+        volume_gib=answers["the image"]["VolumeGib"],
         baked=is_baked(answers["the image"], outputs),
         priced=answers["the prices"],
     )
@@ -109,7 +111,7 @@ def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: 
 def find_image(
     access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str = "", template: str = ""
 ) -> dict[str, Any]:
-    """Describe the image of a line, and check that the template sizes the image's own root disk, and large enough.
+    """Describe the image of a line, with the template's VolumeGib, and check that this is of the image's root disk, and enough.
 
     A wrong device name adds a second volume and leaves the root at its default size, without an error. A volume smaller than
     the image's snapshot is refused at the launch.
@@ -139,7 +141,7 @@ def find_image(
     if 0 < given < needed:
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
         raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
-    return {**images[0], "ImageId": image_id}
+    return {**images[0], "ImageId": image_id, "VolumeGib": given}
 
 
 def is_baked(image: Mapping[str, Any], outputs: StackOutputs) -> bool:

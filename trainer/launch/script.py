@@ -1,14 +1,15 @@
 """A script's run, planned and registered: what it costs at most, its manifest, its record. Its life is that of any run.
 
 Its time is that of the last run of the same script (its files, command, variables and data) on that type, of the runs that
-ended last; without one the plan says that it is not estimated. Either way `max_duration` and the budget decide when it ends.
+ended last; without one the plan says that it is not estimated. Of a script that runs over values it is the mean of a value, and
+each takes its own share of it, where it ran. Either way `max_duration` and the budget decide when it ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,24 +32,45 @@ from trainer.runs.record import RunRecord, iso
 from trainer.runs.store import Objects
 from trainer.runs.stored_receipt import read_receipt
 from trainer.script import KIND
-from trainer.stack_outputs import StackOutputs
+from trainer.stack_outputs import StackOutputs, script_secrets_path
 
 RECEIPTS_AT_ONCE = 8
 
 
-def known_rates_of(objects: Objects, job: Job, sha256: str, *, rehearsal: bool) -> dict[str, Rate]:
-    """Return by instance type how fast the same script ran there last: in scripts a second. Trouble with a receipt is none."""
+@dataclass(frozen=True, kw_only=True)
+class KnownTimes:
+    """How long the same script took: by instance type as pieces a second on one place, and each piece's share of the mean."""
+
+    rates: Mapping[str, Rate] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the last run of all
+
+
+def known_times(objects: Objects, job: Job, sha256: str, *, rehearsal: bool) -> KnownTimes:
+    """Return how long the same script took where it ran last, by its pieces that were done. Trouble with a receipt is none."""
     ended = [run_id for run_id in read_index(objects).ended if f"-{job.name}-" in run_id]
     with ThreadPoolExecutor(RECEIPTS_AT_ONCE) as pool:
         receipts = [receipt for receipt in pool.map(lambda run_id: _receipt(objects, run_id), ended) if receipt]
+    rates: dict[str, Rate] = {}
+    shares: dict[str, float] = {}
+    for receipt in receipts:
+        seconds = _seconds_of(receipt, sha256)
+        if not seconds or not receipt["instances"] or receipt.get("rehearsal") != rehearsal:
+            continue
+        mean = sum(seconds.values()) / len(seconds)
+        basis = f"{EARLIER_RUN} {receipt['created_at'][:10]}"
+        rates[receipt["instances"][-1]["instance_type"]] = Rate(per_second=1 / mean, basis=basis)
+        shares = {piece: value / mean for piece, value in seconds.items()}
+    return KnownTimes(rates=rates, shares=shares)
+
+
+def _seconds_of(receipt: Receipt, sha256: str) -> dict[str, float]:
+    """Return the seconds of each piece of a receipt that is of this script and was done."""
+    if receipt["work"] != KIND:
+        return {}
+    if [item["sha256"] for item in receipt["scripts"]] == [sha256] and receipt["state"] == "done":  # with what was uploaded
+        return {receipt["scripts"][0]["piece"]: max(1.0, receipt["seconds"]["train"])}
     return {
-        receipt["instances"][-1]["instance_type"]: Rate(
-            per_second=1 / max(1.0, receipt["seconds"]["train"]), basis=f"{EARLIER_RUN} {receipt['created_at'][:10]}"
-        )
-        for receipt in receipts
-        if (receipt["work"], receipt["state"], receipt.get("rehearsal")) == ("script", "done", rehearsal)
-        and receipt["instances"]
-        and [item["sha256"] for item in receipt["scripts"]] == [sha256]
+        item["piece"]: max(1.0, item["seconds"]) for item in receipt["scripts"] if item["done"] and item["sha256"] == sha256
     }
 
 
@@ -57,13 +79,13 @@ def plan_script(
     offers: Offers,
     outputs: StackOutputs,
     *,
-    rates: Mapping[str, Rate],
+    known: KnownTimes,
     rehearsal: bool,
     input_bytes: int,
     boots: Boots | None = None,
 ) -> LaunchPlan:
-    """Return the plan of a script's job, by the rates that are known. Raises ours as `make_plan` does."""
-    pieces = pieces_of(job, (), timeframe="")
+    """Return the plan of a script's job, by the times that are known. Raises ours as `make_plan` does."""
+    pieces = tuple(replace(piece, estimate=known.shares.get(piece.title, 1.0)) for piece in pieces_of(job, (), timeframe=""))
     unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
     return make_plan(
         job,
@@ -73,7 +95,7 @@ def plan_script(
         region=outputs.region,
         rehearsal=rehearsal,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
-        rates={machine.name: rates.get(machine.name, unknown) for machine in offers.priced.machines},
+        rates={machine.name: known.rates.get(machine.name, unknown) for machine in offers.priced.machines},
         storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=input_bytes),
         boots=boots,
     )
@@ -84,6 +106,8 @@ def script_record(
 ) -> RunRecord:
     """Return the record of a script's run that begins now."""
     record = new_record(job, plan, bundle, outputs, preflight_at=preflight_at, now=now)
+    if job.script.secrets:  # the one role that reads them; the training role does not
+        record = replace(record, instance_role_id=outputs.script_role_id, instance_profile=outputs.script_profile_arn)
     return replace(record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0)
 
 
@@ -96,6 +120,7 @@ def register_script(record: RunRecord, manifest: dict[str, Any], objects: Object
 def script_manifest(
     record: RunRecord,
     job: Job,
+    plan: LaunchPlan,
     bundle: BundleName,
     files: Mapping[str, str],
     inputs: Iterable[Mapping[str, Any]],
@@ -121,9 +146,13 @@ def script_manifest(
         "script_files": dict(files),
         "script_sha256": sha256,
         "attach": dict(attach),
+        "secrets": {name: f"{script_secrets_path(record.project, record.stack)}{name}" for name in job.script.secrets},
         "image": {"line": offers.image_line, "id": offers.image_id},
         "inputs": [dict(entry) for entry in inputs],
-        "pieces": [{"model": piece.model, **piece.identity} for piece in record.pieces],
+        "pieces": [
+            {"model": piece.model, **piece.identity, "estimate": planned.estimate}  # the longest first
+            for piece, planned in zip(record.pieces, plan.pieces, strict=True)
+        ],
         "instance_types": {
             machine.name: {"gpu_count": machine.num_workers, "smoke_seconds": machine.boot.smoke_seconds}
             for machine in machines

@@ -67,9 +67,13 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
 
 
 def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DataFile]) -> str:
-    """Return the hash of what a script's time depends on: command, variables, files and data, each by path and sha256."""
+    """Return the hash of what a script's time depends on: command, variables, files and data, each by path and sha256.
+
+    Of what it runs over these are the names, and the GPUs of each: one value more leaves the time of a value as it is.
+    """
     read = sorted((file.path, file.sha256) for file in data)
-    known = (script.words, sorted(script.variables.items()), script.requirements, sorted(files.items()), read)
+    over = [script.value_variables, script.gpus] if script.over else []
+    known = (script.words, sorted(script.variables.items()), script.requirements, sorted(files.items()), read, *over)
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
 

@@ -51,6 +51,10 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if model not in progress.models:
         return progress
     piece = str(progress.models[model]["piece"])
+    if progress.models[model]["kind"] == "script" and kind in ("script_done", "retry", "model_failed"):
+        progress = replace(
+            progress, rates={place: rate for place, rate in progress.rates.items() if place != event.get("worker")}
+        )
     if kind == "model_started":
         return _with_piece(progress, piece, state="training")
     if kind == "script":
@@ -59,7 +63,7 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         rates = {**progress.rates, event["worker"]: event["rate"]}
         return replace(_with_piece(progress, piece, state="training", **told), rates=rates, unit=event["unit"])
     if kind == "script_done":
-        return replace(_with_piece(progress, piece, state="done"), scripts_done=(*progress.scripts_done, piece), rates={})
+        return replace(_with_piece(progress, piece, state="done"), scripts_done=(*progress.scripts_done, piece))
     if kind == "progress":
         told = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}

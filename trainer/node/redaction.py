@@ -1,4 +1,4 @@
-"""Output of a script that knows secrets, line by line into a log, without them.
+"""Texts of a script that knows secrets, without them: its output, line by line, and names that it gives.
 
 It keeps a secret out of logs by accident, not by intent: a script can write one backwards.
 """
@@ -17,6 +17,30 @@ MOST_LINE, MOST_LINES = 8 * 1024, 10_000
 FEWEST_LETTERS = 4  # of a line of a secret: shorter ones would black out words
 
 
+class RedactedStream:
+    """Lines of a stream without secrets, also where one lies across the end of a block."""
+
+    def __init__(self, stream: IO[bytes], redaction: Redaction) -> None:
+        self._stream, self._redaction, self._held = stream, redaction, b""
+
+    def readline(self, most: int) -> bytes:
+        """Return a line, or a part of it, as the stream would; what may begin a secret comes with what follows."""
+        while block := self._stream.readline(most):
+            text = self._redaction.redacted_bytes(self._held + block)
+            keep = 0 if text.endswith(b"\n") else max(0, self._redaction.longest_bytes - 1)
+            told, self._held = (text[:-keep], text[-keep:]) if keep else (text, b"")
+            if told:
+                return told
+        told, self._held = self._held, b""
+        return told
+
+    def __enter__(self) -> RedactedStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+
 class Redaction:
     """Secrets to be left out, by their names, and the last line that was logged."""
 
@@ -29,12 +53,24 @@ class Redaction:
                 forms |= {form: name for form in spelled if len(form) >= FEWEST_LETTERS}
         self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))  # what contains another comes first
         self._longest = max(map(len, forms), default=0)
+        self._bytes = [(form.encode(errors="surrogateescape"), f"[{name}]".encode()) for form, name in self._forms]
+        self.longest_bytes = max((len(form) for form, _ in self._bytes), default=0)
 
     def redacted(self, text: str) -> str:
         """Return a text with each secret's name in its place."""
         for form, name in self._forms:
             text = text.replace(form, f"[{name}]")
         return text
+
+    def redacted_bytes(self, text: bytes) -> bytes:
+        """Return bytes with each secret's name in its place."""
+        for form, name in self._bytes:
+            text = text.replace(form, name)
+        return text
+
+    def shows(self, text: str) -> bool:
+        """Return whether a text has a secret in it."""
+        return self.redacted(text) != text
 
     @contextmanager
     def follow(self, stream: IO[bytes], log: logging.Logger) -> Iterator[None]:

@@ -20,11 +20,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainer import environment
-from trainer.access import aws_error, error_code
-from trainer.aws_errors import NO_PARAMETER
-from trainer.errors import ConfigError, DataError, Stopped, TrainingFailed
+from trainer.access import aws_error
+from trainer.errors import DataError, Stopped, TrainingFailed
 from trainer.node.redaction import Redaction
 from trainer.node.shared import Node
+from trainer.node.stack_secrets import read_secrets
 from trainer.node.stage import fetch_inputs, read_patiently
 from trainer.node.uplink import AWS_ERRORS
 from trainer.own_file import in_bundle
@@ -66,20 +66,6 @@ def _script(name: str) -> Path:
     if packed is None:
         raise TrainingFailed("the refresh script did not come with the bundle", do="Publish the retrain again.")
     return packed
-
-
-def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets' values by the names of their variables. Raises ours for one that is missing."""
-    ssm, values = node.uplink.client("ssm"), {}
-    for name, parameter in parameters.items():
-        try:
-            values[name] = str(ssm.get_parameter(Name=parameter, WithDecryption=True)["Parameter"]["Value"])
-        except AWS_ERRORS as error:
-            if error_code(error) in NO_PARAMETER:
-                do = f"Set it: aws ssm put-parameter --type SecureString --name {parameter} --value ..."
-                raise ConfigError(f"the secret {name} is not set", why=f"there is no {parameter}", do=do) from error
-            raise aws_error(error, f"the secret {name} can't be read") from error
-    return values
 
 
 def run_script(node: Node, script: Path, data: Path, secrets: Mapping[str, str]) -> None:

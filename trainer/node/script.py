@@ -1,7 +1,7 @@
-"""Work of a script's node: lay out what the contract names, run the user's command, follow it, send what it leaves in OUT.
+"""Work of a script's node: lay out what the contract names, and run the user's command to its end (script_run.py).
 
-docs/scripts.md is the contract. The script runs as a user of its own where there is root to make one (stranger.py), started
-again where a signal killed it, with its checkpoint folder as it left it. Nothing that it writes is trusted.
+docs/scripts.md is the contract. The script runs as a user of its own where there is root to make one (stranger.py). Nothing
+that it writes is trusted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,19 @@ from typing import Any
 import trainer
 from trainer import environment
 from trainer.errors import Stopped, TrainingFailed
-from trainer.node.progress import advance
-from trainer.node.script_events import EventFile, ScriptEvents, StepRate
+from trainer.node.redaction import Redaction
 from trainer.node.script_outputs import Outputs
 from trainer.node.script_packages import install, make_venv
-from trainer.node.script_process import ScriptProcess
+from trainer.node.script_run import ScriptPiece, ScriptRun, ScriptStart
 from trainer.node.shared import Node
+from trainer.node.stack_secrets import read_secrets
 from trainer.node.stage import fetch_inputs
-from trainer.node.stranger import Stranger, close_to_others, leave_mount, make_stranger
-from trainer.script import FOLDER, ScriptSettings, replaced
+from trainer.node.stranger import close_to_others, leave_mount, make_stranger
+from trainer.script import FOLDER, VISIBLE, ScriptSettings, replaced
+from trainer.script_values import variables_of
 from trainer.symbols import path_flaw
 
 log = logging.getLogger("trainer.node")
-POLL_SECONDS = 0.2
-GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
-REHEARSAL_GRACE_SECONDS = 5.0  # of the 10 s that a rehearsal's machine has
-PIECE = ("piece", "kind", "series", "fold", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +65,43 @@ class Place:
         return self.own / "events.jsonl"
 
     @property
+    def copies(self) -> Path:
+        """Return the folder of the working folders of values, each with a copy of the script's files while it runs."""
+        return self.root / "copies"
+
+    @property
+    def events_of_values(self) -> Path:
+        """Return the folder of the values' events, a file each."""
+        return self.root / "events"
+
+    @property
     def venv(self) -> Path:
         return self.root / "venv"
 
     def make(self) -> None:
         """Make the folders."""
-        for folder in (self.script, self.data, self.out, self.checkpoints, self.own / "home", self.own / "tmp"):
+        for folder in (
+            self.script,
+            self.data,
+            self.out,
+            self.checkpoints,
+            self.copies,
+            self.events_of_values,
+            self.own / "home",
+            self.own / "tmp",
+        ):
             folder.mkdir(parents=True, exist_ok=True)
 
 
 def run_script(node: Node, manifest: dict[str, Any]) -> int:
     """Run the manifest's script to its end; return its exit code. Raises ours for what can't begin, and for one that failed."""
     script = ScriptSettings(**{key: _tupled(value) for key, value in manifest["job"]["script"].items()})
-    (model,) = manifest["pieces"]
     place = Place(root=node.work / "script")
     place.make()
     (node.work / "events").mkdir(exist_ok=True)
     lay_out(node, manifest, place)
+    secrets = read_secrets(node, manifest.get("secrets") or {})
+    node.redaction = Redaction(secrets)
     stranger = make_stranger(rehearsal=node.rehearsal or node.here)
     python = environment.image_python()
     bare = environment.for_script({}, path=os.defpath)
@@ -94,138 +111,64 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     if script.requirements:
         requirements = place.script / script.requirements
         install(node, python=python, venv=place.venv, requirements=requirements, wheels=place.script, environment=bare)
+    pieces = _pieces(manifest, script, place)
     if stranger is not None:
-        stranger.give(place.script, place.out, place.checkpoints, place.own)
+        stranger.give(
+            place.out, place.checkpoints, place.events_of_values, place.own, *(() if script.over else (place.script,))
+        )
         close_to_others(*(path for path in node.work.iterdir() if path != place.root))
         close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "environments")))
         leave_mount(_code().parent / "cache")  # of inputs: who reaches it may read and write what other runs read
-    contract = {
-        "MAYFLY_DATA": str(place.data),
-        "MAYFLY_OUT": str(place.out),
-        "MAYFLY_CHECKPOINTS": str(place.checkpoints),
-        "MAYFLY_EVENTS": str(place.events),
-        "MAYFLY_DEVICES": str(node.status.devices.found if node.status.devices else 1),
-    }
-    home = {"HOME": str(place.own / "home"), "TMPDIR": str(place.own / "tmp")}
-    variables = environment.for_script({**home, **script.variables, **contract}, path=str(programs))
-    words = [replaced(word, {**script.variables, **contract}) for word in script.words]
-    return _Run(node, model, script, place, words, variables, stranger).to_the_end(sha256=manifest["script_sha256"])
+    found = node.status.devices.found if node.status.devices else 1
+    places = script.places(found)
+    if not places:
+        why, do = f"a value takes {script.gpus:g}", "Lower script.gpus, or name a larger --instance."
+        raise TrainingFailed(f"this machine has {found} GPUs", why=why, do=do)
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(places)))} if len(places) > 1 else {}
+    home = {**threads, "HOME": str(place.own / "home"), "TMPDIR": str(place.own / "tmp")}
+
+    def start_of(piece: ScriptPiece, gpus: tuple[int, ...]) -> ScriptStart:
+        given = {**script.variables, **_contract(place, piece, gpus), **variables_of(dict(piece.values))}
+        visible = {VISIBLE: ",".join(map(str, gpus))} if script.over else {}
+        variables = environment.for_script({**home, **given, **visible, **secrets}, path=str(programs))
+        return ScriptStart(words=[replaced(word, given) for word in script.words], variables=variables)
+
+    outputs = Outputs(folder=place.out, node=node, most_bytes=int(script.out_gib * 2**30))
+    run = ScriptRun(node, script, pieces, places, start_of, stranger=stranger)
+    return run.to_the_end(outputs, sha256=manifest["script_sha256"])
 
 
-class _Run:
-    """The starts of one script, its events and its outputs."""
-
-    def __init__(
-        self,
-        node: Node,
-        model: dict[str, Any],
-        script: ScriptSettings,
-        place: Place,
-        words: list[str],
-        variables: dict[str, str],
-        stranger: Stranger | None,
-    ) -> None:
-        self._node, self._model, self._script, self._place = node, model, script, place
-        self._words, self._variables, self._stranger = words, variables, stranger
-        self._told = EventFile(node.work / "events" / "events.jsonl")
-        self._events, self._rate = ScriptEvents(place.events), StepRate()
-        self._starts, self._exit_code, self._last_lines = 0, 0, list[str]()
-        self._asked_to_end = False
-
-    def to_the_end(self, *, sha256: str) -> int:
-        """Run it, again after a signal, and send what it left. Raises TrainingFailed, or Stopped.
-
-        `sha256` is the script's, by which a later launch knows how long it took.
-        """
-        node = self._node
-        outputs = Outputs(folder=self._place.out, node=node, most_bytes=int(self._script.out_gib * 2**30))
-        node.enter("train")
-        node.status.message = ""
-        self._tell({"event": "started", "models": [self._model], "workers": 1, "device": _kind(node), "data": {}})
-        began = time.monotonic()
-        try:
-            with outputs:
-                while self._start() < 0 and not node.stopping.is_set() and self._starts <= self._script.restarts:
-                    self._tell({"event": "retry", **self._model, "reason": f"it was killed by signal {-self._exit_code}"})
-        finally:
-            node.enter("upload")
-            outputs.finish()
-            node.status.files = [outputs.sent[path] for path in sorted(outputs.sent)]
-            node.status.scripts = [self._end(sha256, time.monotonic() - began, outputs.notes)] if self._starts else []
-        return self._ended()
-
-    def _end(self, sha256: str, seconds: float, notes: list[str]) -> dict[str, Any]:
-        """Return how a script that began has ended, as the receipt has it."""
-        left_out = [f"{self._events.unsound:,} lines of its events could not be read"] if self._events.unsound else []
-        return {
-            **{key: self._model[key] for key in PIECE},
-            "sha256": sha256,
-            "exit_code": self._exit_code,
-            "starts": self._starts,
-            "seconds": round(seconds, 3),
-            "last_lines": self._last_lines,
-            "notes": [*notes, *left_out],
-        }
-
-    def _process(self) -> ScriptProcess:
-        """Start the command. Raises TrainingFailed where this machine can't run it."""
-        try:
-            return ScriptProcess(
-                self._words,
-                folder=self._place.script,
-                environment=self._variables,
-                stranger=self._stranger,
-                grace_seconds=REHEARSAL_GRACE_SECONDS if self._node.rehearsal else GRACE_SECONDS,
+def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -> list[ScriptPiece]:
+    """Return the run's pieces, the folders of each made: before anything of the script's runs, which could put a link there."""
+    combinations = script.combinations
+    made = []
+    for entry in manifest["pieces"]:
+        model = {key: value for key, value in entry.items() if key != "estimate"}
+        name = str(entry["piece"]) if combinations else ""
+        for folder in (place.out / name, place.checkpoints / name):
+            folder.mkdir(exist_ok=True)
+        made.append(
+            ScriptPiece(
+                model=model,
+                values=combinations[name] if combinations else {},
+                folder=place.copies / name if name else place.script,
+                copy_of=place.script if name else None,
+                prefix=f"{name}/" if name else "",
+                events=place.events_of_values / f"{name}.jsonl" if name else place.events,
+                estimate=float(entry.get("estimate", 1.0)),
             )
-        except TrainingFailed as error:
-            self._tell({"event": "model_failed", **self._model, "reason": error.what})
-            raise
+        )
+    return made
 
-    def _start(self) -> int:
-        """Run the command once, to its end."""
-        node = self._node
-        with self._process() as process:
-            self._starts += 1
-            self._tell({"event": "model_started", **self._model, "worker": 0})
-            log.info("started: %s", " ".join(self._words))
-            while (code := process.poll()) is None:
-                if node.stopping.is_set():
-                    self._asked_to_end = True
-                    process.stop()
-                self._follow()
-                time.sleep(POLL_SECONDS)
-        self._follow()
-        self._exit_code, self._last_lines = code, process.output.last_lines
-        log.info("the script ended with exit code %d", code)
-        return code
 
-    def _follow(self) -> None:
-        """Turn the script's new events into ours."""
-        for event in self._events.new():
-            counts, values = event["counts"], event["values"]
-            if "steps" in counts or "epochs" in counts:  # a bar needs both; what is missing counts as one
-                counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
-            rate = self._rate.update(counts["step"]) if "step" in event["counts"] else self._rate.value
-            numbers = {"rate": round(rate, 3), "unit": "steps", "worker": 0, "loss": event["loss"], "values": values}
-            self._tell({"event": "script", **self._model, **counts, **numbers})
-            losses = {key: values[key] for key in ("train_loss", "validation_loss") if key in values}
-            if losses and "epoch" in event["counts"]:
-                self._tell({"event": "epoch", **self._model, "epoch": counts["epoch"], **losses})
-
-    def _ended(self) -> int:
-        if self._asked_to_end:  # whatever its exit code: it may end well when it is asked to, and is not done
-            raise Stopped("the script was stopped")
-        if self._exit_code == 0:
-            self._tell({"event": "script_done", **self._model})
-            return 0
-        how = f"was killed by signal {-self._exit_code}" if self._exit_code < 0 else f"ended with exit code {self._exit_code}"
-        why = self._last_lines[-1] if self._last_lines else "it printed nothing"
-        self._tell({"event": "model_failed", **self._model, "reason": f"it {how}: {why}"})
-        raise TrainingFailed(f"the script {how}", why=why, do="Read `mayfly logs`.")
-
-    def _tell(self, event: dict[str, Any]) -> None:
-        self._told.write(event)
-        self._node.status.progress = advance(self._node.status.progress, event)
+def _contract(place: Place, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str, str]:
+    return {
+        "MAYFLY_DATA": str(place.data),
+        "MAYFLY_OUT": str(place.out / piece.prefix),
+        "MAYFLY_CHECKPOINTS": str(place.checkpoints / piece.prefix),
+        "MAYFLY_EVENTS": str(piece.events),
+        "MAYFLY_DEVICES": str(len(gpus)),
+    }
 
 
 def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
@@ -260,10 +203,6 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
 def _refuse_flaw(path: str) -> None:
     if why := path_flaw(path):
         raise TrainingFailed(f"the manifest names the file {path[:80]!r}", why=why, do="Launch again.")
-
-
-def _kind(node: Node) -> str:
-    return node.status.devices.kind if node.status.devices else ""
 
 
 def _code() -> Path:

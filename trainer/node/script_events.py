@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from trainer.node.redaction import Redaction
 from trainer.reading import Fields, Unsound, read_object
 from trainer.runs.record import utc_now
 from trainer.runs.reports import MOST_COUNT
@@ -31,8 +32,9 @@ COUNTS = ("step", "steps", "epoch", "epochs")
 class ScriptEvents:
     """The file that a script appends its events to, read as it grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
         self.unsound = 0
+        self._redaction = redaction or Redaction({})
         self._path, self._offset, self._rest = path, 0, b""
         self._file: tuple[int, int] | None = None
 
@@ -44,7 +46,10 @@ class ScriptEvents:
             try:
                 if len(line) > MOST_LINE_BYTES:
                     raise Unsound("a line that is too long")
-                yield _numbers(read_object(line, most_bytes=MOST_LINE_BYTES, name="the event"))
+                event = _numbers(read_object(line, most_bytes=MOST_LINE_BYTES, name="the event"))
+                if any(map(self._redaction.shows, event["values"])):
+                    raise Unsound("a secret as a name")
+                yield event
             except Unsound:
                 self.unsound += 1
 

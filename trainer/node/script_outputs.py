@@ -31,7 +31,8 @@ UNCHANGED_SECONDS = 30.0
 SCAN_SECONDS = 5.0
 POLL_SECONDS = 0.5
 _BLOCK_BYTES = 1 << 20
-State = tuple[int, int, int]  # of a file: inode, size, time of its last change
+MOST_LOOKED_AT = 100_000  # files and folders, kept or not
+State = tuple[int, int, int, int]  # of a file: inode, size, time of its last change, and that of its inode, which nobody sets
 
 
 class _Changed(Exception):
@@ -60,11 +61,11 @@ class Outputs:
     _bytes: int = 0  # of these
     _ended: threading.Event = field(default_factory=threading.Event)
 
-    @property
-    def notes(self) -> list[str]:
-        """Return what people are told of the folder: that it is empty, and what was refused."""
-        told = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items())]
-        if not self.sent and not told:
+    def notes(self, prefix: str = "") -> list[str]:
+        """Return what people are told of the files whose path begins so: that there is none, and what was refused."""
+        told = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items()) if path.startswith(prefix)]
+        told = list(map(self.node.redaction.redacted, told))
+        if not told and not any(path.startswith(prefix) for path in self.sent):
             return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
         more = [f"{len(told) - MOST_NOTES + 1:,} more files were not uploaded"] if len(told) > MOST_NOTES else []
         return told[: MOST_NOTES - len(more)] + more
@@ -87,28 +88,33 @@ class Outputs:
 
     def scan(self, *, final: bool = False) -> bool:
         """Look at every file and send those that have settled, or all; return whether none is left to send."""
-        complete, total = True, 0
+        complete, total, all_seen = True, 0, True
         there: set[str] = set()
         self.refused = {}
-        for path, name, descriptor in _entries(self.folder, self.refused):
+        for number, (path, name, descriptor, why) in enumerate(_entries(self.folder)):
             if self._ended.is_set() and not final:
                 return False
-            about = _about(name, descriptor)
-            if about is None:
-                continue
-            if why := _flaw(path, about, len(there)):
-                self.refused[path] = why
+            if number >= MOST_LOOKED_AT:
+                self.refused[_shown(path)] = f"a run looks at {MOST_LOOKED_AT:,} files and folders"
+                all_seen = False
+                break
+            about = None if why else _about(name, descriptor)
+            if about is not None:
+                why = _flaw(path, about, len(there)) or ("a secret is in its name" if self.node.redaction.shows(path) else "")
+            if why or about is None:  # None: it was removed since it was listed
+                self.refused |= {_shown(path): why} if why else {}
                 continue
             there.add(path)
-            total += about.st_size
-            if total > self.most_bytes:
+            if total + about.st_size > self.most_bytes:
                 self.refused[path] = f"files above {self.most_bytes / 2**30:g} GiB in all are not kept (script.out_gib)"
                 continue
+            total += about.st_size
             complete = self._look(path, name, descriptor, about, final=final) and complete
-        gone = self.sent.keys() - there
-        if gone and final:  # it was removed: what people get is what the script left
-            self.sent = {path: entry for path, entry in self.sent.items() if path in there}
-            complete = self._send_index() and complete
+        if final and all_seen:  # what was removed: people get what the script left
+            self._seen = {path: seen for path, seen in self._seen.items() if path in there}
+            if self.sent.keys() - there:
+                self.sent = {path: entry for path, entry in self.sent.items() if path in there}
+                complete = self._send_index() and complete
         return complete
 
     def finish(self) -> None:
@@ -129,7 +135,7 @@ class Outputs:
 
     def _look(self, path: str, name: str, descriptor: int, about: os.stat_result, *, final: bool) -> bool:
         """Send a file where it has settled; return whether its last state is in S3."""
-        state, now = (about.st_ino, about.st_size, about.st_mtime_ns), self.clock()
+        state, now = _state(about), self.clock()
         seen = self._seen.get(path)
         if seen is None or seen.state != state:
             seen = self._seen[path] = _Seen(state=state, since=now, sent=seen.sent if seen else None)
@@ -151,7 +157,7 @@ class Outputs:
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
         with os.fdopen(opened, "rb") as body:
             about = os.fstat(opened)
-            if not stat.S_ISREG(about.st_mode) or (about.st_ino, about.st_size, about.st_mtime_ns) != state:
+            if not stat.S_ISREG(about.st_mode) or _state(about) != state:
                 raise _Changed("it changed meanwhile")
             digest, left = hashlib.sha256(), about.st_size
             while left and (block := body.read(min(_BLOCK_BYTES, left))):
@@ -183,19 +189,26 @@ class Outputs:
         return self.node.uplink.try_send(self.node.status.identity.keys.output_index, json.dumps({"files": files}).encode())
 
 
-def _entries(folder: Path, refused: dict[str, str]) -> Iterator[tuple[str, str, int]]:
-    """Yield relative path, name and open folder of each file below a folder, by name; links are not followed."""
+def _entries(folder: Path) -> Iterator[tuple[str, str, int, str]]:
+    """Yield relative path, name and open folder of each file below a folder, by name, and '' or why it is not looked into.
+
+    Links are not followed; they and folders of unfit names come with the reason.
+    """
     for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
         base = Path(here).relative_to(folder).as_posix()
         prefix = "" if base == "." else f"{base}/"
         for name in sorted(folders):
             if why := path_flaw(f"{prefix}{name}"):
-                refused[_shown(f"{prefix}{name}/")] = why
+                yield f"{prefix}{name}/", name, descriptor, why
             elif stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                refused[_shown(f"{prefix}{name}")] = "it is a link"
+                yield f"{prefix}{name}", name, descriptor, "it is a link"
         folders[:] = sorted(name for name in folders if not path_flaw(f"{prefix}{name}"))
         for name in sorted(names):
-            yield f"{prefix}{name}", name, descriptor
+            yield f"{prefix}{name}", name, descriptor, ""
+
+
+def _state(about: os.stat_result) -> State:
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _about(name: str, descriptor: int) -> os.stat_result | None:

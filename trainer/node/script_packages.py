@@ -7,6 +7,7 @@ Wheels among the script's files stand for the package index: then nothing is ask
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import subprocess
 import time
@@ -23,6 +24,7 @@ POLL_SECONDS = 0.1
 _FIRST_BYTES = 256  # of a console script, in which its first line ends
 # What pip writes where a Python's path is too long for a first line: a shell and Python each read their half of it.
 _LAUNCHER = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
+_MADE_FOR = re.compile(r"# Packages of a script for Python (3\.\d{1,2})\b")  # trainer/cli/script_packages.py writes it
 # One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come first.
 _BESIDE = """import pathlib, site, sys, sysconfig
 folder = sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]})
@@ -41,13 +43,26 @@ def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str
 
 
 def install(node: Node, *, python: str, venv: Path, requirements: Path, wheels: Path, environment: Mapping[str, str]) -> None:
-    """Install what the requirements name into the venv. Raises TrainingFailed with pip's last line."""
+    """Install what the requirements name into the venv. Raises TrainingFailed with pip's error, and for another Python."""
+    _refuse_other_python(node, python, requirements, environment)
     folders = sorted({str(wheel.parent) for wheel in wheels.rglob("*.whl")})
     source = ["--no-index", *(word for folder in folders for word in ("--find-links", folder))] if folders else []
     words = [python, "-I", "-m", "pip", "--isolated", "--python", str(venv / "bin" / "python"), "install", "--quiet"]
     words += ["--disable-pip-version-check", "--no-cache-dir", "--no-compile", "--only-binary", ":all:", "--require-hashes"]
     node.status.message = "installing the script's requirements"
     _run(node, "install the script's requirements", [*words, "--no-deps", *source, "-r", str(requirements)], environment)
+
+
+def _refuse_other_python(node: Node, python: str, requirements: Path, environment: Mapping[str, str]) -> None:
+    """Raise TrainingFailed where requirements that the desk has resolved are not for this machine's Python."""
+    with requirements.open(encoding="utf-8", errors="replace") as file:
+        made = _MADE_FOR.match(file.readline(200))
+    if made:
+        shown = "import sys; print('%d.%d' % sys.version_info[:2])"
+        (there,) = _run(node, "ask the image for its Python", [python, "-I", "-c", shown], environment)
+        if there != made[1]:
+            do = f'Set script.python = "{there}", and launch again.'
+            raise TrainingFailed(f"the script's packages are for Python {made[1]}", why=f"the image has {there}", do=do)
 
 
 def _copy_programs(theirs: Path, ours: Path) -> None:
@@ -62,7 +77,8 @@ def _copy_programs(theirs: Path, ours: Path) -> None:
             target.chmod(0o755)
 
 
-def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Run a program and return its lines. Raises Stopped and TrainingFailed."""
     output = node.work / "packages.log"
     with output.open("wb") as told:
         child = subprocess.Popen(
@@ -91,3 +107,4 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
         raise TrainingFailed(f"can't {what}", why=errors[0][:300] if errors else f"exit code {code}", do=do)
     if code is None:
         raise TrainingFailed(f"can't {what}", why=f"not within {INSTALL_SECONDS / 60:.0f} minutes", do="Name fewer packages.")
+    return lines

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import IO
 
 from trainer.errors import TrainingFailed
+from trainer.node.redaction import RedactedStream, Redaction
 from trainer.node.stranger import Stranger
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 
 log = logging.getLogger("trainer.node")
-MOST_LOG_BYTES = 64 * 2**20  # of one start's output
+MOST_LOG_BYTES = 64 * 2**20  # of one start's output; of several that run beside each other, each has a share
+LEAST_LOG_BYTES = 1 << 20
 READER_SECONDS = 1.0  # for the last lines; who left the session may hold the pipe
 _BLOCK = 8 * 1024  # of a line, at most
 
@@ -36,11 +38,19 @@ class ScriptProcess:
         stranger: Stranger | None = None,
         grace_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        name: str = "",
+        share: float = 1.0,
+        mark: str = "",
+        redaction: Redaction | None = None,
     ) -> None:
-        """Start it. Raises TrainingFailed where its first word is no program of this machine."""
-        self._stranger, self._grace, self._clock = stranger, grace_seconds, clock
+        """Start it. Raises TrainingFailed where its first word is no program of this machine.
+
+        Where others run beside it, `name` begins each line of its log, `share` is that of the log's bound, and `mark` is the
+        variable, as NAME=value, by which what it forked away is told from what they did.
+        """
+        self._stranger, self._grace, self._clock, self._mark = stranger, grace_seconds, clock, mark
         self._kill_at: float | None = None
-        self.output = ScriptOutput()
+        self.output = ScriptOutput(name=name, most_bytes=max(LEAST_LOG_BYTES, int(MOST_LOG_BYTES * share)))
         user = {"user": stranger.uid, "group": stranger.gid, "extra_groups": []} if stranger else {}
         program = _program(words[0], folder, environment["PATH"])
         try:
@@ -58,7 +68,9 @@ class ScriptProcess:
         except OSError as error:
             do = "Name another program in script.command, such as python."
             raise TrainingFailed(f"the machine can't run {words[0]}", why=str(error), do=do) from error
-        self._reader = threading.Thread(target=self.output.follow, args=(self._child.stdout,), name="script", daemon=True)
+        assert self._child.stdout is not None
+        told = RedactedStream(self._child.stdout, redaction or Redaction({}))
+        self._reader = threading.Thread(target=self.output.follow, args=(told,), name="script", daemon=True)
         self._reader.start()
 
     def __enter__(self) -> ScriptProcess:
@@ -66,7 +78,7 @@ class ScriptProcess:
 
     def __exit__(self, *_: object) -> None:
         self._signal(signal.SIGKILL)
-        if self._stranger is not None and not self._stranger.kill_all():
+        if self._stranger is not None and not self._stranger.kill_all(self._mark):
             log.warning("the script forks faster than it can be killed: its machine ends all the same")
         self._child.wait()
         self._reader.join(timeout=READER_SECONDS)
@@ -81,7 +93,7 @@ class ScriptProcess:
         if self._kill_at is not None and self._clock() > self._kill_at:
             self._signal(signal.SIGKILL)
             if self._stranger is not None:
-                self._stranger.kill_all()
+                self._stranger.kill_all(self._mark)
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if ended is None:
             return None
@@ -99,9 +111,10 @@ class ScriptProcess:
 
 
 class ScriptOutput:
-    """The output of a script: writes each line to the log, up to MOST_LOG_BYTES, and keeps the last lines."""
+    """The output of a script: writes each line to the log, up to a bound, and keeps the last lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, name: str = "", most_bytes: int = MOST_LOG_BYTES) -> None:
+        self._begins, self._most_bytes = f"{name} | " if name else "| ", most_bytes
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._logged = 0
 
@@ -110,7 +123,7 @@ class ScriptOutput:
         """Return the last lines, each as long as a receipt keeps it."""
         return list(self._last)
 
-    def follow(self, stream: IO[bytes]) -> None:
+    def follow(self, stream: IO[bytes] | RedactedStream) -> None:
         """Read a stream to its end."""
         with stream:
             while block := stream.readline(_BLOCK):
@@ -121,13 +134,13 @@ class ScriptOutput:
                 self._log(text)
 
     def _log(self, text: str) -> None:
-        if self._logged > MOST_LOG_BYTES:
+        if self._logged > self._most_bytes:
             return
         self._logged += len(text) + 1
-        if self._logged > MOST_LOG_BYTES:
-            log.warning("the script printed more than %d MiB: the rest is left out", MOST_LOG_BYTES >> 20)
+        if self._logged > self._most_bytes:
+            log.warning("%sit printed more than %d MiB: the rest is left out", self._begins, self._most_bytes >> 20)
         else:
-            log.info("| %s", text)
+            log.info("%s%s", self._begins, text)
 
 
 def _program(word: str, folder: Path, path: str) -> str:

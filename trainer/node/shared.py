@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.node import report
+from trainer.node.redaction import Redaction
 from trainer.node.stage import Origins
 from trainer.node.uplink import Uplink
 from trainer.runs.record import utc_now
@@ -27,6 +28,7 @@ class Node:
     uplink: Uplink
     status: report.Status
     origins: Origins = field(default_factory=Origins)
+    redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the secrets of a script
     stop_reason: str = ""
     stopping: threading.Event = field(default_factory=threading.Event)
 

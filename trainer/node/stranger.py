@@ -22,6 +22,7 @@ USER = "mayfly-script"
 METADATA = ("169.254.169.254", 80)
 METADATA_V6 = "fd00:ec2::254"  # answers only where a launch template turns it on, as ours does not
 KILL_SECONDS = 10.0
+ETC, DENIED = Path("/etc"), ("cron.deny", "at.deny")
 _EXISTS = 9  # useradd's exit code for a name that is taken
 _PYTHON = "/usr/bin/python3"  # Ubuntu's own, which every user may run
 
@@ -41,10 +42,13 @@ class Stranger:
                 for name in (*names, *files):
                     os.chown(Path(here) / name, self.uid, self.gid, follow_symlinks=False)
 
-    def kill_all(self) -> bool:
-        """Kill every process of the stranger, whatever it forked away; return whether none is left."""
+    def kill_all(self, having: str = "") -> bool:
+        """Kill every process of the stranger, whatever it forked away; return whether none is left.
+
+        With `having`, a variable as NAME=value, only those that were started with it.
+        """
         ends = time.monotonic() + KILL_SECONDS
-        while pids := list(self.processes()):
+        while pids := list(self.processes(having)):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -53,13 +57,16 @@ class Stranger:
             time.sleep(0.02)
         return True
 
-    def processes(self) -> Iterator[int]:
-        """Yield the ids of its processes."""
+    def processes(self, having: str = "") -> Iterator[int]:
+        """Yield the ids of its processes; with `having`, of those that were started with this variable."""
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError):  # it has just ended
-                    is_zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-                    if folder.stat().st_uid == self.uid and not is_zombie:
+                    # Of all its uids: one that runs a set-uid program is root's by its effective uid alone.
+                    about = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+                    if str(self.uid) not in about["Uid"].split() or about["State"][0] in "ZX":
+                        continue
+                    if not having or having.encode() in (folder / "environ").read_bytes().split(b"\0"):
                         yield int(folder.name)
 
 
@@ -72,13 +79,27 @@ def make_stranger(*, rehearsal: bool) -> Stranger | None:
         raise ConfigError(f"the user {USER} can't be made", why=f"useradd ended with {made}", do="Choose another image_line.")
     entry = pwd.getpwnam(USER)
     stranger = Stranger(uid=entry.pw_uid, gid=entry.pw_gid)
-    for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6)):
-        _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(stranger.uid), "-j", "REJECT")
-    if _reaches_metadata(stranger):
+    _refuse_timers()
+    rules = {
+        tool: _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(stranger.uid), "-j", "REJECT")
+        for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6))
+    }
+    if rules["iptables"] != 0 or _reaches_metadata(stranger):
         why = f"its user still reaches {METADATA[0]} beside the firewall rule"
+        if rules["iptables"] != 0:
+            why = f"iptables ended with {rules['iptables']}, so that its user may reach {METADATA[0]}"
         do = "Choose an image_line whose image has iptables with its owner match."
         raise ConfigError("the script can't be kept from the machine's credentials", why=why, do=do)
     return stranger
+
+
+def _refuse_timers() -> None:
+    """Keep the user from cron and at, which would start its commands once it was killed."""
+    for name in DENIED:
+        place = ETC / name
+        known = place.read_text().splitlines() if place.exists() else []
+        if USER not in known:
+            place.write_text("".join(f"{line}\n" for line in (*known, USER)))
 
 
 def close_to_others(*paths: Path) -> None:

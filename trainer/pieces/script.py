@@ -1,4 +1,6 @@
-"""A script of the user's own: one piece, which gets all devices of the machine. It has no series and makes no model file.
+"""A script of the user's own: one piece, which gets all devices of the machine, or one for each combination of its values.
+
+It has no series and makes no model file.
 
 It names no runner: the agent runs it (node/script.py), and not a worker of the training.
 """
@@ -13,15 +15,17 @@ from trainer.script import KIND
 
 
 def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
-    return (
+    combinations = list(job.script.combinations)
+    return tuple(
         Piece(
-            name=f"{KIND}_{job.name}",
-            title=job.name,
+            name=f"{KIND}_{job.name}_{title}" if combinations else f"{KIND}_{job.name}",
+            title=title,
             kind=KIND,
             series=(),
-            source=job.name,
+            source=title,
             estimate=1.0,  # of itself: rates are in scripts a second
-        ),
+        )
+        for title in combinations or [job.name]
     )
 
 

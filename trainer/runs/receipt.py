@@ -230,7 +230,7 @@ def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[s
         {**identity_of(record.job, item), "reason": str(item.get("reason", ""))}
         for item in (observed.result.failed if observed.result else ())
     ]
-    scripts = [item for item in (observed.result.scripts if observed.result else ()) if state == "done"]
+    scripts = [item for item in (observed.result.scripts if observed.result else ()) if state == "done" or item["done"]]
     accounted = {item["piece"] for item in (*models, *failed, *scripts)}
     planned = planned_pieces(record.job, record.pieces) if record.work != "prepare" else []
     missing = [piece for piece in planned if piece["piece"] not in accounted]

@@ -170,6 +170,7 @@ class RunRecord:
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     user_id: str = ""  # `aws:userid` of who runs it on a machine of their own; '' for a run on an instance
     host: str = ""  # what that machine calls itself
+    instance_profile: str = ""  # ARN of their profile, where it is not that of the launch template
     state: State = "starting"
     outcome: Outcome | None = None
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of a run that did not end `done`

@@ -35,6 +35,7 @@ INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_add
 UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
+MOST_VALUES = 16  # of a script's piece, by name
 MOST_NOTES = 40  # lines that a script's end is told in
 LAST_LINES, MOST_LINE = 20, 190  # of a log, in a receipt; together less than MOST_TEXT
 NODE_STEPS = ("code", "environment", "agent", "import")  # of a boot: fetched, installed, started, torch imported the first time
@@ -179,7 +180,9 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
             **read_identity(item),
+            "values": {name: value.text() for name, value in item.table("values", most=MOST_VALUES).entries().items()},
             "sha256": item.text("sha256", "", pattern=SHA256),
+            "done": bool(item.truth("done")),
             "exit_code": item.value("exit_code").whole(least=-255, most=255),
             "starts": item.whole("starts", most=1_000),
             "seconds": item.number("seconds", least=0) or 0.0,

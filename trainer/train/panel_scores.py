@@ -64,7 +64,13 @@ def panel_outputs(model: torch.nn.Module, data: PieceData, job: Job, span: str) 
     if job.model.reads == WINDOWS:
         seen = data.series[0].bars_seen
         reader = reader_of(
-            WINDOWS, rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, bars_seen=seen, first_bar=seen - 1
+            WINDOWS,
+            rows_TF=data.rows_TF,
+            mean_F=data.mean_F,
+            std_F=data.std_F,
+            bars_seen=seen,
+            first_bar=seen - 1,
+            context_TC=data.context_RC,
         )
         places = np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)])
         return np.split(reader.outputs(model, places), np.cumsum([len(its) for its in rows])[:-1])

@@ -20,13 +20,14 @@ from trainer.data.feature_names import warmup_of_features
 from trainer.data.reading import CandleFolder
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError
-from trainer.models import reads_of
+from trainer.models import home_of, reads_of
 from trainer.plan.panel import PanelCalendar, calendar_of, first_row, whole_rows
 from trainer.settings import WINDOWS
 from trainer.targets import scores_of
 from trainer.train.load_model import CheckedModel, Networks, fitted_of
 from trainer.train.panel import PanelRows, masked, panel_rows
 from trainer.train.predictions import NotPredicted, Predictions
+from trainer.train.prepare import context_rows
 from trainer.train.readers import reader_of
 
 
@@ -38,8 +39,13 @@ class _Series:
     entry: CardSeries
     rows_DF: torch.Tensor  # not scaled
     bars: np.ndarray  # (N,) int64: to predict at
-    places: np.ndarray  # (N,) int64: their rows
+    place_T: np.ndarray  # int64: the row of each bar
     first: int  # row that has all that an output depends on behind it
+
+    @property
+    def places(self) -> np.ndarray:
+        """Return the rows (N,) to predict at."""
+        return np.asarray(self.place_T[self.bars])
 
 
 def predict_panels(
@@ -125,8 +131,8 @@ def _predict(
             yield NotPredicted(model=model.name, symbol=candles.symbol, error=error, absent=True)
             continue
         whole_DF = masked(rows_DF, torch.tensor(entry.scaler["mean"]), present_D)
-        places = dates[bars] - dates[0]
-        chosen.append(_Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, places=places, first=first))
+        place_T = dates - dates[0]
+        chosen.append(_Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first))
     if not chosen:
         return
     for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
@@ -160,6 +166,7 @@ def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series])
     neutral = torch.zeros(len(card.features)), torch.ones(len(card.features))
     limit = series[0].entry.scaler.get("limit", math.inf)
     if reads == WINDOWS:
+        context = [context_rows(one.candles, one.place_T, series=one.entry.number) for one in series]
         reader = reader_of(
             reads,
             rows_TF=torch.cat(scaled),
@@ -168,6 +175,7 @@ def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series])
             limit=limit,
             bars_seen=card.lookback,
             first_bar=card.lookback - 1,
+            context_TC=torch.cat(context) if home_of(card.family).reads_context else None,
         )
         places = np.concatenate([one.places + offset for one, offset in zip(series, offsets, strict=True)])
         return np.split(reader.outputs(network, places), np.cumsum([len(one.places) for one in series])[:-1])

@@ -180,14 +180,17 @@ def symbol_data(
         bars_seen=plan.bars_seen,
         first_bar=plan.first_row,
         place_T=plan.rows,
-        context_TC=_context(candles, plan, len(rows_TF), series).to(device) if job.model.reads_context else None,
+        context_TC=context_rows(candles, plan.rows, series=series).to(device) if job.model.reads_context else None,
     )
 
 
-def _context(candles: Candles, plan: Plan, num_rows: int, series: int) -> Tensor:
-    """Return the context (num_rows, C) int16 of each row with a bar; 0 where a panel's date has none."""
-    context_RC = np.zeros((num_rows, len(CONTEXT)), dtype=np.int16)
-    context_RC[plan.rows_of(np.arange(len(candles)))] = context_of(candles.timestamp, candles.timeframe, series=series)
+def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -> Tensor:
+    """Return the context (R, C) int16 of a series' rows, 0 where a panel's date has no bar. `place_T` has each bar's row."""
+    context_TC = context_of(candles.timestamp, candles.timeframe, series=series)
+    if place_T is None:
+        return torch.from_numpy(context_TC)
+    context_RC = np.zeros((int(place_T[-1]) + 1, len(CONTEXT)), dtype=np.int16)
+    context_RC[place_T] = context_TC
     return torch.from_numpy(context_RC)
 
 

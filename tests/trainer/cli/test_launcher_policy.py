@@ -120,6 +120,10 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
 
     here = agent_here(mayfly)
     assert (here["state"], here["instances"], here["dollars"]["spent_high"]) == ("done", [], 0)
+    Path("train.py").write_text("import os")  # with secrets, under a role of its own
+    words = ("--script", "train.py", "--max-duration", "2h", "--set", "script.secrets=WANDB_API_KEY")
+    third = str(mayfly("launch", "--detach", "-y", "--instance", "g6.xlarge", *words)["run_id"])
+    assert mayfly("stop", third)["state"] == "stopped"
 
     Path("job.toml").write_text(JOB)
     assert mayfly("retrains", "publish", "sunday", "--job", "job.toml")["retrain"]["state"] == "on"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
 
 import botocore.session
 import pytest
@@ -17,6 +19,7 @@ from botocore.exceptions import (
 )
 from botocore.validate import ParamValidator
 
+from trainer.control.dry_run import requests_of
 from trainer.control.fleet import create_fleet_request, read_answer, read_failure
 from trainer.job import Job
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
@@ -99,6 +102,17 @@ def test_an_on_demand_request_names_one_pool_its_token_and_all_its_tags(record, 
             {"ResourceType": kind, "Tags": TAGS} for kind in ("instance", "volume", "network-interface", "fleet")
         ],
     }
+
+
+def test_a_run_whose_script_gets_secrets_has_a_profile_of_its_own_in_the_launch_and_its_dry_runs(record, rung, launch):
+    arn = "arn:aws:iam::123456789012:instance-profile/script"
+    named = replace(record, instance_profile=arn, instance_role_id="AROA3")
+    (config,) = create_fleet_request(named, rung, launch)["LaunchTemplateConfigs"]
+    assert config["Overrides"][0]["IamInstanceProfile"] == {"Arn": arn}
+    outputs: Any = SimpleNamespace(security_group="sg", public_address=True)
+    asked = requests_of(replace(named, attempts=()), outputs, 0)
+    assert asked["run_instances"]["IamInstanceProfile"] == {"Arn": arn}
+    assert "IamInstanceProfile" not in str(requests_of(replace(record, attempts=()), outputs, 0))
 
 
 def test_a_spot_request_is_one_time_and_names_no_price(record, rung, launch):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.code_files import training_sha256
+from trainer.code_files import NODE, training_sha256
 from trainer.errors import ConfigError
 from trainer.launch.bundle import LOCK, Bundle, build_bundle
 
@@ -31,11 +31,11 @@ print(json.dumps({"ours": ours, "training_sha256": training_sha256(('trainer.mod
 
 def package(folder: Path) -> Path:
     """Write the smallest package that a node could start."""
-    modules = ("node/agent", "train/__main__", "train/smoke", "train/probe", "plan/check")
-    for name in ("__init__", "node/__init__", "train/__init__", "plan/__init__", *modules):
-        path = folder / f"{name}.py"
+    for name in NODE:
+        path = folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+        for file in (path, *(parent / "__init__.py" for parent in path.parents if parent.is_relative_to(folder))):
+            file.write_text("")
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
     (folder / "node" / "prepare.lock").write_text("ccxt==1\n")
     (folder / "node" / "volumes.sh").write_text("exit 0\n")

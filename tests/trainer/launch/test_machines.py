@@ -6,7 +6,7 @@ from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
 from trainer.errors import UsageError
 from trainer.job import Job, job_of
-from trainer.launch.machines import DEFAULT_TYPES, machines_of, refuse_retired
+from trainer.launch.machines import DEFAULT_TYPES, machines_of, refuse_retired, refuse_small_disks
 
 
 def test_on_aws_a_retired_type_names_three_that_run_with_time_and_cost():
@@ -55,3 +55,14 @@ def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tm
         assert [machine.name for machine in machines_of(job_of(gpu_profile=name, instance=("g6.xlarge",)))] == ["g6.xlarge"]
     with pytest.raises(UsageError, match="huge is larger than the chip"):
         machines_of(job_of(gpu_profile="huge", instance=("g6.xlarge",)))
+
+
+def test_data_larger_than_the_disk_of_a_type_is_refused_by_the_sizes_that_are_known():
+    machines = [instance_type("g6.xlarge"), instance_type("p3.2xlarge")]
+    assert [machine.local_disk_gb for machine in machines] == [250.0, 0.0]
+    refuse_small_disks(machines, 100 * 2**30, volume_gib=100)
+    refuse_small_disks(machines, 10**15, volume_gib=0)  # a template without a size
+    with pytest.raises(UsageError, match=r"p3.2xlarge can't hold 100.1 GiB of data \(its disk has 100 GiB\). Name a type"):
+        refuse_small_disks(machines, int(100.1 * 2**30), volume_gib=100)
+    with pytest.raises(UsageError, match=r"g6.xlarge can't hold 279.4 GiB of data \(its disk has 233 GiB\)"):
+        refuse_small_disks(machines, 300 * 10**9, volume_gib=100)

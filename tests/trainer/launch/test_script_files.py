@@ -66,16 +66,19 @@ def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
     ("text", "line"),
     [
         (f"a==1.0 \\\n    {HASH} \\\n    {HASH}\n# via x\nb[c]==2 ; python_version >= '3.10' {HASH}\n", ""),
-        ("lightning\n", "has 'lightning' (a line is package==version with its hashes, and nothing else)"),
-        ("lightning==2.0\n", "has lightning without a hash"),
+        ("lightning\ntorch\nwandb>=0.20, <1 ; python_version >= '3.12'\r\nb[c]~=2.0\n", ""),
+        (f"a==1 {HASH}\nlightning==2.0\n", "has lightning without a hash"),
+        (f"a==1 {HASH}\nlightning\n", "has 'lightning' (a line with hashes is package==version)"),
         (f"torch==2.0 {HASH}\n", "names torch (the image brings it"),
         (f"nvidia_cublas.cu12==1 {HASH}\n", "names nvidia_cublas.cu12"),
         ("--extra-index-url https://example.com\n", "has '--extra-index-url https://example.com'"),
-        (f"a @ https://example.com/a.whl {HASH}\n", "a line is package==version"),
+        (f"a @ https://example.com/a.whl {HASH}\n", "a line with hashes is package==version"),
+        ("a @ https://example.com/a.whl\n", "a line is a package with versions, such as lightning>=2.5, and nothing else"),
+        ("-r other.txt\n", "has '-r other.txt'"),
         (f"a==1 {HASH} --global-option=x\n", "without a hash"),
     ],
 )
-def test_requirements_have_one_version_with_hashes_each_and_leave_the_images_torch_alone(text, line):
+def test_requirements_have_hashes_or_none_and_with_them_one_version_each_and_leave_the_images_torch_alone(text, line):
     if not line:
         check_requirements("requirements.txt", text.encode())
         return

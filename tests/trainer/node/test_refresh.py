@@ -19,7 +19,7 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
 from trainer.errors import ConfigError, DataError, Stopped, TrainerError
 from trainer.launch.inputs import list_inputs
-from trainer.node import refresh, report
+from trainer.node import refresh, report, stack_secrets
 from trainer.node.identity import NodeIdentity
 from trainer.node.refresh import added_files, describe, prepare_data, refuse_disagreement, run_script
 from trainer.node.report import Status
@@ -202,4 +202,4 @@ def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set_and_n
 def test_a_secret_that_is_not_set_says_how_to_set_it(prepared: Callable[[str], PreparedStack]) -> None:
     run = prepared(ADDS)
     with pytest.raises(ConfigError, match="aws ssm put-parameter --type SecureString --name /mayfly/mayfly/dev/secrets/OTHER"):
-        refresh.read_secrets(run.node, {"OTHER": "/mayfly/mayfly/dev/secrets/OTHER"})
+        stack_secrets.read_secrets(run.node, {"OTHER": "/mayfly/mayfly/dev/secrets/OTHER"})

@@ -24,6 +24,7 @@ from botocore.exceptions import ClientError
 from trainer import environment
 from trainer.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import script as module
+from trainer.node import script_run
 from trainer.node import stranger as stranger_module
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, progress, result
@@ -36,6 +37,7 @@ from trainer.node.stranger import Stranger, make_stranger
 from trainer.reading import Fields
 from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.script import CONTRACT
+from trainer.script_values import combinations
 
 PYTHON = Path("/usr/bin/python3")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -121,7 +123,7 @@ def test_a_file_goes_up_once_it_is_unchanged_for_thirty_seconds_and_each_state_h
     assert listed(node) == {"a/m.pt": "one"}, "it has just changed"
     outputs.finish()
     assert listed(node) == {"a/m.pt": "second", "same": "one"} and len(node.uplink.s3.puts) == 2
-    assert outputs.notes == []
+    assert outputs.notes() == []
     (outputs.folder / "same").unlink()
     outputs.finish()
     assert listed(node) == {"a/m.pt": "second"}
@@ -141,21 +143,50 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
     os.mkfifo(out / "pipe")
     outputs.finish()
     assert listed(node) == {"kept": "kept"}
-    told = {note.partition(" was not uploaded: ")[0]: note for note in outputs.notes}
+    told = {note.partition(" was not uploaded: ")[0]: note for note in outputs.notes()}
     assert set(told) == {".bashrc", "\x1b[2J", ".ssh/", "link", "folder", "zzz", "pipe"}
     assert "begins with a dot" in told[".bashrc"] and "is a link" in told["link"] and "is a link" in told["folder"]
     assert "(script.out_gib)" in told["zzz"] and "no plain file" in told["pipe"]
     assert not any(b"the agent's" in body for body in node.uplink.s3.objects.values())
 
 
+def test_a_state_of_the_same_size_and_time_is_another_and_one_that_was_removed_is_no_failure(node, outputs):
+    file, passing = outputs.folder / "m.pt", outputs.folder / "m.pt.tmp"
+    file.write_text("one")
+    passing.write_text("x")
+    outputs.finish()
+    at = file.stat().st_mtime_ns
+    file.write_text("two")
+    os.utime(file, ns=(at, at))  # as cp -p and rsync -t leave it
+    passing.write_text("longer")
+    outputs.scan()
+    passing.unlink()
+    outputs.finish()
+    assert listed(node) == {"m.pt": "two"} and outputs.notes() == []
+
+
+def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_looked_at(node, outputs, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_outputs.MOST_LOOKED_AT", 30)
+    (outputs.folder / "a-large").write_bytes(b"x" * 1001)
+    (outputs.folder / "b").write_bytes(b"x")
+    (outputs.folder / "c").mkdir()
+    for number in range(100):
+        (outputs.folder / "c" / f".{number}").touch()
+        (outputs.folder / "c" / f"..{number}").mkdir()
+    outputs.finish()
+    assert listed(node) == {"b": "x"}
+    assert "a-large was not uploaded: files above" in outputs.notes()[0]
+    assert len(outputs.refused) <= 31 and any("a run looks at 30 files and folders" in why for why in outputs.refused.values())
+
+
 def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
     outputs.finish()
-    assert outputs.notes == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
+    assert outputs.notes() == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
     (outputs.folder / "m").write_text("m")
     node.uplink.s3.refuses = True
     monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
     outputs.finish()
-    assert outputs.notes == ["m was not uploaded: S3 did not take it within 0 s"]
+    assert outputs.notes() == ["m was not uploaded: S3 did not take it within 0 s"]
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -204,11 +235,10 @@ def wait_for(process: ScriptProcess) -> int:
 
 
 def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bounded(caplog, monkeypatch):
-    monkeypatch.setattr("trainer.node.script_process.MOST_LOG_BYTES", 60)
     reader, writer = os.pipe()
     os.write(writer, b"10%\r50%\r100%\nline \xff\x1b[2J\n" + b"x" * 300 + b"\n" + b"".join(b"%d\n" % n for n in range(19)))
     os.close(writer)
-    output = ScriptOutput()
+    output = ScriptOutput(most_bytes=60)
     with caplog.at_level(logging.INFO):
         output.follow(os.fdopen(reader, "rb"))
     assert output.last_lines[0] == "x" * 190 and len(output.last_lines) == 20 and output.last_lines[-1] == "18"
@@ -250,7 +280,7 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     (packed.parent / "__init__.py").touch()
     monkeypatch.setattr(module.trainer, "__file__", str(packed.parent / "__init__.py"))
     monkeypatch.setattr(module, "make_venv", lambda *_, **__: Path("/usr/bin"))
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(script_run, "POLL_SECONDS", 0.01)
     sha256 = hashlib.sha256(b"1,2").hexdigest()
     node.uplink.s3.objects[f"raw/.files/{sha256}"] = b"1,2"
     entry = {"key": f"raw/.files/{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
@@ -258,13 +288,17 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     def run_it(text: str, **keys: Any) -> int:
         (packed / "run.sh").write_text(text)
         (node.work / "node.log").write_text("the agent's own")
-        model = {"model": "script_s", "piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
+        named = {f"script_s_{name}": name for name in combinations(keys.get("over"))} or {"script_s": "s"}
+        models = [
+            {"model": model, "piece": name, "kind": "script", "series": [], "fold": 1, "seed": 0}
+            for model, name in named.items()
+        ]
         manifest = {
             "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
             "script_files": {"run.sh": ""},
             "script_sha256": "",
             "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}],
-            "pieces": [model],
+            "pieces": models,
         }
         return run_script(node, manifest)
 
@@ -321,14 +355,14 @@ def test_one_that_the_machine_can_not_run_says_so_and_has_no_exit_code(node, sta
 
 
 def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(node, start, monkeypatch):
-    follow = module._Run._follow
+    follow = script_run.ScriptRun._follow
 
-    def stop_once_ready(run: Any) -> None:
-        follow(run)
+    def stop_once_ready(run: Any, life: Any) -> None:
+        follow(run, life)
         if (node.work / "script" / "out" / "ready").exists():
             node.stop("stop.json")
 
-    monkeypatch.setattr(module._Run, "_follow", stop_once_ready)
+    monkeypatch.setattr(script_run.ScriptRun, "_follow", stop_once_ready)
     text = "trap 'echo saved > $MAYFLY_OUT/saved; exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.05; done"
     with pytest.raises(Stopped) as stopped:
         start(text)
@@ -345,7 +379,7 @@ def test_data_larger_than_the_disk_is_one_line(start, monkeypatch):
 
 # What a hostile script tries, and whether it can. It runs as on EC2, as a user of its own; metadata is the firewall's.
 HOSTILE = """
-import os, signal, sys, time
+import ctypes, os, signal, socket, sys, time
 work, out = os.path.abspath("../.."), os.environ["MAYFLY_OUT"]
 def can(what, act):
     try: act()
@@ -362,6 +396,15 @@ can("read the agent's variables", lambda: open(f"/proc/{os.getppid()}/environ").
 can("read the agent's memory", lambda: open(f"/proc/{os.getppid()}/mem", "rb"))
 can("kill the agent", lambda: os.kill(os.getppid(), 0))
 can("become root", lambda: os.setuid(0))
+can("reach instance metadata", lambda: socket.create_connection(("169.254.169.254", 80), timeout=1))
+can("list the agent's code", lambda: os.listdir(work + "/../code"))
+can("write above OUT", lambda: open(out + "/../x", "w"))
+can("make a folder above OUT", lambda: os.mkdir(out + "/../../x"))
+can("take a file of the agent's away", lambda: os.rename(work + "/node.log", out + "/stolen"))
+can("have a timer start it again", lambda: open("/var/spool/cron/crontabs/root", "a"))
+for number in os.listdir("/proc"):
+    if number.isdigit() and os.stat("/proc/" + number).st_uid != os.getuid():
+        can("read another process's variables", lambda: open("/proc/" + number + "/environ").read())
 print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_"))))
 print("\\x1b]0;title\\x07", flush=True)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -373,7 +416,10 @@ open(out + "/zzz-large", "wb").truncate(20_000_001)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        open(out + "/ready", "w").close()
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: most of its files in /proc are root's
+        with open(out + "/.ready", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(out + "/.ready", out + "/ready")
     while True:
         time.sleep(1000)
 while True:
@@ -389,26 +435,28 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
     node.work = base / "work"
     node.work.mkdir(parents=True)
     monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
-    monkeypatch.setattr(module, "REHEARSAL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(script_run, "REHEARSAL_GRACE_SECONDS", 0.2)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    follow = module._Run._follow
+    follow = script_run.ScriptRun._follow
 
-    def stop_once_ready(running: Any) -> None:
-        follow(running)
+    def stop_once_ready(running: Any, life: Any) -> None:
+        follow(running, life)
         if (node.work / "script" / "out" / "ready").exists():
             node.stop("SIGTERM")
 
-    monkeypatch.setattr(module._Run, "_follow", stop_once_ready)
+    monkeypatch.setattr(script_run.ScriptRun, "_follow", stop_once_ready)
     try:
         with pytest.raises(Stopped) as stopped:
             start(HOSTILE, command=f"{PYTHON} -I run.sh", out_gib=20_000_000 / 2**30)
         read = reported(node, None, stopped.value)
         assert list(stranger.processes()) == [], "whatever it forked away is gone"
+        hidden = Path("/proc") / listed(node)["ready"] / "stat"  # of the one that hid
+        assert not hidden.exists() or hidden.read_text().rpartition(")")[2].split()[0] in "ZX"
         assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
         said = read.scripts[0]["last_lines"]
         assert [line.removeprefix("CAN ") for line in said[:-2]] == ["read its data", "write to its folder"]
         assert said[-2] == str(sorted(CONTRACT)) and said[-1] == "\x1b]0;title\x07"  # escaped where it is printed
-        assert listed(node) == {"good": "good", "ready": ""}
+        assert set(listed(node)) == {"good", "ready"} and listed(node)["good"] == "good"
         told = "\n".join(read.scripts[0]["notes"])
         assert ".bashrc was not" in told and "log was not uploaded: it is a link" in told and "zzz-large was not" in told
         assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
@@ -418,9 +466,11 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
-def test_no_script_begins_while_its_user_reaches_the_machines_credentials(monkeypatch):
-    ran: list[str] = []
-    monkeypatch.setattr(stranger_module, "_run", lambda *words: ran.append(words[0]) or 0)
+def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_path, monkeypatch):
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(stranger_module, "ETC", tmp_path)
+    (tmp_path / "at.deny").write_text("daemon\n")
+    monkeypatch.setattr(stranger_module, "_run", lambda *words: ran.append(words) or 0)
     monkeypatch.setattr(stranger_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321))
     with socket.create_server(("127.0.0.1", 0)) as metadata:
         monkeypatch.setattr(stranger_module, "METADATA", metadata.getsockname())
@@ -428,7 +478,17 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(monkey
             make_stranger(rehearsal=False)
     assert make_stranger(rehearsal=False) == Stranger(uid=64_321, gid=64_321)  # nothing answers there any more
     assert make_stranger(rehearsal=True) is None
-    assert ran == ["useradd", "iptables", "ip6tables"] * 2
+    assert [words[0] for words in ran] == ["useradd", "iptables", "ip6tables"] * 2
+    rule = ("-m", "owner", "--uid-owner", "64321", "-j", "REJECT")
+    assert ran[4:] == [
+        ("iptables", "-I", "OUTPUT", "-d", "127.0.0.1", *rule),
+        ("ip6tables", "-I", "OUTPUT", "-d", "fd00:ec2::254", *rule),
+    ]
+    assert (tmp_path / "at.deny").read_text() == "daemon\nmayfly-script\n"
+    assert (tmp_path / "cron.deny").read_text() == "mayfly-script\n"
+    monkeypatch.setattr(stranger_module, "_run", lambda *words: 3 if words[0] == "iptables" else 0)
+    with pytest.raises(ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so that"):
+        make_stranger(rehearsal=False)
     monkeypatch.setattr(stranger_module, "_run", lambda *words: 1)
     with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):
         make_stranger(rehearsal=False)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.wheels import write_wheel
 from trainer import environment
 from trainer.errors import Stopped, TrainingFailed
 from trainer.node.script_packages import install, make_venv
@@ -25,30 +23,12 @@ def node(tmp_path: Path) -> Any:
     return SimpleNamespace(work=tmp_path / "work", stopping=threading.Event(), status=SimpleNamespace(message=""))
 
 
-def wheel(folder: Path, *, requires: str = "") -> str:
-    """Write tiny-1.0, a package with one console script, and return its sha256."""
-    folder.mkdir(exist_ok=True)
-    path = folder / "tiny-1.0-py3-none-any.whl"
-    about = f"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n{requires}"
-    files = {
-        "tiny.py": "def main():\n    import torch, tiny\n    print('tiny', tiny.__file__, torch.__name__)\n",
-        "tiny-1.0.dist-info/METADATA": about,
-        "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "tiny-1.0.dist-info/entry_points.txt": "[console_scripts]\nrun-tiny = tiny:main\n",
-    }
-    hashes = {
-        name: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=") for name, text in files.items()
-    }
-    record = "".join(f"{name},sha256={hashes[name].decode()},{len(text)}\n" for name, text in files.items())
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in {**files, "tiny-1.0.dist-info/RECORD": record}.items():
-            archive.writestr(name, text)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 @pytest.mark.slow
 def test_wheels_are_installed_by_their_hash_over_the_images_packages_and_its_programs_see_them(node, tmp_path):
-    sha256 = wheel(tmp_path / "files", requires="Requires-Dist: torch>=99\n")  # no dependency is installed by itself
+    text = "def main():\n    import torch, tiny\n    print('tiny', tiny.__file__, torch.__name__)\n"
+    # No dependency is installed by itself.
+    sha256 = write_wheel(tmp_path / "files", requires=("torch>=99",), text=text, program="run-tiny = tiny:main")
+    other = write_wheel(tmp_path / "files", "aged", tag="cp38-cp38-manylinux2014_x86_64")
     requirements = tmp_path / "files" / "requirements.txt"
     bare = environment.for_script({}, path="/usr/bin")
     programs = make_venv(node, python=sys.executable, folder=tmp_path / "venv", environment=bare)
@@ -57,7 +37,19 @@ def test_wheels_are_installed_by_their_hash_over_the_images_packages_and_its_pro
     requirements.write_text(f"tiny==1.0 --hash=sha256:{'0' * 64}\n")
     with pytest.raises(TrainingFailed, match="can't install the script's requirements .ERROR: THESE PACKAGES DO NOT MATCH"):
         install(node, requirements=requirements, **given)
-    requirements.write_text(f"tiny==1.0 --hash=sha256:{sha256}\n")
+    requirements.write_text(f"aged==1.0 --hash=sha256:{other}\n")
+    with pytest.raises(TrainingFailed, match=r"can't install .*no matching|No matching|Could not find a version"):
+        install(node, requirements=requirements, **given)
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for made_for in ("3.8", ours):
+        requirements.write_text(
+            f"# Packages of a script for Python {made_for} on x86_64 Linux\ntiny==1.0 --hash=sha256:{sha256}\n"
+        )
+        if made_for != ours:
+            with pytest.raises(
+                TrainingFailed, match=rf"packages are for Python 3.8 \(the image has {ours}\). Set script.python"
+            ):
+                install(node, requirements=requirements, **given)
     install(node, requirements=requirements, **given)
 
     (tmp_path / "torch.py").write_text("")  # in the place of torch itself, which takes seconds to load

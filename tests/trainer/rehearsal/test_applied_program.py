@@ -1,23 +1,17 @@
-"""The calls that applied the program once: replayed into another account, they leave what an application leaves."""
+"""The calls that applied the program once, stored and replayed. `test_pulumi_apply` replays those of a real application."""
 
 from __future__ import annotations
 
-import base64
-import json
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from trainer.access import Access
 from trainer.errors import ConfigError
-from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.applied_program import (
     AppliedProgram,
     ProgramStore,
     RecordedCall,
-    from_json,
     identifiers,
     program_hash,
     replay,
@@ -26,14 +20,7 @@ from trainer.rehearsal.applied_program import (
 )
 from trainer.rehearsal.world import AwsError
 
-if TYPE_CHECKING:
-    from trainer.rehearsal.server import EmbeddedAws
-
 ROOT = Path(__file__).resolve().parents[3]
-_CHOSEN_BY_AWS = re.compile(
-    r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+\b|\bA[A-Z0-9]{19,}\b"
-    r'|(?<=ProfileId": ")\w+'
-)
 
 
 def call(operation: str, *found: str, **params: Any) -> RecordedCall:
@@ -44,64 +31,10 @@ def applied(*calls: RecordedCall) -> AppliedProgram:
     return AppliedProgram(account="000000000001", outputs={"vpc": "vpc-0123456789abcdef0"}, calls=calls)
 
 
-def account_as_text(access: Access, outputs: dict[str, Any]) -> str:
-    """Describe what the program made, without identifiers and dates, which AWS chooses."""
-    ec2, iam, lambdas, scheduler = (access.client(name) for name in ("ec2", "iam", "lambda", "scheduler"))
-    (template,) = outputs["launch_templates"].values()
-    (version,) = ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"]
-    roles = sorted(iam.list_roles()["Roles"], key=lambda role: role["RoleName"])
-    seen = [
-        outputs,
-        ec2.describe_subnets(SubnetIds=sorted(outputs["subnets"].values()))["Subnets"],
-        ec2.describe_security_groups(GroupIds=[outputs["security_group"]])["SecurityGroups"],
-        ec2.describe_route_tables()["RouteTables"],
-        ec2.describe_vpc_endpoints()["VpcEndpoints"],
-        [version, base64.b64decode(version["LaunchTemplateData"].pop("UserData")).decode()],
-        roles,
-        [iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name) for role in roles
-         for name in iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]],
-        iam.list_instance_profiles()["InstanceProfiles"],
-        [{**item, "LastModified": ""} for item in lambdas.list_functions()["Functions"]],
-        [scheduler.get_schedule(GroupName=outputs["schedule_group"], Name=item["Name"])
-         for item in scheduler.list_schedules(GroupName=outputs["schedule_group"])["Schedules"]],
-        access.client("s3").get_bucket_policy(Bucket=outputs["bucket"])["Policy"],
-        access.client("s3").get_bucket_lifecycle_configuration(Bucket=outputs["bucket"])["Rules"],
-    ]  # fmt: skip
-    for item in seen:
-        for part in item if isinstance(item, list) else [item]:
-            if isinstance(part, dict):
-                part.pop("ResponseMetadata", None)
-    text = json.dumps(seen, default=lambda value: "", sort_keys=True)
-    parts = sorted(re.findall(r"[^{}\[\]]+", _CHOSEN_BY_AWS.sub("ID", text)))  # lists come in the order of random ids
-    return "\n".join(parts)
-
-
 def test_the_unique_ids_of_roles_are_identifiers() -> None:
     """The stack's outputs name one: a replay must not give the role's of the account that was recorded."""
     role = {"RoleId": "AROAQAAAAAAAWA6UJDF3O", "Arn": "arn:aws:iam::000000000001:role/mayfly"}
     assert identifiers({"Role": role}) == ("000000000001", "AROAQAAAAAAAWA6UJDF3O")
-
-
-@pytest.mark.slow
-def test_a_replay_leaves_the_account_as_an_application_does(aws_server: EmbeddedAws) -> None:
-    one, other = aws_server.account(), aws_server.account()
-    program = pulumi_apply.apply(one)
-    cloud = aws_server.cloud(other)
-    from trainer.rehearsal.wire import call_application  # late: it loads moto
-
-    def send(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        return call_application(aws_server.front.inside, cloud.account, "us-east-1", service, operation, params)
-
-    outputs = replay(from_json(to_json(program)), account=cloud.account, send=send)
-    assert outputs["bucket"].split("-")[2] == cloud.account and outputs["subnets"] != program.outputs["subnets"]
-    assert (
-        outputs["sweeper_arn"]
-        in cloud.moto("lambda", "GetFunction", {"FunctionName": "mayfly-dev-sweeper"})["Configuration"]["FunctionArn"]
-    )
-    assert account_as_text(other, outputs) == account_as_text(one, program.outputs)
-    parameter = other.client("ssm").get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"]
-    stored = {name: value for name, value in outputs.items() if name != "launcher_policy_arn"}
-    assert json.loads(parameter) == stored | {"rehearsal": True}
 
 
 def test_a_uuid_is_one_identifier_and_its_end_none_though_it_may_have_digits_only() -> None:

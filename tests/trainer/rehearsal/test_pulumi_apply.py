@@ -6,10 +6,12 @@ import base64
 import hashlib
 import io
 import json
+import re
 import shutil
 import zipfile
 from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from trainer.errors import ConfigError, UsageError
 from trainer.launch import health
 from trainer.launch.preflight import find_image
 from trainer.rehearsal import pulumi_apply
+from trainer.rehearsal.applied_program import AppliedProgram, from_json, replay, to_json
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_resources import Properties, Resources
 from trainer.runs.record import utc_now
@@ -34,13 +37,23 @@ ROOT = Path(__file__).resolve().parents[3]
 ARM = "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"
 CONFIG = {"owner": "somebody", "sweep_minutes": "3", "image_line_arm64": ARM, "image_pipeline": "true"}
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
+_CHOSEN_BY_AWS = re.compile(
+    r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+\b|\bA[A-Z0-9]{19,}\b"
+    r'|(?<=ProfileId": ")\w+'
+)
 
 
 @pytest.fixture(scope="module")
-def applied(aws_server: EmbeddedAws) -> tuple[Access, dict[str, Any]]:
-    """One account with the program applied, and its outputs."""
+def application(aws_server: EmbeddedAws) -> tuple[Access, AppliedProgram]:
+    """One account with the program applied, and the calls that did it."""
     access = aws_server.account()
-    return access, pulumi_apply.apply(access, config=CONFIG).outputs
+    return access, pulumi_apply.apply(access, config=CONFIG)
+
+
+@pytest.fixture
+def applied(application: tuple[Access, AppliedProgram]) -> tuple[Access, dict[str, Any]]:
+    """The same account, and the program's outputs."""
+    return application[0], application[1].outputs
 
 
 @pytest.fixture
@@ -175,6 +188,68 @@ def test_a_bucket_that_is_already_there_keeps_its_objects(aws_server: EmbeddedAw
     s3.put_object(Bucket="kept-from-before", Key="models/m", Body=b"m")
     resources.make("aws:s3/bucket:Bucket", "bucket", {"bucket": "kept-from-before", "tags": {"project": "mayfly"}})
     assert s3.get_object(Bucket="kept-from-before", Key="models/m")["Body"].read() == b"m"
+
+
+# --- a replay
+
+
+def account_as_text(access: Access, outputs: dict[str, Any], image_builder: dict[str, Any]) -> str:
+    """Describe what the program made, without identifiers and dates, which AWS chooses."""
+    ec2, iam, lambdas, scheduler = (access.client(name) for name in ("ec2", "iam", "lambda", "scheduler"))
+    templates = [
+        ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"]
+        for template in outputs["launch_templates"].values()
+    ]
+    user_data = [base64.b64decode(version["LaunchTemplateData"].pop("UserData")).decode() for (version,) in templates]
+    roles = sorted(iam.list_roles()["Roles"], key=lambda role: role["RoleName"])
+    seen = [
+        outputs,
+        ec2.describe_subnets(SubnetIds=sorted(outputs["subnets"].values()))["Subnets"],
+        ec2.describe_security_groups(GroupIds=[outputs["security_group"]])["SecurityGroups"],
+        ec2.describe_route_tables()["RouteTables"],
+        ec2.describe_vpc_endpoints()["VpcEndpoints"],
+        templates,
+        user_data,
+        image_builder,
+        roles,
+        [iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name) for role in roles
+         for name in iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]],
+        iam.list_instance_profiles()["InstanceProfiles"],
+        [{**item, "LastModified": ""} for item in lambdas.list_functions()["Functions"]],
+        [scheduler.get_schedule(GroupName=outputs["schedule_group"], Name=item["Name"])
+         for item in scheduler.list_schedules(GroupName=outputs["schedule_group"])["Schedules"]],
+        access.client("s3").get_bucket_policy(Bucket=outputs["bucket"])["Policy"],
+        access.client("s3").get_bucket_lifecycle_configuration(Bucket=outputs["bucket"])["Rules"],
+    ]  # fmt: skip
+    for item in seen:
+        for part in item if isinstance(item, list) else [item]:
+            if isinstance(part, dict):
+                part.pop("ResponseMetadata", None)
+    text = json.dumps(seen, default=lambda value: "", sort_keys=True)
+    parts = sorted(re.findall(r"[^{}\[\]]+", _CHOSEN_BY_AWS.sub("ID", text)))  # lists come in the order of random ids
+    return "\n".join(parts)
+
+
+@pytest.mark.slow
+def test_a_replay_leaves_the_account_as_an_application_does(
+    aws_server: EmbeddedAws, application: tuple[Access, AppliedProgram]
+) -> None:
+    from trainer.rehearsal.wire import call_application  # late: it loads moto
+
+    (one, program), other = application, aws_server.account()
+    cloud = aws_server.cloud(other)
+    send = partial(call_application, aws_server.front.inside, cloud.account, "us-east-1")
+    outputs = replay(from_json(to_json(program)), account=cloud.account, send=send)
+    assert outputs["bucket"].split("-")[2] == cloud.account and outputs["subnets"] != program.outputs["subnets"]
+    assert (
+        outputs["sweeper_arn"]
+        in cloud.moto("lambda", "GetFunction", {"FunctionName": "mayfly-dev-sweeper"})["Configuration"]["FunctionArn"]
+    )
+    images = aws_server.cloud(one).image_builder
+    assert images and account_as_text(other, outputs, cloud.image_builder) == account_as_text(one, program.outputs, images)
+    parameter = other.client("ssm").get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"]
+    stored = {name: value for name, value in outputs.items() if name != "launcher_policy_arn"}
+    assert json.loads(parameter) == stored | {"rehearsal": True}
 
 
 # --- what is refused

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tests.forks import made_once
 from tests.pieces import piece_of
 from trainer.job import Job, job_of
 from trainer.pieces.piece import Piece
@@ -145,11 +146,18 @@ def train() -> Callable[..., Trained]:
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory, write_candles: WriteCandles, train: Callable[..., Trained]) -> Trained:
     """Return a small model trained on candles with a signal."""
-    folder = tmp_path_factory.mktemp("planted")
-    data = folder / "data"
-    data.mkdir()
-    write_candles(data, "SIG-USD", bars=12000, signal=1.0)
-    return train(data, folder / "out", hidden=16, batch=128, epochs=4, learning_rate=1e-2, horizon=1)
+    settings: dict[str, Any] = {"hidden": 16, "batch": 128, "epochs": 4, "learning_rate": 1e-2, "horizon": 1}
+
+    def make(folder: Path) -> None:
+        (folder / "data").mkdir()
+        write_candles(folder / "data", "SIG-USD", bars=12000, signal=1.0)
+        trained = train(folder / "data", folder / "out", **settings)
+        (folder / "events.json").write_text(json.dumps([trained.done, trained.events]))
+
+    folder, job = made_once(tmp_path_factory, "planted", make), job_of(**settings)
+    done, events = json.loads((folder / "events.json").read_text())
+    piece = piece_of(job, "SIG-USD")
+    return Trained(piece=piece, job=job, data=folder / "data", out=folder / "out", done=done, events=events)
 
 
 class Training:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.pieces import piece
-from trainer.train.workers.piece_queue import PieceQueue
+from trainer.pieces.piece_queue import PieceQueue
 
 
 def test_the_longest_goes_first():

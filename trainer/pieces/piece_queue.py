@@ -1,6 +1,7 @@
 """Order of pieces: longest first, and pieces of a source preferably on the worker that holds its rows.
 
-Owns the choice and nothing else: no process, no file. `supervisor` asks it whenever a place is free.
+Owns the choice and nothing else: no process, no file. Whoever has a free place asks it: `train.workers.supervisor` for models,
+`node.script_run` for the values of a script.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NEARLY = 0.9
 
 
 class PieceQueue:
-    """Pieces that are not being trained yet."""
+    """Pieces that have not begun yet."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._pieces = sorted(pieces, key=lambda piece: (-piece.estimate, piece.name))

@@ -1,0 +1,168 @@
+"""A script over many values on pretended GPUs: which run at once, which are tried again, and what is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.node.test_script import NOW, listed, node, start  # noqa: F401  # fixtures
+from trainer.errors import Stopped, TrainingFailed
+from trainer.node import script as module
+from trainer.node import script_run
+from trainer.node.devices import Devices
+from trainer.node.report import ending, progress, result
+from trainer.node.stranger import Stranger
+from trainer.runs.lease import Lease
+from trainer.runs.reports import heartbeat, read_result
+
+VALUE = """
+name=$MAYFLY_VALUE_SYMBOL-$MAYFLY_VALUE_SEED
+echo "$name $CUDA_VISIBLE_DEVICES $MAYFLY_DEVICES $1" >> ../../starts
+echo '{"step": 1, "steps": 2, "loss": 0.5}' >> $MAYFLY_EVENTS
+[ -f beside ] && [ ! -f $MAYFLY_CHECKPOINTS/half ] && exit 8
+touch beside
+[ $name = A-3 ] && { echo no such symbol; exit 3; }
+if [ $name = B-7 ] && [ ! -f $MAYFLY_CHECKPOINTS/half ]; then touch $MAYFLY_CHECKPOINTS/half; kill -KILL $$; fi
+echo "$name" > $MAYFLY_OUT/model.pt
+"""
+OVER = {"symbol": ["A", "B", "C"], "seed": list(range(8))}
+
+
+@pytest.fixture
+def eight(node: Any) -> Any:  # noqa: F811
+    node.status.devices = Devices(expected=8, found=8, kind="cpu", note="")
+    return node
+
+
+def starts(node: Any) -> list[list[str]]:  # noqa: F811
+    return [line.split() for line in (node.work / "script" / "starts").read_text().splitlines()]
+
+
+def reported(node: Any, error: Any) -> Any:  # noqa: F811
+    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, trainer_exit=None, now=NOW)
+    body = json.dumps(result(node.status, ended=ended, unfinished="stopped", python_packages="")).encode()
+    return read_result(body, models_prefix=node.status.identity.keys.models, work="script")
+
+
+def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_23_are_done(eight, start, monkeypatch):  # noqa: F811
+    at_once: list[int] = []
+    look = script_run.ScriptRun._has_ended
+
+    def counted(run: Any, life: Any) -> bool:
+        at_once.append(len(run._running) if len(run._queue) else 8)
+        return look(run, life)
+
+    monkeypatch.setattr(script_run.ScriptRun, "_has_ended", counted)
+    with pytest.raises(
+        TrainingFailed, match=r"1 of 24 values failed \(A_3: the script ended with exit code 3 .no such symbol"
+    ) as failed:
+        start(VALUE, command="sh run.sh $MAYFLY_VALUE_SEED", over=OVER)
+    names = [f"{symbol}-{seed}" for symbol in "ABC" for seed in range(8)]
+    assert sorted(name for name, *_ in starts(eight)) == sorted([*names, "B-7"]), "none doubled"
+    assert {(gpu, count) for _, gpu, count, _ in starts(eight)} == {(str(gpu), "1") for gpu in range(8)}
+    assert all(name.endswith(seed) for name, *_, seed in starts(eight)), "values are variables of the command, too"
+    assert min(at_once) == 8, "while values wait, every GPU has one"
+    read = reported(eight, failed.value)
+    assert (read.state, read.exit_code, read.retries) == ("failed", 100, 1)
+    assert [(entry["piece"], entry["reason"]) for entry in read.failed] == [
+        ("A_3", "it ended with exit code 3: no such symbol")
+    ]
+    ends = {item["piece"]: item for item in read.scripts}
+    assert (len(ends), sum(item["done"] for item in ends.values())) == (24, 23)
+    assert (ends["B_7"]["starts"], ends["B_7"]["exit_code"], ends["B_7"]["values"]) == (2, 0, {"symbol": "B", "seed": "7"})
+    assert (ends["A_3"]["done"], ends["A_3"]["last_lines"], ends["A_3"]["notes"]) == (
+        *(False, ["no such symbol"]),
+        ["MAYFLY_OUT stayed empty: nothing was uploaded"],
+    )
+    assert listed(eight) == {f"{name.replace('-', '_')}/model.pt": f"{name}\n" for name in names if name != "A-3"}
+    told = heartbeat(Lease(instance_id="i-1", at=NOW, lease_until=NOW), progress(eight.status))
+    assert (told.models_total, told.models_done, told.rate, told.progress["C_0"]["state"]) == (24, 23, None, "done")
+    assert list((eight.work / "script" / "copies").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        (0.25, [(gpu,) for _ in range(4) for gpu in range(8)]),
+        (2, [(0, 1), (2, 3), (4, 5), (6, 7)]),
+        (3, [(0, 1, 2), (3, 4, 5)]),
+    ],
+)
+def test_a_value_gets_a_share_of_a_gpu_or_several(gpus, expected):
+    assert module.ScriptSettings(command="x", over={"a": [1]}, gpus=gpus).places(8) == expected
+
+
+def test_more_gpus_than_the_machine_has_is_one_line(eight, start):  # noqa: F811
+    with pytest.raises(TrainingFailed, match=r"this machine has 8 GPUs \(a value takes 16\)"):
+        start(VALUE, over=OVER, gpus=16)
+
+
+def test_values_that_wait_at_a_stop_never_begin_and_none_that_was_asked_to_end_is_done(eight, start, monkeypatch):  # noqa: F811
+    follow = script_run.ScriptRun._follow
+
+    def stop_once_ready(run: Any, life: Any) -> None:
+        follow(run, life)
+        if len(list((eight.work / "script" / "out").glob("*/ready"))) == 8:
+            eight.stop("stop.json")
+
+    monkeypatch.setattr(script_run.ScriptRun, "_follow", stop_once_ready)
+    with pytest.raises(Stopped) as stopped:
+        start("trap 'exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.02; done", over=OVER)
+    read = reported(eight, stopped.value)
+    assert (read.state, len(read.scripts), len(read.failed)) == ("stopped", 8, 24)
+    assert not any(item["done"] for item in read.scripts)
+
+
+def test_where_the_program_is_missing_every_value_says_so(eight, start):  # noqa: F811
+    with pytest.raises(TrainingFailed, match=r"2 of 2 values failed \(1: the machine has no torchrunn") as failed:
+        start("", command="torchrunn a.py", over=[{"seed": 1}, {"seed": 2}])
+    assert [entry["reason"] for entry in reported(eight, failed.value).failed] == ["the machine has no torchrunn"] * 2
+
+
+# A leaves a process behind that left its group; B ends once that one is gone, and must not be killed with it.
+LEAVES = """
+if [ $MAYFLY_VALUE_NAME = B ]; then
+    while [ ! -s $MAYFLY_OUT/../A/child ]; do sleep 0.01; done
+    while [ -d /proc/$(cat $MAYFLY_OUT/../A/child) ]; do sleep 0.01; done
+    echo alive; exit 0
+fi
+setsid sh -c 'echo $$ > $MAYFLY_OUT/child; exec sleep 1000 > /dev/null 2>&1' &
+while [ ! -s $MAYFLY_OUT/child ]; do sleep 0.01; done
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(eight, start, monkeypatch):  # noqa: F811
+    stranger = Stranger(uid=64_322, gid=64_322)
+    base = Path(tempfile.mkdtemp(prefix="stranger-", dir="/tmp"))  # pytest's own folders are closed to others
+    base.chmod(0o755)
+    eight.work = base / "work"
+    eight.work.mkdir()
+    monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
+    try:
+        assert start(LEAVES, over={"name": ["A", "B"]}) == 0
+        assert [(item["piece"], item["last_lines"]) for item in eight.status.scripts] == [("A", []), ("B", ["alive"])]
+        assert list(stranger.processes()) == []
+    finally:
+        stranger.kill_all()
+        shutil.rmtree(base)
+
+
+def test_what_ran_longest_last_time_begins_first(eight, start, monkeypatch):  # noqa: F811
+    made = module._pieces
+    seconds = {"A": 1.0, "B": 3.0, "C": 2.0}
+
+    def estimated(manifest: Any, script: Any, place: Path) -> Any:
+        pieces = [{**entry, "estimate": seconds[entry["piece"]]} for entry in manifest["pieces"]]
+        return made({**manifest, "pieces": pieces}, script, place)
+
+    monkeypatch.setattr(module, "_pieces", estimated)
+    eight.status.devices = Devices(expected=1, found=1, kind="cpu", note="")
+    assert start("echo $MAYFLY_VALUE_SYMBOL 0 1 0 >> ../../starts", over={"symbol": ["A", "B", "C"]}) == 0
+    assert [name for name, *_ in starts(eight)] == ["B", "C", "A"]

@@ -1,0 +1,197 @@
+"""Secrets of a script: read under a role of its own, given to the script alone, and left out of all that the agent sends."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.iam import assert_allowed_is_needed
+from trainer.access import Access
+from trainer.control.fleet import create_fleet_request
+from trainer.cost.instances import instance_type
+from trainer.errors import ConfigError
+from trainer.job import job_from
+from trainer.launch.bundle import BundleName
+from trainer.launch.preflight import look
+from trainer.launch.script import KnownTimes, plan_script, register_script, script_manifest, script_record
+from trainer.node import report, script_run
+from trainer.node import script as module
+from trainer.node.identity import NodeIdentity
+from trainer.node.redaction import RedactedStream, Redaction
+from trainer.node.report import Status
+from trainer.node.script import run_script
+from trainer.node.shared import Node
+from trainer.node.stack_secrets import read_secrets
+from trainer.node.uplink import Uplink
+from trainer.rehearsal.nodes import role_credentials
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.record import Launch, utc_now
+from trainer.runs.store import manifest_key, open_objects, stop_key
+from trainer.stack_outputs import StackOutputs, script_secrets_path, secrets_path
+
+SECRET = "k3y/of+the=tracker"
+CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_no_part_of_a_secret_shows_however_the_stream_is_cut(size: int) -> None:
+    made = Redaction({"KEY": SECRET, "NAME": "é-ü-secret"})
+    for shift in range(size + len(SECRET)):
+        before, after = "x" * shift, "y" * 2 * size
+        text = f"{before}{SECRET}{after}é-ü-secret\nnext {SECRET}".encode()
+        stream = RedactedStream(io.BytesIO(text), made)
+        blocks = list(iter(lambda stream=stream: stream.readline(size), b""))
+        assert b"".join(blocks).decode() == f"{before}[KEY]{after}[NAME]\nnext [KEY]"
+        assert not any(part in block for block in blocks for part in (SECRET[:8].encode(), SECRET[-8:].encode()))
+
+
+def test_without_a_secret_a_stream_is_passed_on_as_it_is() -> None:
+    stream = RedactedStream(io.BytesIO(b"a\nbcdef"), Redaction({}))
+    assert [stream.readline(4) for _ in range(4)] == [b"a\n", b"bcde", b"f", b""]
+
+
+SCRIPT = """
+[ "$TRACKER_KEY" = "k3y/of+the=tracker" ] || exit 9
+echo "logging in with $TRACKER_KEY" >&2
+head -c 8185 /dev/zero | tr '\\0' x; echo "$TRACKER_KEY"
+echo '{"step": 1, "name-secret": 2}' >> $MAYFLY_EVENTS
+echo '{"step": 2, "PLAIN": 2}' >> $MAYFLY_EVENTS
+touch "$MAYFLY_OUT/plain-name-secret" "$MAYFLY_OUT/model"
+echo failed: "$TRACKER_KEY"; exit 3
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretRun:
+    access: Access
+    outputs: StackOutputs
+    node: Node
+    role: str
+
+
+@pytest.fixture
+def run(
+    aws_server: EmbeddedAws, stack: tuple[Access, StackOutputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SecretRun:
+    """A run of a script with two secrets whose instance is there, and whose node is this process, under that node's role."""
+    access, outputs = stack
+    objects, now = open_objects(access, outputs.bucket), utc_now()
+    script = {"command": "sh run.sh", "secrets": ["TRACKER_KEY", "OTHER"]}
+    job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h", "instance": ["g6.xlarge"]}})
+    ssm, path = access.client("ssm"), script_secrets_path("mayfly", "dev")
+    ssm.put_parameter(Name=f"{path}TRACKER_KEY", Value=SECRET, Type="SecureString")
+    ssm.put_parameter(Name=f"{path}OTHER", Value="name-secret", Type="SecureString")
+    offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
+    plan = plan_script(job, offers, outputs, known=KnownTimes(), rehearsal=True, input_bytes=3)
+    record = script_record(job, plan, CODE, outputs, preflight_at=now, now=now)
+    sha256 = hashlib.sha256(b"1,2").hexdigest()
+    key = f"raw/.files/{sha256}"
+    version = access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=b"1,2")["VersionId"]
+    entry = {"path": "x.csv", "key": key, "version_id": version, "sha256": sha256, "bytes": 3}
+    manifest = script_manifest(record, job, plan, CODE, {"run.sh": ""}, [entry], offers, sha256="", attach={})
+    assert SECRET not in json.dumps(manifest) and manifest["secrets"]["OTHER"] == "/mayfly/mayfly/dev/script-secrets/OTHER"
+    register_script(record, manifest, objects)
+    launch = Launch(rung=0, token="t", deadline=now + timedelta(minutes=30), intended_at=now)
+    record = record.with_new_launch(launch)
+    answer = access.client("ec2").create_fleet(**create_fleet_request(record, plan.ladder[0], launch))
+    (instance_id,) = answer["Instances"][0]["InstanceIds"]
+    cloud = aws_server.cloud(access)
+    lent = role_credentials(cloud, cloud.world.instances[instance_id])
+    assert lent is not None
+    identity = NodeIdentity(
+        run_id=record.run_id,
+        attempt=1,
+        node=0,
+        deadline=launch.deadline,
+        instance_id=instance_id,
+        instance_type="g6.xlarge",
+        role_id=record.instance_role_id,
+    )
+    (tmp_path / "work").mkdir()
+    own = replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
+    uplink = Uplink(own, outputs.bucket)
+    node = Node(work=tmp_path / "work", rehearsal=True, uplink=uplink, status=Status(identity=identity))
+    packed = tmp_path / "code" / "trainer" / "script_files"
+    packed.mkdir(parents=True)
+    (packed / "run.sh").write_text(SCRIPT)
+    (packed.parent / "__init__.py").touch()
+    monkeypatch.setattr(module.trainer, "__file__", str(packed.parent / "__init__.py"))
+    monkeypatch.setattr(module, "make_venv", lambda *_, **__: Path("/usr/bin"))
+    monkeypatch.setattr(script_run, "POLL_SECONDS", 0.01)
+    return SecretRun(access=access, outputs=outputs, node=node, role=lent.role)
+
+
+def test_a_script_gets_its_secrets_and_nothing_that_the_agent_sends_has_them(
+    aws_server: EmbeddedAws, run: SecretRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    node, s3, bucket = run.node, run.access.client("s3"), run.outputs.bucket
+    assert run.role == f"mayfly-dev-{run.outputs.region}-script"
+    with caplog.at_level(logging.INFO), pytest.raises(Exception, match=r"exit code 3 \(failed: \[TRACKER_KEY\]\)") as failed:
+        run_script(node, node.uplink.read_json(manifest_key(node.status.identity.run_id)))
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "| logging in with [TRACKER_KEY]" in said and "[OTHER]" not in said and "x[TRACKER_KEY]" in said.replace("\n| ", "")
+    (script,) = node.status.scripts
+    assert script["last_lines"][-1] == "failed: [TRACKER_KEY]"
+    assert script["notes"] == [
+        "plain-[OTHER] was not uploaded: a secret is in its name",
+        "1 lines of its events could not be read",
+    ]
+    ended = report.ending(status=node.status, stop_reason="", error=failed.value, trainer_exit=None, now=utc_now())  # type: ignore[arg-type]
+    value = report.result(node.status, ended=ended, unfinished="", python_packages="")
+    keys = node.status.identity.keys
+    node.uplink.send_json(keys.result, value, patience_seconds=0)
+    assert node.uplink.try_send(keys.lease, b"{}")
+    events = (node.work / "events" / "events.jsonl").read_text()
+    assert '"PLAIN": 2' in events
+    stored = [
+        s3.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        for item in page["Contents"]
+    ]
+    told = "\n".join([said, events, str(failed.value), *(body.decode(errors="replace") for body in stored)])
+    assert SECRET not in told and "name-secret" not in told and "k3y/of" not in told
+
+    # Its role is enough for that, from bootstrap.sh on, and allows no more.
+    s3.put_object(Bucket=bucket, Key="code/x.whl", Body=b"")
+    node.uplink.s3.get_object(Bucket=bucket, Key="code/x.whl")
+    assert not node.uplink.exists(stop_key(node.status.identity.run_id, 1))
+    policy = run.access.client("iam").get_role_policy(RoleName=run.role, PolicyName="script")["PolicyDocument"]
+    decided = [(asked, by) for who, asked, by in aws_server.cloud(run.access).decisions if who.role == run.role]
+    assert_allowed_is_needed(decided, policy, {})
+
+
+def test_what_lies_outside_its_role_is_refused(run: SecretRun) -> None:
+    s3, own, bucket = run.access.client("s3"), run.node.uplink, run.outputs.bucket
+    run_id, refresh = run.node.status.identity.run_id, f"{secrets_path('mayfly', 'dev')}EXCHANGE"
+    run.access.client("ssm").put_parameter(Name=refresh, Value="x" * 9, Type="SecureString")
+    version = s3.put_object(Bucket=bucket, Key="raw/main/x.csv", Body=b"x")["VersionId"]
+    calls: list[Callable[[], Any]] = [
+        lambda: own.client("ssm").get_parameter(Name=refresh, WithDecryption=True),
+        lambda: own.s3.get_object(Bucket=bucket, Key="raw/main/x.csv", VersionId=version),
+        lambda: own.s3.get_object(Bucket=bucket, Key=f"runs/{run_id}/run.json"),
+        lambda: own.s3.put_object(Bucket=bucket, Key="models/experiments/AROAOTHER:i-1/x", Body=b""),
+        lambda: own.s3.list_objects_v2(Bucket=bucket),
+    ]
+    for call in calls:
+        with pytest.raises(ClientError, match="AccessDenied"):
+            call()
+
+
+@pytest.mark.parametrize(("value", "line"), [("", "the secret X is not set (there is no /"), ("abc", "can't be used (one of")])
+def test_a_secret_that_is_missing_or_too_short_is_one_line(run: SecretRun, value: str, line: str) -> None:
+    parameter = f"{script_secrets_path('mayfly', 'dev')}X"
+    if value:
+        run.access.client("ssm").put_parameter(Name=parameter, Value=value, Type="SecureString")
+    with pytest.raises(ConfigError) as refused:
+        read_secrets(run.node, {"X": parameter})
+    assert line in str(refused.value) and "put-parameter" in str(refused.value) or "Set another value of" in str(refused.value)

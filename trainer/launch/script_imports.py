@@ -1,0 +1,175 @@
+"""The packages that a script's files import, at the versions of the desk's environment. Nothing of them is run or imported.
+
+Read are static imports. Left out are the standard library, modules among the script's own files, imports for type checkers, and
+what the machine's image brings. An import whose ImportError is caught may be missing here. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import PurePosixPath
+
+from trainer.errors import UsageError
+from trainer.launch.requirements import IMAGES_OWN, normalized
+
+_CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """One import: the dotted names that it may mean, the longest first, and the file that has it."""
+
+    names: tuple[str, ...]
+    file: str
+    optional: bool
+
+    @property
+    def top(self) -> str:
+        return self.names[0].partition(".")[0]
+
+
+def packages_of(files: Mapping[str, bytes], words: Sequence[str], *, brought: Collection[str] = ()) -> list[str]:
+    """Return `name==version` of each package that the files import or the command names, by name.
+
+    `words` are the command's. `brought` are names of packages that the machine has: those are left out. A module that this
+    environment lacks may come from a wheel among the files. Raises UsageError for one that is nowhere, and for a package that
+    was installed here from a folder or a repository.
+    """
+    modules, wheels = metadata.packages_distributions(), _modules_of_wheels(files)
+    brought = {normalized(name) for name in brought}
+    found: dict[str, str] = {}
+    for item in [*imports_of(files), *_programs(words)]:
+        if item.top in wheels:
+            found[normalized(wheels[item.top])] = wheels[item.top]
+        elif item.top in modules:
+            for name in _owners(item, sorted(set(modules[item.top]))):
+                if normalized(name) not in brought and not IMAGES_OWN.fullmatch(normalized(name)):
+                    found[normalized(name)] = f"{name}=={_version(name, item)}"
+        elif not item.optional and not IMAGES_OWN.fullmatch(normalized(item.top)):
+            why = "neither the script's files nor this environment have it"
+            do = "Install it here, add it to script.files, or name all packages in script.requirements."
+            raise UsageError(f"{item.file} imports {item.top}", why=why, do=do)
+    return [found[name] for name in sorted(found)]
+
+
+def versions_here() -> dict[str, str]:
+    """Return the version of each package of this environment that an index can have, by normalized name."""
+    here = {normalized(one.name): one for one in metadata.distributions() if one.name and not _is_local(one)}
+    return {name: _public(one.version) for name, one in sorted(here.items())}
+
+
+def imports_of(files: Mapping[str, bytes]) -> list[Import]:
+    """Return the imports of all Python files that are neither the standard library's nor of the files themselves."""
+    own = {PurePosixPath(path).stem for path in files if path.endswith(".py")}
+    own |= {part for path in files if path.endswith(".py") for part in PurePosixPath(path).parts[:-1]}
+    imports: list[Import] = []
+    for path, content in files.items():
+        if path.endswith(".py"):
+            with suppress(SyntaxError, ValueError, RecursionError):  # the node says what is wrong with it
+                imports.extend(_walk(ast.parse(content), path, optional=False))
+    return [item for item in imports if item.top not in own and item.top not in sys.stdlib_module_names]
+
+
+def _walk(node: ast.AST, file: str, *, optional: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(names=(alias.name,), file=file, optional=optional)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        deeper = tuple(f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*")
+        yield Import(names=(*deeper, node.module), file=file, optional=optional)
+    elif isinstance(node, ast.Try):
+        caught = optional or any(_catches(handler.type) for handler in node.handlers)
+        for part in ast.iter_child_nodes(node):
+            yield from _walk(part, file, optional=caught)
+    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        for other in node.orelse:
+            yield from _walk(other, file, optional=optional)
+    else:
+        for part in ast.iter_child_nodes(node):
+            yield from _walk(part, file, optional=optional)
+
+
+def _catches(kind: ast.expr | None) -> bool:
+    if kind is None:
+        return True
+    names = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return any(isinstance(name, ast.Name) and name.id in _CAUGHT for name in names)
+
+
+def _programs(words: Sequence[str]) -> Iterator[Import]:
+    """Yield the package whose program or module a command runs, `accelerate launch` or `python -m lightning`, if it is here."""
+    if not words:
+        return
+    module = words[2] if len(words) > 2 and words[1] == "-m" else ""
+    for entry in metadata.entry_points(group="console_scripts", name=words[0]):
+        module = entry.value.partition(":")[0]
+    if module and module.partition(".")[0] in metadata.packages_distributions():
+        yield Import(names=(module,), file="script.command", optional=True)
+
+
+def _owners(item: Import, names: Sequence[str]) -> Sequence[str]:
+    """Return those of several packages that have a module of a namespace such as google; all where none is seen to."""
+    if len(names) < 2:
+        return names
+    for dotted in item.names:
+        place = dotted.replace(".", "/")
+        having = [name for name in names if any(_has(str(file), place) for file in metadata.files(name) or ())]
+        if having:
+            return having
+    return names
+
+
+def _has(file: str, place: str) -> bool:
+    return file.startswith((f"{place}/", f"{place}.py"))
+
+
+def _version(name: str, item: Import) -> str:
+    package = metadata.distribution(name)
+    if _is_local(package):
+        why = "it was installed here from a folder, a file or a repository, which the machine does not have"
+        do = "Add its wheel, or its files, to script.files."
+        raise UsageError(f"{item.file} imports {item.top} of {name}", why=why, do=do)
+    return _public(package.version)
+
+
+def _is_local(package: metadata.Distribution) -> bool:
+    """Return whether a package was installed from elsewhere than an index (PEP 610)."""
+    text = package.read_text("direct_url.json")
+    if not text:
+        return False
+    with suppress(ValueError):
+        about = json.loads(text)
+        return not (isinstance(about, dict) and "archive_info" in about and str(about.get("url", "")).startswith("https://"))
+    return True
+
+
+def _public(version: str) -> str:
+    """Return a version without its local part: 2.13.0+cpu is on no index."""
+    return version.partition("+")[0]
+
+
+def _modules_of_wheels(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the package of each top-level module of the wheels among the files, as `name==version`."""
+    modules: dict[str, str] = {}
+    for path, content in files.items():
+        match = re.fullmatch(r"([A-Za-z0-9._]+)-([A-Za-z0-9._!+]+)-.+\.whl", PurePosixPath(path).name)
+        if match is None:
+            continue
+        try:
+            names = zipfile.ZipFile(io.BytesIO(content)).namelist()
+        except zipfile.BadZipFile as error:
+            raise UsageError(f"{path} is no wheel", why=str(error), do="Download it again.") from error
+        for name in names:
+            top = name.partition("/")[0]
+            if not top.endswith((".dist-info", ".data")):
+                modules[top.partition(".")[0]] = f"{match[1]}=={match[2]}"
+    return modules

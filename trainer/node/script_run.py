@@ -1,0 +1,283 @@
+"""The starts of a node's script: a piece for each of its values, each on a place of its own, by the queue that models use.
+
+A piece that a signal killed is started again, alone, with its checkpoints; one that ends with an exit code of its own is not.
+Owns the order, the events and the ends; folders and variables come from script.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import Stopped, TrainingFailed
+from trainer.node.progress import advance
+from trainer.node.script_events import EventFile, ScriptEvents, StepRate
+from trainer.node.script_outputs import Outputs
+from trainer.node.script_process import ScriptProcess
+from trainer.node.shared import Node
+from trainer.node.stranger import Stranger
+from trainer.pieces.piece import Piece
+from trainer.pieces.piece_queue import PieceQueue
+from trainer.script import KIND, ScriptSettings
+
+log = logging.getLogger("trainer.node")
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
+REHEARSAL_GRACE_SECONDS = 5.0  # of the 10 s that a rehearsal's machine has
+MOST_NAMED = 5  # failures that the run's error names
+IDENTITY = ("piece", "kind", "series", "fold", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptPiece:
+    """A piece of the run: its identity in events, its values, and its folders and file."""
+
+    model: Mapping[str, Any]  # what an event says of it
+    values: Mapping[str, str]  # {} where the script runs once
+    folder: Path  # to run in
+    copy_of: Path | None  # what this folder is made from when the piece begins; None where it is there
+    prefix: str  # of its files in OUT: its name and a slash, or nothing
+    events: Path
+    estimate: float = 1.0
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return str(self.model["piece"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptStart:
+    """What a process is started with."""
+
+    words: Sequence[str]
+    variables: Mapping[str, str]
+
+
+@dataclass(kw_only=True)
+class _Life:
+    """A piece that has begun: its process, and how it went."""
+
+    piece: ScriptPiece
+    place: int
+    start: ScriptStart
+    events: ScriptEvents
+    rate: StepRate = field(default_factory=StepRate)
+    began: float
+    open: ExitStack = field(default_factory=ExitStack)
+    process: ScriptProcess | None = None
+    starts: int = 0
+    exit_code: int = 0
+    seconds: float = 0.0
+    last_lines: list[str] = field(default_factory=list)
+    asked_to_end: bool = False
+    done: bool = False
+    failure: TrainingFailed | None = None
+
+
+class ScriptRun:
+    """Pieces of a script, as many at a time as there are places. `start_of` returns what a piece is started with on a place."""
+
+    def __init__(
+        self,
+        node: Node,
+        script: ScriptSettings,
+        pieces: Sequence[ScriptPiece],
+        places: Sequence[tuple[int, ...]],
+        start_of: Callable[[ScriptPiece, tuple[int, ...]], ScriptStart],
+        *,
+        stranger: Stranger | None,
+    ) -> None:
+        self._node, self._script, self._stranger = node, script, stranger
+        self._pieces = {piece.title: piece for piece in pieces}
+        self._places, self._start_of = places, start_of
+        self._queue = PieceQueue(_queued(piece) for piece in pieces)
+        self._told = EventFile(node.work / "events" / "events.jsonl")
+        self._running: dict[int, _Life] = {}  # by place
+        self._begun: list[_Life] = []
+
+    def to_the_end(self, outputs: Outputs, *, sha256: str) -> int:
+        """Run every piece, and send what they left. Raises TrainingFailed, or Stopped.
+
+        `sha256` is the script's, by which a later launch knows how long it took.
+        """
+        node = self._node
+        node.enter("train")
+        node.status.message = ""
+        models = [dict(piece.model) for piece in self._pieces.values()]
+        kind = node.status.devices.kind if node.status.devices else ""
+        self._tell({"event": "started", "models": models, "workers": len(self._places), "device": kind, "data": {}})
+        try:
+            with outputs:
+                self._run()
+        finally:
+            for life in self._running.values():
+                life.open.close()
+            if self._stranger is not None and not self._stranger.kill_all():
+                log.warning("the script forks faster than it can be killed: its machine ends all the same")
+            node.enter("upload")
+            outputs.finish()
+            node.status.files = [outputs.sent[path] for path in sorted(outputs.sent)]
+            node.status.scripts = [self._end(life, sha256, outputs) for life in self._begun if life.starts]
+        return self._ended()
+
+    def _run(self) -> None:
+        while True:
+            for number in range(len(self._places)):
+                if number in self._running and self._has_ended(self._running[number]):
+                    del self._running[number]
+                while number not in self._running and len(self._queue) and not self._node.stopping.is_set():
+                    self._begin(self._pieces[self._queue.take().title], number)
+            if not self._running:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def _begin(self, piece: ScriptPiece, number: int) -> None:
+        """Give a piece the place; one that can't be started has failed, and the place stays free."""
+        if piece.copy_of is not None:  # several run at once: what one writes beside its files is no other's
+            shutil.copytree(piece.copy_of, piece.folder)
+            if self._stranger is not None:
+                self._stranger.give(piece.folder)
+        start = self._start_of(piece, self._places[number])
+        life = _Life(
+            piece=piece,
+            place=number,
+            start=start,
+            events=ScriptEvents(piece.events, self._node.redaction),
+            began=time.monotonic(),
+        )
+        self._begun.append(life)
+        if self._start(life):
+            self._running[number] = life
+        else:
+            self._leave(life)
+
+    def _start(self, life: _Life) -> bool:
+        """Start the command; return whether this machine can run it."""
+        grace = REHEARSAL_GRACE_SECONDS if self._node.rehearsal else GRACE_SECONDS
+        several = len(self._pieces) > 1
+        try:
+            process = ScriptProcess(
+                life.start.words,
+                folder=life.piece.folder,
+                environment=life.start.variables,
+                stranger=self._stranger,
+                grace_seconds=grace,
+                redaction=self._node.redaction,
+                name=life.piece.title if several else "",
+                share=1 / len(self._pieces),
+                mark=f"MAYFLY_EVENTS={life.piece.events}" if several else "",
+            )
+        except TrainingFailed as error:
+            life.failure = error
+            self._tell({"event": "model_failed", **life.piece.model, "reason": error.what})
+            return False
+        life.process = life.open.enter_context(process)
+        life.starts += 1
+        self._tell({"event": "model_started", **life.piece.model, "worker": life.place})
+        log.info("started%s: %s", f" {life.piece.title}" if several else "", " ".join(life.start.words))
+        return True
+
+    def _has_ended(self, life: _Life) -> bool:
+        """Look at a piece that runs, and start it again where a signal killed it; return whether it is at its end."""
+        assert life.process is not None
+        if (code := life.process.poll()) is None:
+            if self._node.stopping.is_set():
+                life.asked_to_end = True
+                life.process.stop()
+            self._follow(life)
+            return False
+        life.open.close()
+        self._follow(life)
+        life.exit_code, life.last_lines = code, life.process.output.last_lines
+        log.info("%s ended with exit code %d", life.piece.title if life.piece.values else "the script", code)
+        if code < 0 and not self._node.stopping.is_set() and life.starts <= self._script.restarts:
+            self._tell({"event": "retry", **life.piece.model, "worker": life.place, "reason": f"it was {_killed(code)}"})
+            if self._start(life):
+                return False
+        else:
+            self._decide(life)
+        self._leave(life)
+        return True
+
+    def _decide(self, life: _Life) -> None:
+        """Store how a piece ended that is not started again."""
+        if life.asked_to_end:  # whatever its exit code: it may end well when it is asked to, and is not done
+            return
+        told = {**life.piece.model, "worker": life.place}
+        if life.exit_code == 0:
+            life.done = True
+            self._tell({"event": "script_done", **told})
+            return
+        how = f"was {_killed(life.exit_code)}" if life.exit_code < 0 else f"ended with exit code {life.exit_code}"
+        why = life.last_lines[-1] if life.last_lines else "it printed nothing"
+        life.failure = TrainingFailed(f"the script {how}", why=why, do="Read `mayfly logs`.")
+        self._tell({"event": "model_failed", **told, "reason": f"it {how}: {why}"})
+
+    def _leave(self, life: _Life) -> None:
+        life.seconds = time.monotonic() - life.began
+        if life.piece.copy_of is not None:
+            shutil.rmtree(life.piece.folder, ignore_errors=True)
+
+    def _follow(self, life: _Life) -> None:
+        """Turn a script's new events into ours."""
+        model = life.piece.model
+        for event in life.events.new():
+            counts, values = event["counts"], event["values"]
+            if "steps" in counts or "epochs" in counts:  # a bar needs both; what is missing counts as one
+                counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
+            rate = life.rate.update(counts["step"]) if "step" in event["counts"] else life.rate.value
+            numbers = {"rate": round(rate, 3), "unit": "steps", "worker": life.place, "loss": event["loss"], "values": values}
+            self._tell({"event": "script", **model, **counts, **numbers})
+            losses = {key: values[key] for key in ("train_loss", "validation_loss") if key in values}
+            if losses and "epoch" in event["counts"]:
+                self._tell({"event": "epoch", **model, "epoch": counts["epoch"], **losses})
+
+    def _end(self, life: _Life, sha256: str, outputs: Outputs) -> dict[str, Any]:
+        """Return how a piece that began has ended, as the receipt has it."""
+        left_out = [f"{life.events.unsound:,} lines of its events could not be read"] if life.events.unsound else []
+        return {
+            **{key: life.piece.model[key] for key in IDENTITY},
+            "values": dict(life.piece.values),
+            "sha256": sha256,
+            "done": life.done,
+            "exit_code": life.exit_code,
+            "starts": life.starts,
+            "seconds": round(life.seconds or time.monotonic() - life.began, 3),
+            "last_lines": life.last_lines,
+            "notes": [*outputs.notes(life.piece.prefix), *left_out],
+        }
+
+    def _ended(self) -> int:
+        done = [life for life in self._begun if life.done]
+        failed = [life for life in self._begun if life.failure is not None]
+        if len(done) + len(failed) < len(self._pieces):
+            raise Stopped("the script was stopped")
+        if not failed:
+            return 0
+        failures = [(life.piece.title, life.failure) for life in failed if life.failure is not None]
+        if len(self._pieces) == 1:
+            raise failures[0][1]
+        named = [f"{title}: {error.what}{f' ({error.why})' if error.why else ''}" for title, error in failures[:MOST_NAMED]]
+        more = [f"and {len(failures) - MOST_NAMED} more"] if len(failures) > MOST_NAMED else []
+        what = f"{len(failures)} of {len(self._pieces)} values failed"
+        raise TrainingFailed(what, why="; ".join([*named, *more]), do="Read `mayfly logs`.")
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        self._told.write(event)
+        self._node.status.progress = advance(self._node.status.progress, event)
+
+
+def _queued(piece: ScriptPiece) -> Piece:
+    name = str(piece.model["model"])
+    return Piece(name=name, title=piece.title, kind=KIND, series=(), source=name, estimate=piece.estimate)
+
+
+def _killed(code: int) -> str:
+    return f"killed by signal {-code}"

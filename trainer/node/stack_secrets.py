@@ -1,0 +1,31 @@
+"""Secrets of the stack on a node: SecureStrings that the machine's role may read, for the user's script alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainer.access import aws_error, error_code
+from trainer.aws_errors import NO_PARAMETER
+from trainer.errors import ConfigError
+from trainer.node.redaction import FEWEST_LETTERS
+from trainer.node.shared import Node
+from trainer.node.uplink import AWS_ERRORS
+
+
+def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the secrets' values by the names of their variables. Raises ours for one that is missing or can't be redacted."""
+    if not parameters:
+        return {}
+    ssm, values = node.uplink.client("ssm"), {}
+    for name, parameter in parameters.items():
+        try:
+            values[name] = str(ssm.get_parameter(Name=parameter, WithDecryption=True)["Parameter"]["Value"])
+        except AWS_ERRORS as error:
+            if error_code(error) in NO_PARAMETER:
+                do = f"Set it: aws ssm put-parameter --type SecureString --name {parameter} --value ..."
+                raise ConfigError(f"the secret {name} is not set", why=f"there is no {parameter}", do=do) from error
+            raise aws_error(error, f"the secret {name} can't be read") from error
+        if len(values[name].strip()) < FEWEST_LETTERS or "\0" in values[name]:
+            why = f"one of fewer than {FEWEST_LETTERS} characters can't be left out of logs, one with a NUL is no variable"
+            raise ConfigError(f"the secret {name} can't be used", why=why, do=f"Set another value of {parameter}.")
+    return values
