@@ -282,7 +282,7 @@ control = ControlFunction(
         every_minutes=CONTROL_MINUTES,
         permissions=replace(
             permissions,
-            instance_roles=(roles.instance_role, roles.prepare_role),
+            instance_roles=(roles.instance_role, roles.prepare_role, roles.script_role),
             launch_templates=[*permissions.launch_templates, *prepare_templates.template_ids.values()],
         ),
         instance_types=(*settings.control_types, settings.prepare_type),

@@ -1,5 +1,7 @@
 """Two Sundays of a weekly retrain on the embedded AWS, with no command attached: `make weekly`. No account, no GPU.
 
+`scripts/weekly --script` publishes a script of the user's own instead, over two values, whose data set grows by a file a week.
+
 The stack is the one that `pulumi up` makes, with a retrain in its settings. A desk uploads candles and publishes a job, and is
 not needed again: the clock is moved to Sunday, the schedule calls the control function, which starts a small machine; that runs
 the job's refresh script, which brings new bars; control adds them to the set, plans the run and starts its machine; that trains
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -55,7 +57,18 @@ batch = 128
 [machine]
 instance = ["g6.xlarge"]
 """
+SCRIPT_JOB = """name = "weekly-script"
+[script]
+command = "python train.py"
+over = { side = ["bid", "ask"] }
+[data]
+folder = "s3://BUCKET/raw/prices"
+[machine]
+instance = ["g6.xlarge"]
+max_duration = "30m"
+"""
 FETCH = Path(__file__).with_name("weekly_fetch.py")
+TRAIN = Path(__file__).with_name("weekly_train.py")
 SECRET = "key-of-the-exchange"
 PATIENCE_SECONDS = 500.0  # of real time, for one run on a busy machine
 
@@ -118,6 +131,24 @@ class Weeks:
         assert receipt is not None
         return receipt
 
+    def bring_prices(self) -> None:
+        """Put one more file into the set that a script reads, with its hash."""
+        number = len(self.objects.list(prefix="raw/prices/"))
+        body = "".join(f"{100 + number * 7 + row * 0.25}\n" for row in range(50)).encode()
+        key = f"raw/prices/week-{number}.csv"
+        self.access.client("s3").put_object(Bucket=self.outputs.bucket, Key=key, Body=body, ChecksumAlgorithm="SHA256")
+
+    def size(self, coming: datetime) -> int:
+        """Return how much a scheduled time's run read: bars, or files of a script's data."""
+        receipt = self.receipt(coming)
+        return int(receipt["data"]["bars"] or receipt["inputs"]["s3_files"])
+
+    def read(self, coming: datetime) -> str:
+        """Return what a scheduled time's run read, in words."""
+        if self.receipt(coming)["work"] == "script":
+            return f"{self.size(coming)} files of raw/prices/"
+        return f"{self.size(coming):,} bars, of {len(self.objects.list(prefix='raw/main/'))} files"
+
     def queued(self) -> list[dict[str, Any]]:
         """Return the messages that the topic's other subscriber has, a queue."""
         return queued(self.access)
@@ -153,6 +184,12 @@ def write_job(folder: Path) -> None:
     """Write the job and its refresh script."""
     (folder / "job.toml").write_text(JOB)
     (folder / "fetch.py").write_bytes(FETCH.read_bytes())
+
+
+def write_script(folder: Path, bucket: str) -> None:
+    """Write the job of a script, and the script."""
+    (folder / "job.toml").write_text(SCRIPT_JOB.replace("BUCKET", bucket))
+    (folder / "train.py").write_bytes(TRAIN.read_bytes())
 
 
 def desk_variables(access: Access) -> dict[str, str]:
@@ -206,9 +243,9 @@ def queued(access: Access) -> list[dict[str, Any]]:
     return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
 
 
-def main() -> int:
+def main(words: Sequence[str] = ()) -> int:
     """Let two Sundays pass, and print what happens."""
-    began = time.monotonic()
+    began, of_script = time.monotonic(), "--script" in words
     print("starting the embedded AWS and applying infra/ to it ...", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="mayfly-weekly-") as folder,
@@ -217,8 +254,12 @@ def main() -> int:
     ):
         os.environ.update(desk_variables(story.access))
         os.chdir(folder)
-        write_job(Path(folder))
-        story.bring_candles(Path(folder))
+        if of_script:
+            write_script(Path(folder), story.outputs.bucket)
+            story.bring_prices()
+        else:
+            write_job(Path(folder))
+            story.bring_candles(Path(folder))
         print("\n$ mayfly retrains publish sunday --job job.toml", flush=True)
         if code := mayfly(["retrains", "publish", NAME, "--job", "job.toml"]):
             return code
@@ -229,19 +270,20 @@ def main() -> int:
             for line in story.watch(coming):
                 print(f"    {line}", flush=True)
             told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")][-1]
-            bars = story.receipt(coming)["data"]["bars"]
-            print(f"  trained on {bars:,} bars, of {len(story.objects.list(prefix='raw/main/'))} files")
+            print(f"  trained on {story.read(coming)}")
             print("  told at the webhook:", *told.splitlines(), sep="\n    | ", flush=True)
+            if of_script:
+                story.bring_prices()
         queued = [message["Subject"] for message in story.queued()]
         print("\n  told at the topic's other subscriber, a queue:", *queued, sep="\n    | ", flush=True)
         print("  (an alarm for a silent function: no sweep fell into the weeks that the clock skipped)", flush=True)
         print("\n$ mayfly retrains history sunday", flush=True)
         mayfly(["retrains", "history", NAME])
-        told_bars = [story.receipt(entry.scheduled_at)["data"]["bars"] for entry in story.entries()]
-        done = [entry.state for entry in story.entries()] == ["done", "done"] and told_bars[0] < told_bars[1]
+        first, second = (story.size(entry.scheduled_at) for entry in story.entries())
+        done = [entry.state for entry in story.entries()] == ["done", "done"] and first < second
     print(f"\n{'two Sundays' if done else 'it did not go as it should'}, in {time.monotonic() - began:.0f} s", flush=True)
     return 0 if done else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

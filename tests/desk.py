@@ -37,6 +37,7 @@ class Desk:
     folder: Path
     checkout: Path
     shared: dict[str, str]  # variables that let its embedded AWS share with those of other tests
+    python: Path = Path(sys.executable)  # of its forked commands
 
     @property
     def home(self) -> Path:
@@ -53,7 +54,7 @@ class Desk:
         """Start `python -m trainer.cli.main WORDS`, as a fork where the desk shares a fork server."""
         python = [sys.executable]
         if server := self.shared.get("MAYFLY_FORK_SERVER"):
-            python = [*python, "-I", "-S", str(CLIENT), server, sys.executable]
+            python = [*python, "-I", "-S", str(CLIENT), server, str(self.python)]
         return subprocess.Popen(
             [*python, "-m", "trainer.cli.main", *words],
             cwd=self.folder,
@@ -185,9 +186,9 @@ def shared(programs: Path, fork_server: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, shared: dict[str, str]) -> Iterator[Desk]:
+def desk(tmp_path: Path, shared: dict[str, str], desk_python: Path) -> Iterator[Desk]:
     """A desk whose commands come from this checkout."""
-    yield from _desk(tmp_path, ROOT, shared)
+    yield from _desk(Desk(folder=tmp_path, checkout=ROOT, shared=shared, python=desk_python))
 
 
 @pytest.fixture
@@ -198,15 +199,15 @@ def desk_with_own_checkout(tmp_path: Path, programs: Path) -> Iterator[Desk]:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, copy / name)
-    yield from _desk(tmp_path, copy, {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_REHEARSAL_NODES": "fresh"})
+    fresh = {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_REHEARSAL_NODES": "fresh"}
+    yield from _desk(Desk(folder=tmp_path, checkout=copy, shared=fresh))
 
 
-def _desk(folder: Path, checkout: Path, shared: dict[str, str]) -> Iterator[Desk]:
-    desk = Desk(folder=folder, checkout=checkout, shared=shared)
+def _desk(desk: Desk) -> Iterator[Desk]:
     yield desk
     subprocess.run(
         [sys.executable, "-m", "trainer.cli.main", "rehearse", "--stop"],
-        cwd=folder,
+        cwd=desk.folder,
         env={**desk.environment(), "PYTHONPATH": os.pathsep.join([str(HOOK), str(ROOT)])},
         capture_output=True,
         timeout=500,

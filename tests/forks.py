@@ -4,7 +4,9 @@ that one of them makes."""
 from __future__ import annotations
 
 import fcntl
+import multiprocessing.spawn
 import os
+import shlex
 import shutil
 import site
 import sys
@@ -76,18 +78,23 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_folder(tmp_path_factory) / "programs"
 
 
+def _environment(folder: Path, python: str) -> Path:
+    """Make an environment with this one's packages whose `python` is a script, and return the script."""
+    (packages := folder / "lib" / "python3" / "site-packages").mkdir(parents=True)
+    (packages / "beside.pth").write_text("\n".join([*site.getsitepackages(), str(ROOT)]))
+    script = folder / "bin" / "python"
+    script.parent.mkdir()
+    script.write_text(python)
+    script.chmod(0o755)
+    return script
+
+
 @pytest.fixture(scope="session")
 def forking_python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A Python whose process is a fork, with the lock's libraries loaded."""
     from trainer.rehearsal.instance import FORK_CLIENT, FORKING_PYTHON
 
-    environment = tmp_path_factory.mktemp("forking") / "venv"
-    (packages := environment / "lib" / "python3" / "site-packages").mkdir(parents=True)
-    (packages / "beside.pth").write_text("\n".join([*site.getsitepackages(), str(ROOT)]))
-    forking = environment / "bin" / "python"
-    forking.parent.mkdir()
-    shutil.copyfile(FORKING_PYTHON, forking)
-    forking.chmod(0o755)
+    forking = _environment(tmp_path_factory.mktemp("forking") / "venv", FORKING_PYTHON.read_text())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MAYFLY_REAL_PYTHON", sys.executable)
         patch.setenv("MAYFLY_FORK_SOCKET", str(fork_server))
@@ -101,3 +108,29 @@ def python(fork_server: Path, forking_python: Path) -> list[str]:
     from trainer.rehearsal.instance import FORK_CLIENT
 
     return [sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), str(forking_python)]
+
+
+@pytest.fixture
+def forked_children(forking_python: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let what this process starts be forks that have torch loaded: `sys.executable -m trainer...`, and multiprocessing's."""
+    before = multiprocessing.spawn.get_executable()
+    monkeypatch.setattr(sys, "executable", str(forking_python))
+    multiprocessing.spawn.set_executable(str(forking_python))
+    yield
+    multiprocessing.spawn.set_executable(before)
+
+
+CHECKS = ("trainer.plan.check", "trainer.train.probe")  # what a desk starts to look at data and at a user's own files
+
+
+@pytest.fixture(scope="session")
+def desk_python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A desk's Python: its checks are forks, which have pyarrow and torch loaded, and all else is this Python."""
+    from trainer.rehearsal.instance import FORK_CLIENT
+
+    fork = shlex.join([sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), sys.executable])
+    checks = "|".join(f'"-m {module}"' for module in CHECKS)
+    script = f'#!/bin/bash\ncase "$1 $2" in {checks}) exec {fork} "$@" ;; esac\nexec {shlex.quote(sys.executable)} "$@"\n'
+    python = _environment(tmp_path_factory.mktemp("desk") / "venv", script)
+    python.with_name("mayfly").symlink_to(Path(sys.executable).with_name("mayfly"))  # which commands name beside theirs
+    return python

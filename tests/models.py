@@ -18,7 +18,7 @@ from trainer.train.packs.tensors import tensors_of
 LOOKBACK = 20
 SETTINGS: dict[str, dict[str, Any]] = {
     "lstm": {"hidden": 4, "layers": 2, "lookback": LOOKBACK},
-    "transformer": {"preset": "tiny", "width": 8, "blocks": 1, "lookback": LOOKBACK, "series": 4},
+    "transformer": {"preset": "tiny", "width": 8, "lookback": LOOKBACK, "series": 4},
     "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
 }
 FITTED = {"label_mean": 0.0, "label_std": 1.0}

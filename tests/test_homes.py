@@ -95,7 +95,7 @@ def test_settings_import_the_standard_library_and_settings_alone(home):
     names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     ours = {name for name in names if name and name.startswith("trainer")}
-    assert ours <= {"trainer.settings", "trainer.errors", "trainer.reading", "trainer.own_file"}
+    assert ours <= {"trainer.settings", "trainer.errors", "trainer.reading", "trainer.own_file", "trainer.pretrained"}
     assert {name.split(".")[0] for name in names - ours if name} <= set(sys.stdlib_module_names)
 
 

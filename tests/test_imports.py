@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stack": {"errors", "aws_errors", "access", "stack_outputs"},
     "settings": {"errors"},
     "own_file": {"errors", "reading", "settings"},
-    "models": {"errors", "reading", "settings", "own_file"},
+    "pretrained": {"settings"},
+    "models": {"errors", "reading", "settings", "own_file", "pretrained"},
     "targets": {"errors", "settings", "own_file", "data"},
     "machine": {"errors", "settings"},
     "script": {"errors", "settings", "script_values"},
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "registry": {"errors", "artifacts", "runs"},
     "transfer": {"access", "aws_errors"},
     "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
-    "retrains": {"errors", "reading", "schedule_expressions", "job", "artifacts", "runs"},
+    "retrains": {"errors", "reading", "symbols", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {
         *(
             "errors",
@@ -60,14 +61,15 @@ MAY_IMPORT: dict[str, set[str]] = {
             "transfer",
             "gpu_profiles",
         ),
-        *("runs", "cost", "pieces", "data.settings", "data.timeframes"),
+        *("runs", "cost", "pieces", "pretrained", "data.settings", "data.timeframes"),
     },
     "control": {
         *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
+        "job",
         *("launch", "retrains", "runs", "registry", "schedule_expressions"),
     },
     "data": {"errors", "settings", "symbols"},
-    "plan": {"errors", "reading", "symbols", "settings", "own_file", "job", "targets", "data", "pieces"},
+    "plan": {"errors", "reading", "symbols", "settings", "own_file", "pretrained", "job", "targets", "data", "pieces"},
     "train": {
         *(
             "errors",
@@ -78,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "reading",
             "settings",
             "own_file",
+            "pretrained",
             "job",
             "code_files",
             "gpu_profiles",
@@ -100,6 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "rehearsal": {"errors", "extras", "environment", "access", "runs", "schedule_expressions"},
     "attach": {"errors", "environment", "runs"},
+    "importing": {"errors", "extras", "job", "machine", "script", "settings", "cost"},
     "cli": {"*"},
     "infra": {"stack_outputs", "code_files", "retrains.schedule"},
 }
@@ -118,6 +122,7 @@ CONTROL_PLANE = (
         "script_values",
         "settings",
         "own_file",
+        "pretrained",
         "errors",
         "environment",
         "reading",
@@ -154,7 +159,7 @@ READS_THE_ENVIRONMENT = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
-ON_A_MAC_TOO = {"trainer/attach/shell.py": {"termios"}}
+ON_A_MAC_TOO = {"trainer/train/observing/meter.py": {"resource"}, "trainer/attach/shell.py": {"termios"}}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 
 

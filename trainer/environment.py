@@ -204,6 +204,13 @@ VARIABLES = (
         name="GLOO_SOCKET_IFNAME", set_by="Mayfly", meaning="interface of the ranks' exchange on the host", default="loopback's"
     ),
     Variable(name="NCCL_SOCKET_IFNAME", set_by="Mayfly", meaning="interface over which GPUs' ranks find each other; as above"),
+    Variable(
+        name="TORCH_FR_BUFFER_SIZE", set_by="Mayfly", meaning="collectives that a rank remembers, for the log if it hangs"
+    ),
+    Variable(
+        name="TORCH_NCCL_ASYNC_ERROR_HANDLING", set_by="Mayfly", meaning="whether a rank ends whose collective takes too long"
+    ),
+    Variable(name="TORCH_NCCL_DUMP_ON_TIMEOUT", set_by="Mayfly", meaning="whether NCCL writes a pickle then: no"),
     Variable(name="OMP_NUM_THREADS", set_by="Mayfly", meaning="`1` where a rank starts; it sets its own threads then"),
     Variable(
         name="PYTHONPATH",
@@ -420,6 +427,8 @@ def for_ranks(socket: Path) -> dict[str, str]:
     """Return the environment of torchrun: this process's, with every connection between ranks on loopback."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
+    # The recorder of collectives; a rank that is asked writes it to the log. Its own dump at a time-out is a pickle.
+    ours |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback, **ours}
 
 

@@ -142,15 +142,11 @@ def load_job(path: Path) -> Tables:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     _check_tables(tables, f"job file {path}")
-    beside = (
-        *((home, "file") for home in _HOMES),
-        ("data", "refresh"),
-        ("data", "folder"),
-        ("script", "over"),
-    )  # named from the job's folder
+    homes = ((home, "file") for home in _HOMES)
+    beside = (*homes, ("model", "encoder"), ("data", "refresh"), ("data", "folder"), ("script", "over"))
     for table, key in beside:
         file = tables.get(table, {}).get(key)
-        if isinstance(file, str) and file and "://" not in file:
+        if isinstance(file, str) and file and "://" not in file:  # named from the job's folder
             tables[table][key] = str(path.parent / file)
     if "script" in tables:
         tables["script"]["root"] = str(path.parent / str(tables["script"].get("root", "")))

@@ -35,7 +35,7 @@ def _with_a_loaders_worker(pipe: Connection, job: Job, share: Share) -> None:
     pipe.send([float(next(iter(loader)))])
 
 
-def test_a_contender_may_have_a_data_loader_with_workers_as_lightning_has_on_a_gpu():
+def test_a_contender_may_have_a_data_loader_with_workers_as_lightning_has_on_a_gpu(forked_children):
     team = Team(_with_a_loaders_worker, JOB, in_order(ROWS[:1], 1))
     try:
         assert team.losses() == [float(ROWS[0][0, 0])]

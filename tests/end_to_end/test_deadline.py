@@ -45,13 +45,13 @@ def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(de
     words = ("--data", str(candles), "--symbols", "AAA", *LONG, "--budget", BUDGET)
     # The plan's hard stop counts from the launch; the record keeps the instant of the launch.
     planned = desk.launch(*words, "--dry-run")
-    out, err = planned.communicate(timeout=120)
+    out, err = planned.communicate(timeout=500)
     assert planned.returncode == 0, err
     plan = json.loads(out)["hard_stop"]
     assert (plan["seconds"], plan["cause"]) == (441, "budget")
 
     launched = desk.launch(*words, "--detach")
-    out, err = launched.communicate(timeout=120)
+    out, err = launched.communicate(timeout=500)
     assert launched.returncode == 0, err
     left = json.loads(out)
     run_id, deadline = left["run_id"], from_iso(left["deadline"])

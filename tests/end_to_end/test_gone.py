@@ -18,7 +18,7 @@ def test_an_attached_launch_ends_with_one_line_after_its_embedded_aws_is_gone(de
     note = read_note(desk.home)
     assert note is not None
     os.kill(note.pid, signal.SIGKILL)
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=500)
     assert run.returncode == 103, err
     assert '"code": 103' in out and "the embedded AWS has ended" in out and "Traceback" not in err
     # Whoever looks next settles it: the node ended with its AWS.

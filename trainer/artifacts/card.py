@@ -80,6 +80,7 @@ class Card:
     target_settings: dict[str, Any] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)  # those of `features`, at their end, that are columns of the candle files
     own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's: file, class, sha256, text by table
+    parent: dict[str, str] = field(default_factory=dict)  # that it started from: model, sha256, until, ...
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     panel: CardPanel | None = None

@@ -76,6 +76,7 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
         fold=fields.whole("fold", 1, least=1, most=folds),
         folds=folds,
         target_settings=dict(fields.table("target_settings").values),
+        parent=_parent(fields.table("parent")),
         panel=_panel(fields.table("panel"), len(features)) if fields.values.get("panel") is not None else None,
         own_files={name: _own_file(item.fields()) for name, item in _entries(fields, "own_files")},
     )
@@ -166,6 +167,13 @@ def _metrics(fields: Fields) -> dict[str, dict[str, Any]]:
 def _data(fields: Fields) -> dict[str, Any]:
     fields.truth("synthetic")
     return dict(fields.values)
+
+
+def _parent(fields: Fields) -> dict[str, str]:
+    if not fields.values:
+        return {}
+    texts = {name: fields.text(name) for name in ("model", "until", "training", "created_at")}
+    return {**texts, "sha256": fields.value("sha256").sha256()}
 
 
 def _own_file(fields: Fields) -> dict[str, str]:

@@ -24,6 +24,7 @@ from trainer.access import Access, aws_error, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
+from trainer.cli.encoder import encoder_file
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
 from trainer.cli.output import mayfly, say, say_json
@@ -50,6 +51,8 @@ from trainer.runs.record_json import USER_ID
 from trainer.runs.store import Objects, open_objects
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
+from trainer.train.encoder import check_inputs, pinned
+from trainer.train.encoder import portable as portable_encoder
 from trainer.train.own_check import checked, contents, portable
 
 DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
@@ -179,8 +182,7 @@ def _script(job: Job, access: Access, outputs: StackOutputs, console: Console, e
     if not python:  # another Python's packages are not looked at from here: it has them, or the requirements name them
         job, files, packages = with_packages(job, files, (), outputs, rehearsal=True, console=console)
         if packages:
-            packages.keep()
-            console.line(f"packages: {', '.join(packages.names)}; kept: {packages.place}")
+            console.line(f"packages: {', '.join(packages.names)}; {packages.keep()}")
     data = read_data(job, console, ends)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     uploaded = upload_data(data, access, bucket=outputs.bucket) if data else []
@@ -209,6 +211,9 @@ def _training(
         console.update("trying your own files ...")
         job = checked(job)
         settings = {**settings, **{table: job.to_dict()[table] for table in job.own_files}}
+    job = pinned(job)
+    if encoder_file(job):
+        settings = {**settings, "model": job.to_dict()["model"]}
     if is_in_bucket(job.data.path):
         console.update(f"fetching {job.data.path} ...")
         fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
@@ -236,7 +241,11 @@ def _checked_training(found: CheckedCandles, access: Access, outputs: StackOutpu
     candles = found.candles
     if found.files:
         candles = upload_candles(candles, found.files, access, bucket=outputs.bucket, data_set=data_set)
-    job = with_candles(portable(found.job), candles)
+    job = with_candles(found.job, candles)
+    check_inputs(job)
+    if encoder := encoder_file(job):
+        upload_data([encoder], access, bucket=outputs.bucket)
+    job = portable_encoder(portable(job))
     bundle = build_bundle(own_files=contents(found.job))
     places = {file.sha256: file.path for file in found.files}
     return Prepared(job=job, bundle=bundle, inputs=candles, places=places, looks=("logs --metrics", "pull"))

@@ -21,6 +21,7 @@ from trainer.attach.keys import forget_ended, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import DataCheck, find_candles
 from trainer.cli.connect import connected
+from trainer.cli.encoder import encoder_file
 from trainer.cli.local import local_candles
 from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
@@ -56,6 +57,8 @@ from trainer.runs.stored_receipt import read_receipt
 from trainer.script_values import with_rows
 from trainer.stack import read_stack
 from trainer.stack_outputs import StackOutputs
+from trainer.train.encoder import check_inputs, pinned
+from trainer.train.encoder import portable as portable_encoder
 from trainer.train.own_check import checked, contents, portable
 
 if TYPE_CHECKING:
@@ -79,6 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         console.update("trying your own files ...")
         job = checked(job)
         settings |= {table: job.to_dict()[table] for table in job.own_files}
+    job = pinned(job)
+    if encoder_file(job):
+        settings |= {"model": job.to_dict()["model"]}
     with ExitStack() as ends:
         ends.callback(console.close)
         if is_in_bucket(job.data.path):
@@ -181,7 +187,9 @@ def _preflight(
     if candles.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
         raise UsageError("there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
-    job = with_candles(portable(candles.job), candles.candles)
+    job = with_candles(candles.job, candles.candles)
+    check_inputs(job)
+    encoder, job = encoder_file(job), portable_encoder(portable(job))
     plan = plan_launch(
         job,
         candles.candles,
@@ -200,6 +208,7 @@ def _preflight(
         job=job,
         candles=candles.candles,
         plan=plan,
+        encoder=encoder,
         given_path=given_settings(arguments).get("data", {}).get("path", ""),
     )
 

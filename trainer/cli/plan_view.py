@@ -16,6 +16,7 @@ from trainer.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan, PlanCandidate
 from trainer.pieces import kind_of
+from trainer.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
@@ -37,6 +38,7 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
     return lines(
         Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), _models(plan, job, candles)]),
         Inline(_data(job, candles)),
+        *([Inline(_encoder(job))] if encoder_of(job.model) else []),
         "",
         *_candidates(plan),
     )
@@ -110,6 +112,13 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
         yield f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the candle files"
+
+
+def _encoder(job: Job) -> Iterator[str]:
+    """Yield what the models start from, where they start from an encoder."""
+    if encoder := encoder_of(job.model):
+        yield f"encoder: {encoder.encoder}, {encoder.encoder_training}"
+        yield f"it has seen bars until {encoder.encoder_until}"
 
 
 def _row(number: int, candidate: PlanCandidate) -> list[Cell]:

@@ -6,8 +6,8 @@ import argparse
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,25 +16,43 @@ from typing import Any
 import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
+from trainer.cli.encoder import encoder_file
 from trainer.cli.refresh_script import with_refresh_script
+from trainer.cli.script_launch import read_data, refuse_secrets_without_role
+from trainer.cli.script_packages import with_packages
+from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.machines import machines_of, on_demand_price
+from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
 from trainer.launch.preflight import Offers
 from trainer.launch.prepare import LONGEST
+from trainer.launch.script import script_record
+from trainer.launch.script_files import script_files, script_sha256, upload_data
+from trainer.launch.script_retrain import PlannedScript, data_set_of, plan_script_retrain
 from trainer.launch.start import new_record
-from trainer.retrains.published import PublishedRetrain, UnreadablePublication, published_key, read_published, write_published
+from trainer.retrains.published import (
+    PublishedRetrain,
+    PublishedScript,
+    UnreadablePublication,
+    published_key,
+    read_published,
+    write_published,
+)
 from trainer.retrains.schedule import PUBLISHED_FORMAT, RetrainSchedule
 from trainer.runs.record import utc_now
 from trainer.runs.store import Conflict, Objects
 from trainer.schedule_expressions import skipped_times
+from trainer.script_values import with_rows
 from trainer.stack_outputs import StackOutputs
+from trainer.train.encoder import check_inputs, pinned
+from trainer.train.encoder import portable as portable_encoder
 from trainer.train.own_check import checked, contents, portable
 
 GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of a clock change
@@ -42,24 +60,90 @@ GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of
 
 def publish(
     arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
-) -> tuple[PublishedRetrain, PlannedRetrain, list[str]]:
+) -> tuple[PublishedRetrain, PlannedRetrain | PlannedScript, list[str]]:
     """Publish a job for a retrain; return the publication, what it would do now, and notes. Checks come before writes."""
     now = utc_now()
     refuse_unfit_stack(outputs)
     refuse_skipped_times(schedule, now)
-    job = job_from(with_keys(load_job(Path(arguments.job)), parse_assignments(arguments.settings)))
-    refuse_script(job, "retrains publish")
+    job = job_from(with_rows(with_keys(load_job(Path(arguments.job)), parse_assignments(arguments.settings))))
+    if job.is_script:
+        return _publish_script(job, schedule, access, outputs, objects, now)
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
     script = with_refresh_script(job)
-    job = checked(script.job)
-    ready, notes = plan_now(portable(job), schedule, access, outputs, objects)
+    job = pinned(checked(script.job))
+    encoder, sent = encoder_file(job), portable_encoder(portable(job))
+    ready, notes = plan_now(sent, schedule, access, outputs, objects)
     bundle = build_bundle(own_files={**contents(job), **script.files})
     record = new_record(ready.job, ready.plan, bundle, outputs, preflight_at=now, now=now)
     notes += check_account(access, outputs, record, sweep=True)
-    retrain = _written(schedule.name, portable(job), bundle, ready.offers, objects, now)
+    if encoder:
+        check_inputs(with_settings(job, timeframe=ready.candles.timeframe))
+        upload_data([encoder], access, bucket=outputs.bucket)
+    retrain = _written(schedule.name, sent, bundle, ready.offers, objects, now)
     return retrain, ready, notes
+
+
+def _publish_script(
+    job: Job, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects, now: datetime
+) -> tuple[PublishedRetrain, PlannedScript, list[str]]:
+    """Publish a script with its files, and the data of its folder, or the name of the set that is listed at each time."""
+    job = within_budget(job, schedule.budget)
+    _refuse_types(machines_of(job), outputs)
+    refuse_secrets_without_role(job, outputs)
+    listed = bool(data_set_of(job.data.folder, outputs.bucket))
+    if listed and job.script.secrets:
+        why, do = "its role reads the data that was pinned for it", "Leave script.secrets out, or name another data.folder."
+        raise UsageError("a script with secrets can't read a data set", why=why, do=do)
+    files: Mapping[str, bytes] = script_files(job.script)
+    with ExitStack() as ends:
+        console = Console(plain=True)
+        ends.callback(console.close)
+        machines, rehearsal = machines_of(job), access.rehearsal
+        job, files, _ = with_packages(job, files, machines, outputs, rehearsal=rehearsal, console=console)
+        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+        data = () if listed else read_data(job, console, ends)
+        inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
+    sha256 = script_sha256(job.script, hashes, data)
+    job = with_settings(job, **{"script.root": "", **({} if listed else {"data.folder": ""})})
+    script = PublishedScript(files=hashes, inputs=inputs, sha256=sha256)
+    ready = plan_script_now(job, script, schedule, access, outputs, objects)
+    bundle = build_bundle(script_files=files)
+    record = script_record(job, ready.plan, bundle, outputs, preflight_at=now, now=now)
+    notes = check_account(access, outputs, record, sweep=True)
+    if schedule.promote != "never":
+        notes.append(f"promote is {schedule.promote}: a script makes no model of Mayfly's, so nothing of it goes to production")
+    retrain = _written(schedule.name, job, bundle, ready.offers, objects, now, script=script)
+    return retrain, ready, notes
+
+
+def plan_script_now(
+    job: Job,
+    script: PublishedScript,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+    *,
+    image_id: str = "",
+) -> PlannedScript:
+    """Return what a retrain's script would do now, within its budgets and on types that control may start."""
+    job = within_budget(job, schedule.budget)
+    _refuse_types(machines_of(job), outputs)
+    ready = plan_script_retrain(
+        job,
+        access,
+        outputs,
+        objects,
+        files=script.files,
+        inputs=script.inputs,
+        sha256=script.sha256,
+        retrain=schedule.name,
+        pinned_image=image_id,
+    )
+    _refuse_beyond_month(ready.plan, schedule)
+    return ready
 
 
 def plan_now(
@@ -75,11 +159,7 @@ def plan_now(
     found = find_candles(job, {}, None, objects, rehearsal=access.rehearsal)
     assert found.candles is not None
     ready = plan_retrain(job, found.candles, access, outputs, objects, pinned_image=image_id)
-    if ready.plan.hard_stop_usd > schedule.budget_month:
-        why = f"one run may cost ${ready.plan.hard_stop_usd:.2f}"
-        do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
-        what = f"budget_month of retrain {schedule.name} is ${schedule.budget_month:.2f}"
-        raise BudgetError(what, why=why, do=do)
+    _refuse_beyond_month(ready.plan, schedule)
     notes = list(found.notes)
     if job.data.refresh:
         machine, seconds = cpu_instance_type(outputs.prepare_type), LONGEST.total_seconds()
@@ -89,6 +169,15 @@ def plan_now(
             f"after a failure the job's data.stale says: {job.data.stale}"
         )
     return ready, notes
+
+
+def _refuse_beyond_month(plan: LaunchPlan, schedule: RetrainSchedule) -> None:
+    """Raise BudgetError where one run may cost more than a month's budget."""
+    if plan.hard_stop_usd > schedule.budget_month:
+        why = f"one run may cost ${plan.hard_stop_usd:.2f}"
+        do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
+        what = f"budget_month of retrain {schedule.name} is ${schedule.budget_month:.2f}"
+        raise BudgetError(what, why=why, do=do)
 
 
 def refuse_unfit_stack(outputs: StackOutputs) -> None:
@@ -115,13 +204,20 @@ def _refuse_types(machines: Iterable[InstanceType], outputs: StackOutputs) -> No
             raise ConfigError(f"control may not start {name}", why=why, do=f"{do} Or name another --set instance.")
 
 
-def _written(name: str, job: Job, bundle: Bundle, offers: Offers, objects: Objects, now: datetime) -> PublishedRetrain:
+def _written(
+    name: str,
+    job: Job,
+    bundle: Bundle,
+    offers: Offers,
+    objects: Objects,
+    now: datetime,
+    *,
+    script: PublishedScript | None = None,
+) -> PublishedRetrain:
     """Put job and code where their hashes say, then swap the publication; a pause outlives it."""
-    body = json.dumps(job.to_dict(), indent=1, sort_keys=True).encode()
-    sha256 = hashlib.sha256(body).hexdigest()
     upload_bundle(bundle, objects)
-    with suppress(Conflict):  # the same job, published before
-        objects.put(key=f"code/{sha256}.json", body=body, create=True)
+    sha256 = _by_hash(objects, json.dumps(job.to_dict(), indent=1, sort_keys=True).encode())
+    script_hash = _by_hash(objects, script.to_json()) if script else ""
     paused, replaces = _replaced(objects, name)
     retrain = PublishedRetrain(
         name=name,
@@ -135,9 +231,19 @@ def _written(name: str, job: Job, bundle: Bundle, offers: Offers, objects: Objec
         commit=commit(),
         published_at=now,
         paused=paused,
+        script_key=f"code/{script_hash}.json" if script_hash else "",
+        script_sha256=script_hash,
     )
     swap(objects, retrain, replaces=replaces)
     return retrain
+
+
+def _by_hash(objects: Objects, body: bytes) -> str:
+    """Put a document where its hash says, unless it is there, and return the hash."""
+    sha256 = hashlib.sha256(body).hexdigest()
+    with suppress(Conflict):  # published before
+        objects.put(key=f"code/{sha256}.json", body=body, create=True)
+    return sha256
 
 
 def _replaced(objects: Objects, name: str) -> tuple[bool, str]:

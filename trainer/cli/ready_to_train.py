@@ -15,6 +15,7 @@ from trainer.cli.output import counted
 from trainer.cli.ready import Ready
 from trainer.cli.terminal import Console
 from trainer.launch.inputs import ChosenCandles
+from trainer.launch.script_files import DataFile, upload_data
 from trainer.launch.start import new_record, register
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
@@ -29,6 +30,7 @@ class ReadyToTrain(Ready):
 
     checked: CheckedCandles
     candles: ChosenCandles
+    encoder: DataFile | None  # that the models start from, at the desk
     given_path: str  # of the candles, as the user named them; empty: those of the data set
 
     @property
@@ -45,6 +47,9 @@ class ReadyToTrain(Ready):
 
     def upload(self, access: Access, console: Console) -> ChosenCandles:
         files, bucket = self.checked.files, self.outputs.bucket
+        if self.encoder:
+            console.update(f"uploading the encoder, {self.encoder.bytes / 1e6:.1f} MB, unless it is there ...")
+            upload_data([self.encoder], access, bucket=bucket)
         if not files:
             return self.candles
         size = sum(file.bytes for file in files) / 1e6

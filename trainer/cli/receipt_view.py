@@ -33,6 +33,7 @@ VALUES = (
     TableColumn(title=""),
     TableColumn(title="value"),
     TableColumn(title="end"),
+    TableColumn(title="best"),
     TableColumn(title="time", right=True),
     TableColumn(title="starts", right=True, leaves=1),
 )
@@ -181,7 +182,7 @@ def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
-        yield "script", Inline(filter(None, [script["piece"], ended, duration(script["seconds"]), starts]))
+        yield "script", Inline(filter(None, [script["piece"], ended, duration(script["seconds"]), starts, _best(script)]))
         yield from (("", styled(note, "")) for note in script["notes"])
         yield "", ""
         yield "last lines", lines(*script["last_lines"]) if script["last_lines"] else "it printed nothing"
@@ -196,6 +197,12 @@ def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "", f"and {len(receipt['files']) - MOST_SHOWN_FILES:,} more"
     if not receipt["files"]:
         yield title, "none"
+
+
+def _best(script: Mapping[str, Any]) -> str:
+    """Return the best value of a script's metric, as text."""
+    best = script["best"]
+    return f"best {best['metric']} {best['value']:.4g}" if best else ""
 
 
 def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
@@ -214,7 +221,8 @@ def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType
 def _value(script: dict[str, Any]) -> list[Cell]:
     mark, style = MARKS["done"] if script["done"] else FAILED_MARK
     ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
-    return [styled(mark, style), script["piece"], ended, duration(script["seconds"]), str(script["starts"])]
+    best = _best(script).removeprefix("best ")
+    return [styled(mark, style), script["piece"], ended, best, duration(script["seconds"]), str(script["starts"])]
 
 
 def _model_table(models: list[dict[str, Any]]) -> FittedTable:

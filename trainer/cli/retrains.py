@@ -9,16 +9,20 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from rich.console import RenderableType
+
 from trainer.access import Access, aws_error
 from trainer.cli.connect import connected
 from trainer.cli.output import money, say, say_json, warn
-from trainer.cli.plan_view import plan_view
-from trainer.cli.publish import plan_now, publish, swap
+from trainer.cli.plan_view import plan_view, script_view
+from trainer.cli.publish import plan_now, plan_script_now, publish, swap
 from trainer.cli.table import FittedTable, TableColumn
 from trainer.cli.terminal import show
 from trainer.errors import TrainerError, UsageError, nearest
+from trainer.launch.planning import PlannedRetrain
+from trainer.launch.script_retrain import PlannedScript
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
-from trainer.retrains.published import PublishedRetrain, read_published, verified_job
+from trainer.retrains.published import PublishedRetrain, read_published, verified_job, verified_script
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, open_objects
@@ -79,7 +83,7 @@ def _publish(
     if arguments.json:
         say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
         return 0
-    show(plan_view(ready.plan, ready.job, ready.candles))
+    show(_view(ready))
     say(*(f"note: {note}" for note in notes))
     say(f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image {retrain.image_id}")
     say(*_times(schedule), *([f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []))
@@ -90,13 +94,26 @@ def _preview(
     arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
 ) -> int:
     retrain = _published(objects, schedule.name)[0]
-    ready, notes = plan_now(verified_job(objects, retrain), schedule, access, outputs, objects, image_id=retrain.image_id)
+    job, image_id, notes = verified_job(objects, retrain), retrain.image_id, list[str]()
+    ready: PlannedRetrain | PlannedScript
+    if job.is_script:
+        script = verified_script(objects, retrain)
+        ready = plan_script_now(job, script, schedule, access, outputs, objects, image_id=image_id)
+    else:
+        ready, notes = plan_now(job, schedule, access, outputs, objects, image_id=image_id)
     if arguments.json:
         say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
         return 0
-    show(plan_view(ready.plan, ready.job, ready.candles))
+    show(_view(ready))
     say(*(f"note: {note}" for note in notes), *_times(schedule))
     return 0
+
+
+def _view(ready: PlannedRetrain | PlannedScript) -> RenderableType:
+    """Return the plan of a retrain for people."""
+    if isinstance(ready, PlannedScript):
+        return script_view(ready.plan, ready.job, ready.data)
+    return plan_view(ready.plan, ready.job, ready.candles)
 
 
 def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs) -> int:

@@ -66,8 +66,7 @@ class ReadyToRun(Ready):
 
     def upload(self, access: Access, console: Console) -> list[dict[str, Any]]:
         if self.packages:
-            self.packages.keep()
-            console.line(f"kept: {self.packages.place}")
+            console.line(self.packages.keep())
         if not self.folder:
             return []
         size = sum(file.bytes for file in self.folder) / 1e6
@@ -110,6 +109,13 @@ def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DataFile, ..
     return tuple(data_files(folder))
 
 
+def refuse_secrets_without_role(job: Job, outputs: StackOutputs) -> None:
+    """Raise ConfigError for a script with secrets where the stack has no role that reads them."""
+    if job.script.secrets and not outputs.script_profile_arn:
+        why = "it is older than they are"
+        raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
+
+
 def script_preflight(
     arguments: argparse.Namespace,
     job: Job,
@@ -123,10 +129,7 @@ def script_preflight(
     """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
-    if job.script.secrets and not outputs.script_profile_arn:
-        raise ConfigError(
-            "the stack has no role for scripts with secrets", why="it is older than they are", do="Run pulumi up."
-        )
+    refuse_secrets_without_role(job, outputs)
     job, files, packages = with_packages(job, files, machines, outputs, rehearsal=access.rehearsal, console=console)
     objects = open_objects(access, outputs.bucket)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
@@ -136,7 +139,7 @@ def script_preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=files)
         boots = pool.submit(known_boots, objects)
-        known = pool.submit(known_times, objects, job, sha256, rehearsal=access.rehearsal)
+        known = pool.submit(known_times, objects, [job.name], sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)

@@ -18,6 +18,7 @@ from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
 from trainer.control.prepared import take_over
+from trainer.control.retrain_script import register_script_run
 from trainer.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
@@ -35,7 +36,13 @@ from trainer.retrains.entries import (
     read_entry,
     run_id_of,
 )
-from trainer.retrains.published import PublishedRetrain, UnreadablePublication, read_published, verified_job
+from trainer.retrains.published import (
+    PublishedRetrain,
+    UnreadablePublication,
+    other_image,
+    read_published,
+    verified_job,
+)
 from trainer.retrains.schedule import RetrainSchedule, is_name, read_schedules
 from trainer.retrains.summary import PersonMessage, scheduled_summary
 from trainer.runs.record import iso
@@ -198,8 +205,8 @@ def _begun(
     if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
     job = verified_job(objects, published)
-    inputs = list_inputs(objects, job.data.set)
-    if not needs_prepare(job, inputs):
+    inputs = () if job.is_script else list_inputs(objects, job.data.set)
+    if job.is_script or not needs_prepare(job, inputs):
         return _registered(home, entry, schedule, published, others)
     plan = plan_prepare(home.access, home.outputs, budget_usd=schedule.budget, pinned_image=published.image_id)
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
@@ -286,6 +293,23 @@ def _registered(
         why, do = f"its prepare run cost ${entry.prepare_usd:.2f}", "Raise budget of the stack's setting `retrains`."
         raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
+    if job.is_script:
+        try:
+            most, noted = register_script_run(
+                job,
+                published,
+                access,
+                home.outputs,
+                objects,
+                run_id=run_id,
+                now=home.cloud.now,
+                refuse_beyond=lambda usd: refuse_beyond_month(schedule, entry, others, usd),
+            )
+        except Conflict:  # the same schedule, delivered twice at once
+            if not _on_record(home, run_id):
+                raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
+            return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
+        return replace(entry, state="training", run_id=run_id, most_usd=most, notes=noted)
     candles = choose_from_set(job, listed_inputs(job, objects))
     ready = plan_retrain(job, candles, access, home.outputs, objects, pinned_image=published.image_id)
     most = entry.prepare_usd + ready.plan.hard_stop_usd
@@ -294,8 +318,7 @@ def _registered(
     by = {"preflight_at": began, "now": home.cloud.now()}
     record = new_record(ready.job, ready.plan, code, home.outputs, **by, run_id=run_id, driver="control")
     notes = [*check_account(access, home.outputs, record, sweep=True), *candles.refused]
-    if ready.offers.image_id != published.image_id:
-        notes.append(f"the image {published.image_id} is gone: this run has {ready.offers.image_id}, the newest of its line")
+    notes += other_image(published, ready.offers.image_id)
     try:
         attach = attach_entry(home.outputs)
         register(record, ready.job, code, candles, ready.offers, objects, attach=attach)

@@ -13,7 +13,9 @@ Shapes: N bars, F features or inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +24,10 @@ from torch import Tensor
 from trainer.data.candles import Candles
 from trainer.data.feature_names import FEATURES, FEATURES_VERSION, WARMUP
 from trainer.data.rolling import exponential_mean, rolling_extremes, rolling_moments, rolling_sum, shift
+from trainer.data.tables import FIELDS
 from trainer.data.timeframes import DAY, SECOND
 
-__all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_features", "compute_inputs"]
+__all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_each", "compute_features", "compute_inputs"]
 
 _SMALLEST_MOVE = 1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite where nothing moved
 _WEEK = 7 * DAY
@@ -42,6 +45,29 @@ def compute_inputs(candles: Candles, *, features: Sequence[str] = FEATURES, devi
     columns_NF = torch.from_numpy(np.stack(list(candles.columns.values()), axis=1)).to(torch.float32).nan_to_num_(nan=0.0)
     columns_NF = columns_NF.to(device)
     return torch.cat((rows_NF, columns_NF), dim=1) if features else columns_NF
+
+
+def compute_each(parts: Sequence[Candles], *, features: Sequence[str]) -> Iterator[Tensor]:
+    """Yield the inputs (N, F) of each series, on the CPU, many short series in one pass.
+
+    They are laid end to end, since a row depends on the LOOKBACK bars before it and nothing else: the first LOOKBACK rows of a
+    series have no meaning, and may not be finite.
+    """
+    first, ends = 0, np.cumsum([len(part) for part in parts])
+    while first < len(parts):
+        start = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, start + _CPU_PIECE, side="right")))
+        rows_NF = compute_inputs(_end_to_end(parts[first:last]), features=features)
+        yield from torch.split(rows_NF, [len(part) for part in parts[first:last]])
+        first = last
+
+
+def _end_to_end(parts: Sequence[Candles]) -> Candles:
+    if len(parts) == 1:
+        return parts[0]
+    rows: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("timestamp", *FIELDS)}
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    return replace(parts[0], **rows, columns=columns)
 
 
 def _chosen(candles: Candles, features: Sequence[str], device: str | torch.device) -> Tensor:

@@ -1,8 +1,9 @@
 """Device memory of one model that several GPUs train together, and how it is laid on them: DDP, or FSDP2 where it must be.
 
 Under DDP every GPU holds the whole model and its share of the batch; its gradients lie in buckets all the time, where one GPU
-frees them as the optimizer takes them. Under FSDP2 every GPU holds its part of weights, gradients, moments and copies, and one
-block at a time as a whole. The formula is `trainer.gpu_profiles.memory`'s. Standard library only.
+frees them as the optimizer takes them. Under FSDP2 every GPU holds its part of weights, gradients, moments and a checkpoint's
+copies, one block at a time as a whole, and two copies without gradients: the best weights, and the model that evaluates. The
+formula is `trainer.gpu_profiles.memory`'s. Standard library only.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def rank_footprint(
     return replace(
         part,
         weights=part.weights / devices,
-        copies=part.copies / devices,
+        copies=2 * weights + (part.copies - weights) / devices,  # the best weights, and the model that evaluates, are wholes
         workspace=max(0.0, part.workspace - gradients * share) + whole + nccl,
     )
 

@@ -10,12 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.gpu_profiles.chips import GpuProfile, named_profile
-from trainer.gpu_profiles.memory import BELIEVED, figures
+from trainer.gpu_profiles.chips import GpuProfile, named_profile, packaged
+from trainer.gpu_profiles.memory import BELIEVED, CPU, figures, is_half
 from trainer.job import Job
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
 MEASURED_ON = "measured on "
+# Of the peak: llm.c's 124 M on eight H100, 10 billion tokens in 45 minutes (github.com/karpathy/llm.c, discussion 481,
+# read on 2026-11-20). An estimate for every other model and chip.
+MFU = 0.4
+HALF_OVER_FULL = 4.0  # peak in bf16 over fp32 where the profile has no other: L4's and L40S's
 TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
 
 
@@ -64,7 +68,20 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
 
 
 def visits_per_second(profile: GpuProfile, job: Job) -> float:
-    """Return how many windows (or bars of chunks) of the job's models one device trains in a second."""
+    """Return how many windows (or bars of chunks) of the job's models one device trains in a second.
+
+    On a GPU no more than its peak allows: the reference model waits for kernels, a large one for multiplications.
+    """
     rate = figures(profile)["windows_per_second"].value or figures(named_profile("t4"))["windows_per_second"].value
     cpu, gpu = job.model.costs
-    return float(rate) / (cpu if profile.name == "cpu" else gpu)
+    if profile.name == CPU:
+        return float(rate) / cpu
+    by_cost, flops = float(rate) / gpu, job.model.flops(features=len(job.data.inputs), outputs=job.target.outputs)
+    a_visit = flops / job.model.bars_out
+    return min(by_cost, MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / a_visit) if flops else by_cost
+
+
+def peak_flops(profile: GpuProfile, *, half: bool) -> float:
+    """Return the chip's peak in multiplications and additions a second; an unknown one counts as a T4."""
+    known = profile.peak_tflops if "fp32" in profile.peak_tflops else packaged()["t4"].peak_tflops
+    return float(known.get("bf16", HALF_OVER_FULL * known["fp32"]) if half else known["fp32"]) * 1e12

@@ -47,12 +47,12 @@ class OnGpus:
 
     @property
     def note(self) -> str:
-        """Return in words how they train it and what the link costs, or why they can't; nothing of one GPU."""
+        """Return in words how they train it and what the link costs, or why they can't."""
         if self.refused:
             return self.refused
         assert self.laid is not None
         if self.devices == 1:
-            return f"the model fits one GPU in {self.laid.words}" if self.laid.activation_checkpointing else ""
+            return f"the model fits its one GPU, {self.laid.words} ({self.laid.memory_gib:.1f} GiB by the memory formula)"
         law = f"{self.devices} GPUs train it {self.speedup:.1f} times as fast as one by the scaling law"
         return f"{law}: pointless over {self.link}" if self.is_pointless else f"{law}, {self.laid.words}"
 

@@ -13,6 +13,7 @@ from trainer.cost.planner import LONGEST_DEADLINE, workload
 from trainer.gpu_profiles.chips import user_tables
 from trainer.job import Job, with_settings
 from trainer.launch.bundle import BundleName
+from trainer.launch.encoder import pinned_encoder
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.manifest import FORMAT, build_manifest, write_manifest
 from trainer.launch.start import recorded
@@ -112,6 +113,7 @@ def here_manifest(
         image_id="",
         inputs=[item.pinned() for item in inputs.inputs],
         plan=plan,
+        encoder=pinned_encoder(job, objects),
         machines=(),
         tuned={},
         gpu_profiles=user_tables(),

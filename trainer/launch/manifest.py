@@ -12,12 +12,19 @@ from datetime import datetime
 from typing import Any
 
 from trainer.cost.instances import InstanceType
+from trainer.cost.links import link_of
 from trainer.job import Job, with_settings
 from trainer.launch.bundle import BundleName
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, manifest_key
 
-FORMAT = 3  # 2, before 2026-11-22: no `plan`; 1, before jobs had tables: `job` was flat
+# 3, before 2026-11-22: no `program`; 2, before that day, too: no `plan`; 1, before jobs had tables: `job` was flat
+FORMAT = 4
+# The command that a node runs. The agent replaces the variables (`trainer.node.trainer_process`): files, folders, devices.
+PROGRAM = (
+    *("$PYTHON", "-m", "trainer.train", "--job", "$JOB", "--data", "$DATA", "--out", "$OUT", "--events", "$EVENTS"),
+    *("--workers", "$WORKERS", "--device", "$DEVICE", "--machine", "$MACHINE"),
+)
 
 
 def build_manifest(
@@ -31,6 +38,7 @@ def build_manifest(
     image_id: str,
     inputs: Sequence[dict[str, Any]],
     plan: Mapping[str, Any] | None,
+    encoder: Mapping[str, Any] | None,
     machines: Iterable[InstanceType],
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
@@ -53,11 +61,16 @@ def build_manifest(
             for entry in sorted(inputs, key=lambda entry: str(entry["key"]))
         ],
         "plan": dict(plan) if plan else None,  # without one, the node makes it
+        "encoder": dict(encoder) if encoder else None,  # that the job's models start from
+        "program": [*PROGRAM, *(("--plan", "$PLAN") if plan else ())],
         "instance_types": {
             machine.name: {
                 "gpu_count": machine.num_workers,
                 "gpu_model": machine.gpu_model,
                 "gpu_memory_gib": machine.gpu_memory_gib,
+                "link": link_of(machine).name,
+                "bus_gb_per_s": round(link_of(machine).bus_gb_per_s, 1),
+                "usd_per_hour": machine.price_usd_per_hour,  # on demand; None: not sold in the table's region
                 "smoke_seconds": machine.boot.smoke_seconds,
             }
             for machine in machines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,7 +27,8 @@ from trainer.stack_outputs import StackOutputs
 def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
     """Choose the files of the job's data set that it trains on. Raises DataError where none is left.
 
-    Symbols that a machine would refuse for the number of their bars alone are left out here.
+    Symbols that a machine would refuse for the number of their bars alone are left out here. A panel's stay, if one is long
+    enough: they count in the ranks of their dates.
     """
 
     def too_short(symbol: str, bars: int, timeframe: str) -> DataError | None:
@@ -35,15 +36,24 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
         bars = min(bars, job.data.bars or bars)
         return too_few(symbol, bars, timed) or empty_span(symbol, bars, timed)
 
-    return choose(
-        inputs,
-        data_set=job.data.set,
-        symbols=job.data.symbols,
-        timeframe=job.data.timeframe,
-        columns=job.data.columns,
-        exclude=job.data.exclude,
-        too_few=too_short,
-    )
+    def chosen(too_few: Callable[[str, int, str], DataError | None]) -> ChosenCandles:
+        return choose(
+            inputs,
+            data_set=job.data.set,
+            symbols=job.data.symbols,
+            timeframe=job.data.timeframe,
+            columns=job.data.columns,
+            exclude=job.data.exclude,
+            too_few=too_few,
+        )
+
+    candles = chosen(too_short)
+    if job.data.panel and candles.refused:
+        candles = chosen(lambda symbol, bars, timeframe: None)
+    if job.data.panel and len(candles.bars) < 2:
+        why = f"raw/{job.data.set}/ has {next(iter(candles.bars))} alone at {candles.timeframe}"
+        raise DataError("a panel of one symbol", why=why, do="Add candles of others with --data, or leave data.panel out.")
+    return candles
 
 
 def with_candles(job: Job, candles: ChosenCandles) -> Job:

@@ -28,7 +28,7 @@ from trainer.pieces import pieces_of
 from trainer.runs.boot import Boots
 from trainer.runs.index import begin_run, read_index
 from trainer.runs.receipt import Receipt
-from trainer.runs.record import RunRecord, iso
+from trainer.runs.record import Driver, RunRecord, iso
 from trainer.runs.store import Objects
 from trainer.runs.stored_receipt import read_receipt
 from trainer.script import KIND
@@ -45,9 +45,13 @@ class KnownTimes:
     shares: Mapping[str, float] = field(default_factory=dict)  # of the last run of all
 
 
-def known_times(objects: Objects, job: Job, sha256: str, *, rehearsal: bool) -> KnownTimes:
-    """Return how long the same script took where it ran last, by its pieces that were done. Trouble with a receipt is none."""
-    ended = [run_id for run_id in read_index(objects).ended if f"-{job.name}-" in run_id]
+def known_times(objects: Objects, names: Iterable[str], sha256: str, *, rehearsal: bool) -> KnownTimes:
+    """Return how long the same script took where it ran last, by its pieces that were done. Trouble with a receipt is none.
+
+    `names` are those that its runs have: its job's, its retrain's.
+    """
+    parts = [f"-{name}-" for name in names]
+    ended = [run_id for run_id in read_index(objects).ended if any(part in run_id for part in parts)]
     with ThreadPoolExecutor(RECEIPTS_AT_ONCE) as pool:
         receipts = [receipt for receipt in pool.map(lambda run_id: _receipt(objects, run_id), ended) if receipt]
     rates: dict[str, Rate] = {}
@@ -102,10 +106,19 @@ def plan_script(
 
 
 def script_record(
-    job: Job, plan: LaunchPlan, bundle: BundleName, outputs: StackOutputs, *, preflight_at: datetime, now: datetime
+    job: Job,
+    plan: LaunchPlan,
+    bundle: BundleName,
+    outputs: StackOutputs,
+    *,
+    preflight_at: datetime,
+    now: datetime,
+    run_id: str = "",
+    driver: Driver = "desk",
 ) -> RunRecord:
-    """Return the record of a script's run that begins now."""
-    record = new_record(job, plan, bundle, outputs, preflight_at=preflight_at, now=now)
+    """Return the record of a script's run that begins now; its id is new unless it is given."""
+    by = {"preflight_at": preflight_at, "now": now}
+    record = new_record(job, plan, bundle, outputs, **by, run_id=run_id, driver=driver)
     if job.script.secrets:  # the one role that reads them; the training role does not
         record = replace(record, instance_role_id=outputs.script_role_id, instance_profile=outputs.script_profile_arn)
     return replace(record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0)

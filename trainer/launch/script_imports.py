@@ -1,7 +1,8 @@
 """The packages that a script's files import, at the versions of the desk's environment. Nothing of them is run or imported.
 
-Read are static imports. Left out are the standard library, modules among the script's own files, imports for type checkers, and
-what the machine's image brings. An import whose ImportError is caught may be missing here. Standard library only.
+Read are static imports, of the files that the command names and of those that they import. Left out are the standard library,
+modules among the script's own files, imports for type checkers, and what the machine's image brings. An import under an `if`,
+or whose ImportError is caught, may be missing here. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import PurePosixPath
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
 
 from trainer.errors import UsageError
 from trainer.launch.requirements import IMAGES_OWN, normalized
@@ -31,6 +34,7 @@ class Import:
     names: tuple[str, ...]
     file: str
     optional: bool
+    relative: bool = False
 
     @property
     def top(self) -> str:
@@ -47,14 +51,14 @@ def packages_of(files: Mapping[str, bytes], words: Sequence[str], *, brought: Co
     modules, wheels = metadata.packages_distributions(), _modules_of_wheels(files)
     brought = {normalized(name) for name in brought}
     found: dict[str, str] = {}
-    for item in [*imports_of(files), *_programs(words)]:
+    for item in [*imports_of(files, words), *_programs(words, modules)]:
         if item.top in wheels:
             found[normalized(wheels[item.top])] = wheels[item.top]
         elif item.top in modules:
             for name in _owners(item, sorted(set(modules[item.top]))):
                 if normalized(name) not in brought and not IMAGES_OWN.fullmatch(normalized(name)):
                     found[normalized(name)] = f"{name}=={_version(name, item)}"
-        elif not item.optional and not IMAGES_OWN.fullmatch(normalized(item.top)):
+        elif not item.optional and not IMAGES_OWN.fullmatch(normalized(item.top)) and not (brought and _is_installed(item.top)):
             why = "neither the script's files nor this environment have it"
             do = "Install it here, add it to script.files, or name all packages in script.requirements."
             raise UsageError(f"{item.file} imports {item.top}", why=why, do=do)
@@ -67,35 +71,60 @@ def versions_here() -> dict[str, str]:
     return {name: _public(one.version) for name, one in sorted(here.items())}
 
 
-def imports_of(files: Mapping[str, bytes]) -> list[Import]:
-    """Return the imports of all Python files that are neither the standard library's nor of the files themselves."""
-    own = {PurePosixPath(path).stem for path in files if path.endswith(".py")}
-    own |= {part for path in files if path.endswith(".py") for part in PurePosixPath(path).parts[:-1]}
-    imports: list[Import] = []
-    for path, content in files.items():
-        if path.endswith(".py"):
-            with suppress(SyntaxError, ValueError, RecursionError):  # the node says what is wrong with it
-                imports.extend(_walk(ast.parse(content), path, optional=False))
-    return [item for item in imports if item.top not in own and item.top not in sys.stdlib_module_names]
+def imports_of(files: Mapping[str, bytes], words: Sequence[str] = ()) -> list[Import]:
+    """Return the imports that are neither the standard library's nor of the files themselves.
+
+    They are of the Python files that the words of a command name, as a file or as a module, and of those among the files that
+    these import; of all Python files where the words name none.
+    """
+    own: dict[str, list[str]] = {}  # files by module name and by folder
+    for place in (PurePosixPath(path) for path in files if path.endswith(".py")):
+        for name in (place.stem, *place.parts[:-1]):
+            own.setdefault(name, []).append(str(place))
+    module = next((word for before, word in pairwise(words) if before == "-m"), "").partition(".")[0]
+    named = [word for word in words if word in files and word.endswith(".py")] + own.get(module, [])
+    left, seen, imports = named or [path for path in files if path.endswith(".py")], set[str](), list[Import]()
+    while left:
+        path = left.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        with suppress(SyntaxError, ValueError, RecursionError):  # the node says what is wrong with it
+            for item in _walk(ast.parse(files[path]), path, optional=False):
+                imports.append(item)
+                left.extend(own.get(item.top, ()))
+    known = own.keys() | sys.stdlib_module_names
+    return [item for item in imports if item.top not in known and not item.relative]
 
 
 def _walk(node: ast.AST, file: str, *, optional: bool) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield Import(names=(alias.name,), file=file, optional=optional)
-    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+    elif isinstance(node, ast.ImportFrom) and (node.level or not node.module):
+        for alias in node.names:  # a module beside it, or a name of one
+            yield Import(names=((node.module or alias.name).partition(".")[0],), file=file, optional=True, relative=True)
+    elif isinstance(node, ast.ImportFrom) and node.module:
         deeper = tuple(f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*")
         yield Import(names=(*deeper, node.module), file=file, optional=optional)
     elif isinstance(node, ast.Try):
         caught = optional or any(_catches(handler.type) for handler in node.handlers)
         for part in ast.iter_child_nodes(node):
             yield from _walk(part, file, optional=caught)
-    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        for other in node.orelse:
-            yield from _walk(other, file, optional=optional)
+    elif isinstance(node, ast.If):
+        test = ast.unparse(node.test)
+        for part in [*([] if "TYPE_CHECKING" in test else node.body), *node.orelse]:
+            yield from _walk(part, file, optional=optional or "__name__" not in test)
     else:
         for part in ast.iter_child_nodes(node):
             yield from _walk(part, file, optional=optional)
+
+
+def _is_installed(module: str) -> bool:
+    """Return whether this environment has a module that no package's files name."""
+    spec = find_spec(module)
+    place = Path(spec.origin or "") if spec else Path()
+    return any(place.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
 
 
 def _catches(kind: ast.expr | None) -> bool:
@@ -105,14 +134,14 @@ def _catches(kind: ast.expr | None) -> bool:
     return any(isinstance(name, ast.Name) and name.id in _CAUGHT for name in names)
 
 
-def _programs(words: Sequence[str]) -> Iterator[Import]:
+def _programs(words: Sequence[str], modules: Collection[str]) -> Iterator[Import]:
     """Yield the package whose program or module a command runs, `accelerate launch` or `python -m lightning`, if it is here."""
     if not words:
         return
     module = words[2] if len(words) > 2 and words[1] == "-m" else ""
     for entry in metadata.entry_points(group="console_scripts", name=words[0]):
         module = entry.value.partition(":")[0]
-    if module and module.partition(".")[0] in metadata.packages_distributions():
+    if module and module.partition(".")[0] in modules:
         yield Import(names=(module,), file="script.command", optional=True)
 
 

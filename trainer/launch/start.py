@@ -12,6 +12,7 @@ from datetime import datetime
 from trainer.cost.instances import instance_type
 from trainer.job import Job
 from trainer.launch.bundle import BundleName
+from trainer.launch.encoder import pinned_encoder
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
@@ -106,6 +107,7 @@ def register(
         image_id=offers.image_id,
         inputs=[item.pinned() for item in candles.inputs],
         plan=plan,
+        encoder=pinned_encoder(job, objects),
         machines=machines,
         tuned=known_ways(job, profiles, objects),
         gpu_profiles=own_profiles(job, profiles),

@@ -171,8 +171,10 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
     """Check the machine, then fetch the inputs."""
     check_machine(node, manifest)
     plan = [manifest["plan"]] if manifest.get("plan") else []
+    encoder = [manifest["encoder"]] if manifest.get("encoder") else []
     for inputs, folder, origins in (
         (plan, node.work / "plan", None),
+        (encoder, node.work / "encoder", None),
         (manifest["inputs"], node.work / "data", node.origins),
     ):
         fetch_inputs(
@@ -193,14 +195,16 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     """Run the trainer to its end, sending each model as it is done; return the trainer's exit code."""
     assert node.status.devices is not None
     job_file = node.work / "job.json"
-    job_file.write_text(json.dumps(manifest["job"]))
+    job_file.write_text(json.dumps(with_encoder(node, manifest)))
     profiles = lay_out_profiles(node.work / "profiles", manifest)
     node.enter("train")
     node.status.message = ""
     models = ModelUploads(node)
     devices = node.status.devices
-    files = TrainerFiles(job=job_file, plan=planned_file(node, manifest), profiles=profiles)
-    with TrainerProcess(work=node.work, files=files, workers=devices.found, device=devices.kind) as trainer:
+    machine = lay_out_machine(node.work / "machine.json", node, manifest)
+    files = TrainerFiles(job=job_file, plan=planned_file(node, manifest), machine=machine, profiles=profiles)
+    program = manifest["program"]
+    with TrainerProcess(program, work=node.work, files=files, workers=devices.found, device=devices.kind) as trainer:
         while trainer.poll() is None:
             if node.stopping.is_set():
                 trainer.stop()
@@ -212,9 +216,19 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     node.enter("upload")
     models.finish()
     send_traces(node)
+    send_beside_the_models(node, "training_results.json")
     if files.plan is None:
-        send_plan(node)
+        send_beside_the_models(node, "plan.json")
     return exit_code
+
+
+def with_encoder(node: Node, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the job, its encoder's file named as it lies here."""
+    job = dict(manifest["job"])
+    if manifest.get("encoder"):
+        place = node.work / "encoder" / PurePosixPath(manifest["encoder"]["key"]).name
+        job["model"] = {**job["model"], "encoder": str(place)}
+    return job
 
 
 def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
@@ -222,11 +236,22 @@ def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
     return node.work / "plan" / PurePosixPath(manifest["plan"]["key"]).name if manifest.get("plan") else None
 
 
-def send_plan(node: Node) -> None:
-    """Send the plan that the trainer made here, for whoever wants to know what was trained on."""
-    path = node.work / "models" / "plan.json"
+def send_beside_the_models(node: Node, name: str) -> None:
+    """Send a file that the trainer left beside its models: its results, or the plan that it made here. It may be missing."""
+    path = node.work / "models" / name
     if path.exists():
-        node.uplink.try_send(f"{node.status.identity.keys.folder}plan.json", path.read_bytes())
+        node.uplink.try_send(f"{node.status.identity.keys.folder}{name}", path.read_bytes())
+
+
+def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
+    """Write what the machine should be, and for how long it was paid, for `trainer.train --machine`; return the file."""
+    identity = node.status.identity
+    machine = manifest["instance_types"][identity.instance_type]
+    told = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s", "usd_per_hour")}
+    paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
+    known = {key: value for key, value in told.items() if value is not None}
+    path.write_text(json.dumps({"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)}))
+    return path
 
 
 def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import trainer
@@ -145,6 +145,10 @@ def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -
     for entry in manifest["pieces"]:
         model = {key: value for key, value in entry.items() if key != "estimate"}
         name = str(entry["piece"]) if combinations else ""
+        if name and name not in combinations:  # its names are folders
+            raise TrainingFailed(
+                f"the manifest names the piece {name[:80]!r}", why="its job has no such values", do="Launch again."
+            )
         for folder in (place.out / name, place.checkpoints / name):
             folder.mkdir(exist_ok=True)
         made.append(
@@ -180,12 +184,12 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(packed / path, target)
     inputs = {entry["key"]: entry for entry in manifest["inputs"]}  # one file may lie under several names
-    by_hash = node.work / "inputs"
+    fetched = node.work / "inputs"
     fetch_inputs(
         node.uplink.s3,
         bucket=node.uplink.bucket,
         inputs=list(inputs.values()),
-        folder=by_hash,
+        folder=fetched,
         stopped=node.stopping.is_set,
         origins=node.origins,
     )
@@ -195,7 +199,7 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
         _refuse_flaw(entry["path"])
         target = place.data / entry["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(by_hash / entry["sha256"], target)
+        os.link(fetched / PurePosixPath(entry["key"]).name, target)
     if node.stopping.is_set():
         raise Stopped("stopped before the script began")
 

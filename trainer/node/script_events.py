@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ MOST_LINE_BYTES = 16 * 1024
 MOST_BLOCK = 1 << 20  # read at a time
 MOST_BYTES = 64 * 2**20  # of a run's events, as they are passed on
 COUNTS = ("step", "steps", "epoch", "epochs")
+# Numbers by which a script is told in a receipt or a message, the first that it names, and which of two is better.
+METRICS: Mapping[str, Callable[[float, float], float]] = {
+    "score": max,
+    **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), min),
+    **dict.fromkeys(("val_accuracy", "eval_accuracy"), max),
+    **dict.fromkeys(("loss", "train_loss"), min),
+}
 
 
 class ScriptEvents:
@@ -91,6 +99,25 @@ class EventFile:
         self._written += len(line)
         if self._written <= MOST_BYTES:
             self._file.write(line)
+
+
+@dataclass(kw_only=True)
+class BestMetric:
+    """The best value of the metric that a script is told by: the first of METRICS that it names."""
+
+    _values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take in one event as `ScriptEvents` yields it."""
+        told = {**event["values"], **({"loss": event["loss"]} if event["loss"] is not None else {})}
+        for name, better in METRICS.items():
+            if name in told:
+                self._values[name] = better(self._values.get(name, told[name]), told[name])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return name and value, {} where it named none."""
+        name = next((name for name in METRICS if name in self._values), "")
+        return {"metric": name, "value": self._values[name]} if name else {}
 
 
 class StepRate:

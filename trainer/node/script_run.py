@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer.errors import Stopped, TrainingFailed
 from trainer.node.progress import advance
-from trainer.node.script_events import EventFile, ScriptEvents, StepRate
+from trainer.node.script_events import BestMetric, EventFile, ScriptEvents, StepRate
 from trainer.node.script_outputs import Outputs
 from trainer.node.script_process import ScriptProcess
 from trainer.node.shared import Node
@@ -69,6 +69,7 @@ class _Life:
     start: ScriptStart
     events: ScriptEvents
     rate: StepRate = field(default_factory=StepRate)
+    best: BestMetric = field(default_factory=BestMetric)
     began: float
     open: ExitStack = field(default_factory=ExitStack)
     process: ScriptProcess | None = None
@@ -230,6 +231,7 @@ class ScriptRun:
         model = life.piece.model
         for event in life.events.new():
             counts, values = event["counts"], event["values"]
+            life.best.add(event)
             if "steps" in counts or "epochs" in counts:  # a bar needs both; what is missing counts as one
                 counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
             rate = life.rate.update(counts["step"]) if "step" in event["counts"] else life.rate.value
@@ -249,6 +251,7 @@ class ScriptRun:
             "done": life.done,
             "exit_code": life.exit_code,
             "starts": life.starts,
+            "best": life.best.to_dict(),
             "seconds": round(life.seconds or time.monotonic() - life.began, 3),
             "last_lines": life.last_lines,
             "notes": [*outputs.notes(life.piece.prefix), *left_out],

@@ -1,4 +1,4 @@
-"""The one training process of a node: its command line, its events as they come, and its end with all of its workers."""
+"""The one training process of a node: the manifest's program, its events as they come, and its end with all of its workers."""
 
 from __future__ import annotations
 
@@ -8,42 +8,53 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer import environment
+from trainer.errors import TrainingFailed
+from trainer.script import replaced, variables_in
 
+MOST_WORDS = 64
 STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerFiles:
-    """The files that the trainer is given: the job, the plan of its data if a desk made one, and a user's own profiles.
-
-    What is known of this chip lies beside the last.
+    """The files that the trainer is given: the job, the plan of its data if a desk made one, what the machine should be, and a
+    user's own profiles. What is known of this chip lies beside the last.
     """
 
     job: Path
     plan: Path | None
+    machine: Path
     profiles: Path
 
 
 class TrainerProcess:
-    """`python -m trainer.train`, in a process group of its own, its output at the end of the node's log."""
+    """The manifest's program, in a process group of its own, its output at the end of the node's log."""
 
-    def __init__(self, *, work: Path, files: TrainerFiles, workers: int, device: str) -> None:
+    def __init__(self, program: Sequence[str], *, work: Path, files: TrainerFiles, workers: int, device: str) -> None:
+        """Raises TrainingFailed for a program with a variable that there is not."""
         self._events = work / "events" / "events.jsonl"
         self._events.parent.mkdir(parents=True, exist_ok=True)
         self._offset = 0
         self._kill_at: float | None = None
-        self._command = [
-            *(sys.executable, "-m", "trainer.train", "--job", str(files.job), "--data", str(work / "data")),
-            *("--out", str(work / "models"), "--events", str(self._events.parent)),
-            *("--workers", str(workers), "--device", device),
-            *(("--plan", str(files.plan)) if files.plan else ()),
-        ]
+        variables = {
+            "PYTHON": sys.executable,
+            "JOB": str(files.job),
+            "DATA": str(work / "data"),
+            "OUT": str(work / "models"),
+            "EVENTS": str(self._events.parent),
+            "WORKERS": str(workers),
+            "DEVICE": device,
+            "MACHINE": str(files.machine),
+            **({"PLAN": str(files.plan)} if files.plan else {}),
+        }
+        self._command = command_of(program, variables)
         self._work = work
         self._environment = environment.for_training(profiles=files.profiles)
 
@@ -111,3 +122,13 @@ class TrainerProcess:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+
+
+def command_of(program: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Return the words of a manifest's program, its variables replaced. Raises TrainingFailed for what no launch writes."""
+    sound = isinstance(program, list) and 0 < len(program) <= MOST_WORDS and all(isinstance(word, str) for word in program)
+    unknown = sorted({name for word in program for name in variables_in(word)} - variables.keys()) if sound else []
+    if not sound or unknown:
+        why = f"there is no ${unknown[0]}" if unknown else "it is no list of words"
+        raise TrainingFailed("the manifest's program can't be run", why=why, do="Launch again, with one version of Mayfly.")
+    return [replaced(word, variables) for word in program]

@@ -19,6 +19,7 @@ from trainer.data.splits import Span, Spans
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.own_file import OwnFile
+from trainer.pretrained import encoder_of
 from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.settings import TargetSettings
 from trainer.symbols import flaw
@@ -208,6 +209,8 @@ def settings_of(job: Job) -> dict[str, dict[str, Any]]:
     """Return the settings of a job that planning reads, as JSON values."""
     data = {key: value for key, value in job.to_dict()["data"].items() if key not in _NOT_PLANNED_BY}
     model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
+    if encoder := encoder_of(job.model):
+        model["encoder_until"] = encoder.encoder_until
     return {"data": data, "model": model, "target": {"name": job.target.name, **target_values(job.target)}}
 
 

@@ -33,6 +33,7 @@ from trainer.plan.plans import (
     count_separate,
     refuse_empty_columns,
     refuse_large_batch,
+    refuse_late_encoder,
     warmup_of,
 )
 from trainer.plan.together import Cut, Timeline
@@ -189,6 +190,7 @@ def _lay_out(
     labels_TK[labelled.bars] = labelled.labels_TK[labelled.bars]
     made = []
     for spans in folds:
+        refuse_late_encoder(candles, job, spans)
         inside = {name: labelled.within(span) for name, span in spans.items()}
         bars = {name: one[labelled.has_label(one)] for name, one in inside.items()}
         chunks = chunk_grid(rows[bars["train"]], first=first, chunk=job.model.bars_out) if job.model.reads == CHUNKS else None

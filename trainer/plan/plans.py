@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.data.calendar import holes, infer_calendar, session_clock
-from trainer.data.candles import Candles
+from trainer.data.candles import Candles, time_text
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.errors import DataError
 from trainer.job import Job
 from trainer.pieces.fewest import farthest_feature, first_bar, too_few
+from trainer.pretrained import encoder_of, nanoseconds_of
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
@@ -160,7 +161,10 @@ def plan_symbol(
 def lay_out(
     candles: Candles, job: Job, time: BarTimes, chosen: Labelled, *, spans: Spans, horizon_bars: int, warmup: int
 ) -> Plan:
-    """Return the bars of each span that have a label there. Raises DataError when a span is left without any."""
+    """Return the bars of each span that have a label there. Raises DataError when a span is left without any, or the job's
+    encoder has seen validation.
+    """
+    refuse_late_encoder(candles, job, spans)
     bars, ties = {}, 0
     for name, span in spans.items():
         inside = chosen.within(span)
@@ -262,6 +266,20 @@ def refuse_empty_columns(candles: Candles) -> None:
         if np.isnan(values).all():
             do = "Fill the column, or leave the symbol out of --symbols."
             raise DataError(f"{candles.symbol} has no value of {name}", why="every cell of the column is empty", do=do)
+
+
+def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
+    """Raise DataError where the job's encoder was trained or chosen by bars or labels of validation or later."""
+    encoder = encoder_of(job.model)
+    if encoder is None or not encoder.encoder_until or not len(spans.validation):
+        return
+    begins = int(candles.timestamp[spans.validation.start])
+    if nanoseconds_of(encoder.encoder_until) > begins:
+        raise DataError(
+            f"the encoder has seen bars and labels until {encoder.encoder_until}",
+            why=f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would be of bars seen",
+            do="Pretrain on older bars, or give this job later ones.",
+        )
 
 
 def _no_bar(

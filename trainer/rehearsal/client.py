@@ -36,7 +36,8 @@ from trainer.rehearsal.leases import start_ticks
 
 ACCOUNT = "000000000001"
 REGION = "us-east-1"
-START_SECONDS = 60.0  # about two on an idle machine
+START_SECONDS = 300.0  # against a hang: about two on an idle machine; one that ends instead is noticed at once
+PROGRAM_SECONDS = 600.0  # longer than `pulumi_apply.APPLY_SECONDS`, whose error says more
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -76,7 +77,7 @@ class Server:
     def apply_program(self, account: str) -> None:
         """Have the Pulumi program applied to an account, unless it is; some seconds. Raises ConfigError with its error."""
         try:
-            answer = _ask(self.note, "program", {"account": account}, timeout_seconds=180)
+            answer = _ask(self.note, "program", {"account": account}, timeout_seconds=PROGRAM_SECONDS)
         except OSError as failure:
             what = "the embedded AWS ended while the Pulumi program was applied to it"
             raise ConfigError(what, why=str(failure), do="Try again; its server.log may tell more.") from failure

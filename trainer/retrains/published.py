@@ -1,24 +1,30 @@
 """The publication of a retrain, its job and code: retrains/<name>.json, which the desk swaps and control only reads.
 
-Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them.
+Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them. So
+does, of a script, the list of its files and of the data that was pinned with it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.job import Job, job_from_json
-from trainer.reading import Unsound
-from trainer.retrains.schedule import PUBLISHED_FORMAT
+from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
+from trainer.retrains.schedule import PUBLISHED_FORMAT, READABLE_FORMATS
 from trainer.runs.record_json import read_value, to_json
-from trainer.runs.reports import SHA256
+from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES, SHA256
 from trainer.runs.store import Objects
+from trainer.symbols import path_flaw
 
 MOST_BYTES = 64 * 1024
+MOST_SCRIPT_BYTES = 32 * 2**20  # 20,000 files of data take 12 MB
 PREFIX = "retrains/"
 
 
@@ -38,10 +44,33 @@ class PublishedRetrain:
     commit: str  # of the checkout it was published from; '' where there was none
     published_at: datetime
     paused: bool = False
+    script_key: str = ""  # of a script's files and data; '' where models are trained
+    script_sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedScript:
+    """Files of a published script, which are in its code, and its data."""
+
+    files: Mapping[str, str]  # by path: sha256
+    inputs: tuple[Mapping[str, Any], ...]  # entries of a manifest, with paths; () where the data is listed at each time
+    sha256: str  # of what its time depends on
+
+    def to_json(self) -> bytes:
+        """Write it as JSON."""
+        value = {"files": dict(self.files), "inputs": [dict(entry) for entry in self.inputs], "sha256": self.sha256}
+        return json.dumps(value, indent=1, sort_keys=True).encode()
 
 
 class UnreadablePublication(ConfigError):
     """A publication that this version can't read: another format, or damaged."""
+
+
+def other_image(retrain: PublishedRetrain, image_id: str) -> list[str]:
+    """Return a note where a run has another image than the one that was published."""
+    if image_id == retrain.image_id:
+        return []
+    return [f"the image {retrain.image_id} is gone: this run has {image_id}, the newest of its line"]
 
 
 def published_key(name: str) -> str:
@@ -56,7 +85,7 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
         return None
     try:
         retrain = read_value(
-            stored.body, PublishedRetrain, name=f"the retrain {name}", most_bytes=MOST_BYTES, formats=(PUBLISHED_FORMAT,)
+            stored.body, PublishedRetrain, name=f"the retrain {name}", most_bytes=MOST_BYTES, formats=READABLE_FORMATS
         )
         _check_keys(retrain, name)
     except Unsound as error:
@@ -69,6 +98,9 @@ def _check_keys(retrain: PublishedRetrain, name: str) -> None:
     """Raise Unsound where it is another retrain's, or leads to objects that no publication of ours has."""
     keys = (f"code/{retrain.job_sha256}.json", f"code/{retrain.code_sha256}.whl")
     hashes = re.fullmatch(f"{SHA256} {SHA256}", f"{retrain.job_sha256} {retrain.code_sha256}")
+    script = f"code/{retrain.script_sha256}.json" if re.fullmatch(SHA256, retrain.script_sha256) else ""
+    if retrain.script_key != script:
+        raise Unsound(f"it names {retrain.script_key[:80]!r}")
     if retrain.name != name or not hashes or (retrain.job_key, retrain.code_key) != keys:
         raise Unsound(f"it names retrain {retrain.name[:80]!r}, {retrain.job_key[:80]!r} and {retrain.code_key[:80]!r}")
 
@@ -84,16 +116,44 @@ def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: st
 
 def verified_job(objects: Objects, retrain: PublishedRetrain) -> Job:
     """Return the published job. Raises ConfigError where job or code are not there, or not what was published."""
-    job = b""
-    for what, key, sha256 in (
-        ("code", retrain.code_key, retrain.code_sha256),
-        ("job", retrain.job_key, retrain.job_sha256),
-    ):
-        stored = objects.get(key=key)
-        actual = hashlib.sha256(stored.body).hexdigest() if stored else ""
-        if stored is None or actual != sha256:
-            why = f"its sha256 is {actual[:12]}..., {sha256[:12]}... was published" if stored else f"there is no {key}"
-            do = f"Publish it again: mayfly retrains publish {retrain.name}."
-            raise ConfigError(f"the {what} of retrain {retrain.name} is not what was published", why=why, do=do)
-        job = stored.body
-    return job_from_json(job.decode())
+    _verified(objects, retrain, "code", retrain.code_key, retrain.code_sha256)
+    return job_from_json(_verified(objects, retrain, "job", retrain.job_key, retrain.job_sha256).decode())
+
+
+def verified_script(objects: Objects, retrain: PublishedRetrain) -> PublishedScript:
+    """Return the files and data of a published script. Raises ConfigError as `verified_job` does."""
+    body = _verified(objects, retrain, "script", retrain.script_key, retrain.script_sha256)
+    try:
+        return _read_script(read_object(body, most_bytes=MOST_SCRIPT_BYTES, name="the published script"))
+    except Unsound as error:
+        do = f"Publish it again: mayfly retrains publish {retrain.name}."
+        raise ConfigError(f"cannot read the script of retrain {retrain.name}", why=str(error), do=do) from error
+
+
+def _read_script(fields: Fields) -> PublishedScript:
+    """Read a published script. Raises Unsound."""
+    files = {path: value.sha256() for path, value in fields.table("files", most=MOST_FILES).entries().items()}
+    inputs = tuple(
+        {
+            "path": item.text("path", most=MOST_TEXT),
+            "key": item.text("key", most=1024),
+            "version_id": item.text("version_id", most=1024),
+            "sha256": item.value("sha256").sha256(),
+            "bytes": item.whole("bytes", most=MOST_FILE_SIZE),
+        }
+        for item in fields.rows("inputs", most=MOST_FILES)
+    )
+    if why := next(filter(None, map(path_flaw, (*files, *(str(entry["path"]) for entry in inputs)))), ""):
+        raise Unsound(f"a file of it has no name that a node takes: {why}")
+    return PublishedScript(files=files, inputs=inputs, sha256=fields.value("sha256").sha256())
+
+
+def _verified(objects: Objects, retrain: PublishedRetrain, what: str, key: str, sha256: str) -> bytes:
+    """Return what lies under a hash. Raises ConfigError where it is not there, or not what was published."""
+    stored = objects.get(key=key)
+    actual = hashlib.sha256(stored.body).hexdigest() if stored else ""
+    if stored is None or actual != sha256:
+        why = f"its sha256 is {actual[:12]}..., {sha256[:12]}... was published" if stored else f"there is no {key}"
+        do = f"Publish it again: mayfly retrains publish {retrain.name}."
+        raise ConfigError(f"the {what} of retrain {retrain.name} is not what was published", why=why, do=do)
+    return stored.body

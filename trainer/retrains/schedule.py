@@ -13,7 +13,9 @@ from typing import Any
 
 from trainer.schedule_expressions import Cron, parse
 
-PUBLISHED_FORMAT = 1  # of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads
+# Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before 2026-11-22: no scripts.
+PUBLISHED_FORMAT = 2
+READABLE_FORMATS = (1, PUBLISHED_FORMAT)
 MOST_RETRAINS = 8  # of a stack: they stand in its parameter, which holds 4 KB
 OVERLAPS = ("skip", "wait")
 BEATS_BASELINES = "beats-baselines"

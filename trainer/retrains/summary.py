@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainer.retrains.schedule import RetrainSchedule
 
 MOST_LINES = 10
 MOST_SUBJECT = 100  # characters, ASCII: what SNS takes (API reference, Publish, looked up 2026-11-22)
-MOST_MODELS, MOST_FAILED, MOST_LINE = 3, 2, 200
+MOST_MODELS, MOST_FAILED, MOST_LAST_LINES, MOST_LINE = 3, 2, 2, 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) ->
         yield f"{model['piece']}: {headline(model.get('metrics') or {})}{beside}"
     if len(models) > MOST_MODELS:
         yield f"and {len(models) - MOST_MODELS} more models"
+    yield from _of_scripts(receipt.get("scripts", ()), (before or {}).get("scripts", ()))
     for item in failed[:MOST_FAILED]:
         more = (
             f" (and {len(failed) - MOST_FAILED} more)" if len(failed) > MOST_FAILED and item is failed[MOST_FAILED - 1] else ""
@@ -77,7 +78,27 @@ def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) ->
     seconds = receipt["seconds"]["total"]
     lasted = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
     rehearsal = ", a rehearsal" if receipt.get("rehearsal") else ""
-    yield f"{lasted}{on}, ${dollars['spent_high']:.2f} (estimated ${dollars['estimated']:.2f}){rehearsal}"
+    known = dollars["estimated"] or not receipt.get("scripts")
+    estimated = f"estimated ${dollars['estimated']:.2f}" if known else "not estimated"
+    yield f"{lasted}{on}, ${dollars['spent_high']:.2f} ({estimated}){rehearsal}"
+
+
+def _of_scripts(scripts: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the best metric of each piece of a script that is done, and its last lines where there is one piece only."""
+    last = {str(script["piece"]): script["best"] for script in before}
+    done = [script for script in scripts if script["done"]]
+    if len(scripts) > 1:
+        again = sum(script["starts"] > 1 for script in scripts)
+        yield f"{len(done)} of {len(scripts)} values done{f', {again} started again' if again else ''}"
+    for script in done[:MOST_MODELS]:
+        best, then = script["best"], last.get(str(script["piece"]), {})
+        beside = f" (last time {then['value']:.4g})" if best and then.get("metric") == best["metric"] else ""
+        told = f"best {best['metric']} {best['value']:.4g}{beside}" if best else "done"
+        yield f"{script['piece']}: {told}"
+    if len(done) > MOST_MODELS:
+        yield f"and {len(done) - MOST_MODELS} more values"
+    if len(scripts) == 1:
+        yield from (f"| {line}" for line in scripts[0]["last_lines"][-MOST_LAST_LINES:])
 
 
 def _of_error(error: Mapping[str, Any] | None) -> Iterator[str]:

@@ -185,12 +185,19 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
             "done": bool(item.truth("done")),
             "exit_code": item.value("exit_code").whole(least=-255, most=255),
             "starts": item.whole("starts", most=1_000),
+            "best": _read_best(item.table("best", most=2)),
             "seconds": item.number("seconds", least=0) or 0.0,
             "last_lines": [line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)],
             "notes": [line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 1)],
         }
         for item in fields.rows("scripts", most=MOST_MODELS)
     )
+
+
+def _read_best(fields: Fields) -> dict[str, Any]:
+    """Return the metric that a script is told by, and its best value; {} where it named none."""
+    value = fields.number("value")
+    return {} if value is None else {"metric": fields.text("metric", most=MOST_NAME), "value": value}
 
 
 def read_error(fields: Fields) -> dict[str, Any] | None:

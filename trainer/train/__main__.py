@@ -15,6 +15,7 @@ import math
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -26,7 +27,7 @@ from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
 from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys, with_settings
 from trainer.models import DEFAULT, MODELS
-from trainer.pieces import kind_of
+from trainer.pieces import takes_all_devices
 from trainer.printable import printable
 from trainer.targets import TARGETS
 
@@ -52,6 +53,7 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other key of the job"
     )
     parse.add_argument("--plan", type=Path, help="plan.json of this job's data (default: plan the candles here)")
+    parse.add_argument("--machine", type=Path, help="JSON of what this machine should be, as the agent writes it")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -109,8 +111,12 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     import torch
 
     from trainer.train.distributed.group import check_backend
-    from trainer.train.distributed.supervisor import RankSupervisor, check_ranks, trains_together
+    from trainer.train.distributed.supervisor import RankSupervisor, check_ranks
+    from trainer.train.encoder import check_inputs, pinned
+    from trainer.train.machine_file import read_machine
+    from trainer.train.observing.meter import meter_for
     from trainer.train.observing.observe import Observed
+    from trainer.train.observing.results import TrainingResults
     from trainer.train.own_check import checked, copied
     from trainer.train.packs.strategy import places_of
     from trainer.train.precision import matmul_dtype
@@ -121,11 +127,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
-    job = checked(job)
+    job, machine = pinned(checked(job)), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)
     matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
     devices = options.workers or default_workers(kind)
-    together = trains_together(job, kind_of(job), devices=devices)
+    together = devices > 1 and takes_all_devices(job)
     if together:
         check_backend(kind)
     else:
@@ -133,6 +139,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     job = with_settings(job, timeframe=data.plan.timeframe)  # on which its features may depend
+    check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
     if together:
@@ -144,18 +151,25 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     earlier = {path.name for path in options.out.glob("*.safetensors")}
 
+    dtype = matmul_dtype(job, torch.device(kind))
+    rated = num_workers if together else 1 / sharing  # devices behind one progress event's rate
+    meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
+    results = TrainingResults(job.name, machine)
+
     def emit(event: dict[str, Any]) -> None:
+        event = meter.read(event)
         log.emit(event)
         observed(event)
+        results(event)
 
-    site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing)
+    site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
     chosen = choose_way(job, site=site, surveyed=surveyed, out=options.out, emit=emit)
     job = chosen.job
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": surveyed.data})
-    settings = WorkerSettings(job=job, data=data, out=options.out, choice=chosen.choice)
+    settings = WorkerSettings(job=job, data=data, out=options.out, machine=machine, choice=chosen.choice)
     # A runner occupies its worker: a piece that waits behind it could train elsewhere.
     places = 1 if any(piece.runner for piece in surveyed.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
@@ -165,7 +179,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         watched = GpuWatch(emit)
     supervising: Supervisor | RankSupervisor
     if together:
-        supervising = RankSupervisor(kind=kind, ranks=num_workers, settings=settings, emit=emit)
+        supervising = RankSupervisor(kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded)
     else:
         supervising = Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit)
     with watched, supervising as supervisor:
@@ -173,6 +187,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
     replaced = sorted(done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept"))
+    results.write(options.out, usd=meter.usd)
     emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     made = [
         {"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}

@@ -14,6 +14,7 @@ from trainer.data.feature_names import FEATURES_VERSION
 from trainer.job import Job
 from trainer.pieces.piece import Piece
 from trainer.plan.document import SymbolPlan
+from trainer.train.encoder import parent_of
 from trainer.train.loop import Run
 from trainer.train.packs.pack import architecture_of
 from trainer.train.precision import matmul_dtype
@@ -48,6 +49,7 @@ def card_of_training(
         target=job.target.name,
         target_settings=data.series[0].target.card_keys(),
         own_files={table: home.card_entry() for table, home in job.own_files.items()},
+        parent=parent_of(job),
         series=_series(data, scored, origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,

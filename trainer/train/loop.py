@@ -124,8 +124,9 @@ def train(
         if due or len(unread) >= _unread_steps(runs) or any(run.active and run.epoch_is_over for run in runs):
             _count_losses(runs, unread)
         if due:
+            training = sum(run.active for run in runs)
             for run in (run for run in runs if run.active):
-                report(_progress(run, job, pace.rate))
+                report(_progress(run, job, pace.rate, training=training))
         # Epochs that ended or broke, and runs that stop with them.
         for number, run in enumerate(runs):
             if not run.active:
@@ -266,7 +267,9 @@ def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: 
             roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
 
 
-def _progress(run: Run, job: Job, rate: float) -> dict[str, Any]:
+def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, Any]:
+    """Return where a run stands; `rate` is that of all `training` runs together, in reads a second."""
+    left = (job.train.epochs - run.epoch) * run.num_windows - run.position
     return {
         "event": "progress",
         "model": run.member.name,
@@ -278,6 +281,8 @@ def _progress(run: Run, job: Job, rate: float) -> dict[str, Any]:
         "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,
         "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
         "unit": job.model.reads,
+        "learning_rate": _rate(run, job),  # of the next step
+        "eta_seconds": round(left * training / rate, 1) if rate else None,  # of all epochs' steps: it may stop earlier
     }
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.candles import Candles
-from trainer.data.features import compute_inputs
+from trainer.data.features import compute_each
 from trainer.data.ranks import ranks
 from trainer.data.settings import BY_SERIES, PRESENT, RANK
 from trainer.job import Job
@@ -32,6 +32,7 @@ from trainer.plan.planning import plans_of_panel
 from trainer.plan.plans import Plan, warmup_of
 from trainer.settings import CHUNKS
 from trainer.targets import labels_of
+from trainer.train.encoder import known_scaler
 from trainer.train.prepare import SymbolData, covered, fit_scaler, refuse_bad_features, symbol_data
 from trainer.train.series import PanelScale, PieceData, lay
 
@@ -73,9 +74,10 @@ def panel_rows(
     offsets = np.cumsum([0, *counts])
     rows_RF = torch.zeros(int(offsets[-1]), len(inputs))
     present_R = np.zeros(len(rows_RF), dtype=bool)
-    for candles, its, offset, warmup in zip(series, dates, offsets[:-1], warmups, strict=True):
-        computed_TF = compute_inputs(candles, features=features)
+    each = zip(series, dates, offsets[:-1], warmups, compute_each(series, features=features), strict=True)
+    for candles, its, offset, warmup, computed_TF in each:
         refuse_bad_features(candles, computed_TF, warmup, inputs[1:])
+        computed_TF[:warmup] = 0  # no window reads them
         place_T = its - its[0] + offset
         rows_RF[place_T, 1:] = computed_TF
         present_R[place_T] = True
@@ -128,7 +130,7 @@ def _fit(job: Job, plans: Sequence[Plan], rows: PanelRows) -> PanelScale:
     read_R = np.concatenate(
         [covered(plan.starts["train"], plan.bars_seen, n) for plan, n in zip(plans, rows.counts, strict=True)]
     )
-    mean_F, std_F = _neutral(job, *fit_scaler(rows.rows_RF, torch.from_numpy(read_R & rows.present_R)))
+    mean_F, std_F = known_scaler(job) or _neutral(job, *fit_scaler(rows.rows_RF, torch.from_numpy(read_R & rows.present_R)))
     labels_NK = np.concatenate([plan.labels_TK[plan.bars["train"]] for plan in plans])
     return PanelScale(
         scaler=job.data.scaler,
@@ -154,7 +156,7 @@ def _parts(
         mean_F, std_F, fitted = scale.mean_F, scale.std_F, scale.fitted
         if scale.scaler == BY_SERIES and len(plan.bars["train"]):
             read_D = covered(plan.starts["train"], plan.bars_seen, len(rows_DF)) & present_D
-            mean_F, std_F = _neutral(job, *fit_scaler(rows_DF, torch.from_numpy(read_D)))
+            mean_F, std_F = known_scaler(job, candles.symbol) or _neutral(job, *fit_scaler(rows_DF, torch.from_numpy(read_D)))
             fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
         whole_DF = masked(rows_DF, mean_F, present_D)
         yield symbol_data(candles, job, plan, rows_TF=whole_DF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=number)

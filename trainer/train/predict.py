@@ -11,10 +11,9 @@ import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +24,8 @@ from trainer.data.calendar import holes
 from trainer.data.candles import Candles
 from trainer.data.context import context_of
 from trainer.data.feature_names import warmup_of_features
-from trainer.data.features import compute_inputs
+from trainer.data.features import compute_each
 from trainer.data.reading import CandleFolder, OtherTimeframe
-from trainer.data.tables import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, TrainerError, UsageError, nearest
 from trainer.models import home_of, reads_of
@@ -184,7 +182,9 @@ class _Running:
 
     def run(self, tasks: Sequence[_Task]) -> Iterator[Predictions | NotPredicted]:
         """Predict the bars of tasks that read the same inputs."""
-        for task, rows_TF in zip(tasks, _inputs(tasks), strict=True):
+        parts = [task.candles.rows(task.first_row) for task in tasks]
+        each = compute_each(parts, features=tasks[0].model.features if tasks else ())
+        for task, rows_TF in zip(tasks, each, strict=True):
             card, symbol = task.model.card, task.series.symbol
             try:
                 network = self.networks.of(task.model)
@@ -267,26 +267,6 @@ def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, wa
     hole = holes(candles.timestamp, candles.timeframe, series.calendar)
     bars = np.arange(max(warmup + lookback - 1, reach), len(candles), dtype=np.int64)
     return np.asarray(bars[clear_of_holes(hole, bars - max(lookback - 1, reach), bars)])
-
-
-def _inputs(tasks: Sequence[_Task]) -> Iterator[torch.Tensor]:
-    """Yield the inputs (T, F) of each task, from its first row on.
-
-    Series are concatenated: a row of inputs depends on the warm-up before it and nothing else, to the last bit.
-    """
-    if not tasks:
-        return
-    parts = [task.candles.rows(task.first_row) for task in tasks]
-    rows_TF = compute_inputs(_end_to_end(parts), features=tasks[0].model.features)
-    yield from torch.split(rows_TF, [len(part) for part in parts])
-
-
-def _end_to_end(parts: Sequence[Candles]) -> Candles:
-    if len(parts) == 1:
-        return parts[0]
-    rows: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("timestamp", *FIELDS)}
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    return replace(parts[0], **rows, columns=columns)
 
 
 def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from trainer.plan.plans import Plan, plan_symbol
 from trainer.settings import CONTEXT, TargetSettings
 from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
+from trainer.train.encoder import known_scaler
 
 FEATURE_LIMIT = 10.0  # deviations that a baseline's features are held to: one crash must not decide a linear fit
 
@@ -135,7 +136,9 @@ def prepare(
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
     rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
     refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
-    mean_F, std_F = fit_scaler(rows_TF, torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles))))
+    read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
+    mean_F, std_F = known_scaler(job, candles.symbol) or fit_scaler(rows_TF, read_T)
+    mean_F, std_F = mean_F.to(rows_TF.device), std_F.to(rows_TF.device)
     fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
     return symbol_data(candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series)
 

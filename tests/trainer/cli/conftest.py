@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,9 @@ from trainer.data.writing import write_candles
 
 
 @pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Access], Access]:
-    """Let the launch verb find this AWS, whatever its flags say, from an empty folder."""
+def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, desk_python: Path) -> Callable[[Access], Access]:
+    """Let the launch verb find this AWS, whatever its flags say, from an empty folder. Its data checks are forks."""
+    monkeypatch.setattr(sys, "executable", str(desk_python))
 
     def to(access: Access) -> Access:
         @contextmanager

@@ -17,7 +17,7 @@ TINY = ["--quick", "--device", "cpu", "--set", "blocks=2", "--set", "width=4", "
 
 
 @pytest.fixture(autouse=True)
-def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_no_time(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> None:
     monkeypatch.setattr(benching, "QUICK_SECONDS", 0.05)
 
 

@@ -86,12 +86,12 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "instance=p5.48xlarge")
     assert code == 103 and "control may not start p5.48xlarge" in told["error"]["what"]
     ssm, parameter = home.access.client("ssm"), parameter_name("mayfly", "dev")
-    for outputs, expected in ((replace(home.outputs, retrain_format=2), 103), (home.outputs, 0)):
+    for outputs, expected in ((replace(home.outputs, retrain_format=99), 103), (home.outputs, 0)):
         # A control that reads another format; then a publication that an older or newer one left, which is replaced.
         ssm.put_parameter(Name=parameter, Value=outputs.to_json(), Type="String", Overwrite=True)
-        objects.put(key=published_key("waiting"), body=b'{"format": 2}')
+        objects.put(key=published_key("waiting"), body=b'{"format": 99}')
         code, told = mayfly("publish", "waiting", "--job", "job.toml")
-        assert code == expected and (code == 0 or "reads publications of format 2" in told["error"]["why"])
+        assert code == expected and (code == 0 or "reads publications of format 99" in told["error"]["why"])
     assert read_published(objects, "weekly") is None
     for name in ("weekly", "waiting"):
         assert mayfly("publish", name, "--job", "job.toml")[0] == 0
@@ -164,6 +164,60 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert len(listed["weekly"]["next"]) == 3
     assert mayfly("preview", "waiting")[0] == 103  # the same job
     assert mayfly("preview", "nothing")[0] == 2
+
+
+def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_its_set_holds_by_then(
+    home: RetrainHome, mayfly: Callable[..., Any]
+) -> None:
+    objects, bucket, s3 = home.cloud.objects, home.outputs.bucket, home.access.client("s3")
+    Path("train.py").write_text("print(1)")
+    Path("points").mkdir()
+    Path("points/a.csv").write_text("1,2")
+    Path("script.toml").write_text(
+        '[script]\ncommand = "python train.py"\nover = "values.csv"\n[data]\nfolder = "points"\n'
+        '[machine]\ninstance = ["g6.xlarge"]\nmax_duration = "10m"\n'
+    )
+    Path("values.csv").write_text("symbol\nA\nB\n")
+    code, told = mayfly("publish", "waiting", "--job", "script.toml")
+    assert (code, told["plan"]["times_are"]) == (0, "rough: not estimated: this script has not run yet")
+    assert told["notes"][-1].startswith("promote is beats-baselines: a script makes no model")
+    entry = begin(home, "waiting", SUNDAY)
+    assert (entry.state, entry.error) == ("training", None) and 0 < entry.most_usd <= 1
+    assert begin(home, "waiting", SUNDAY) == entry
+    record, _ = read_record(objects, entry.run_id)
+    assert (record.work, record.driver, [piece.piece for piece in record.pieces]) == ("script", "control", ["A", "B"])
+    manifest = json.loads(objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
+    assert (manifest["work"], list(manifest["script_files"]), manifest["job"]["data"]) == (
+        "script",
+        ["train.py"],
+        {"folder": ""},
+    )
+    assert manifest["code"]["sha256"] == read_published(objects, "waiting")[0].code_sha256  # type: ignore[index]
+    (pinned,) = manifest["inputs"]
+    assert (pinned["path"], pinned["key"]) == ("a.csv", f"raw/.files/{hashlib.sha256(b'1,2').hexdigest()}")
+
+    # A set of the bucket is listed at each time; nothing of it goes through the desk.
+    s3.put_object(Bucket=bucket, Key="raw/points/a.csv", Body=b"1", ChecksumAlgorithm="SHA256")
+    assert mayfly("publish", "weekly", "--job", "script.toml", "--set", f"data.folder=s3://{bucket}/raw/points")[0] == 0
+    s3.put_object(Bucket=bucket, Key="raw/points/b.csv", Body=b"2", ChecksumAlgorithm="SHA256")
+    manifest = json.loads(objects.get(key=manifest_key(begin(home, "weekly", SUNDAY).run_id)).body)  # type: ignore[union-attr]
+    assert [(item["path"], item["key"]) for item in manifest["inputs"]] == [
+        *(("a.csv", "raw/points/a.csv"), ("b.csv", "raw/points/b.csv"))
+    ]
+    shown = mayfly("preview", "weekly")[1]
+    assert [piece["piece"] for piece in shown["plan"]["pieces"]] == ["A", "B"]
+    there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
+    change_entry(objects, replace(there, state="done"), etag, home.cloud.now())
+    s3.put_object(Bucket=bucket, Key="raw/points/c.csv", Body=b"3")
+    failed = begin(home, "weekly", SUNDAY + WEEK)
+    assert (failed.state, (failed.error or {})["what"]) == ("failed", "1 files of raw/points/ have no sha256")
+
+    # A list of files that is not what was published.
+    published, _ = read_published(objects, "weekly") or (None, "")
+    assert published is not None
+    objects.put(key=published.script_key, body=b"{}")
+    spoiled = begin(home, "weekly", SUNDAY + 2 * WEEK)
+    assert spoiled.state == "failed" and "the script of retrain weekly is not what was published" in str(spoiled.error)
 
 
 def republished(home: RetrainHome, name: str, other: str, **keys: Any) -> None:

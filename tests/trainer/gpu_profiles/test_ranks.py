@@ -39,17 +39,14 @@ def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_
         for devices, sharded in ((2, False), (2, True), (8, True))
     )
     assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8
-    assert eighths.copies == whole.copies / 8
+    weights = FLOAT * num_weights(JOB, features=37)
+    assert eighths.copies == 2 * weights + (whole.copies - weights) / 8  # the best weights and what evaluates are wholes
     assert eighths.total < halves.total < whole.total
 
 
 def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_then():
     small = lay(T4, JOB, devices=4, memory_gib=16.0, **KNOWN)
     assert not small.sharded and small.micro_batch <= 4
-    weights = FLOAT * num_weights(JOB, features=37) / GIB
-    tight = 10 * weights  # with moments and copies it has about eight times its weights
-    slices = [lay(T4, JOB, devices=4, memory_gib=memory, features=37, bars=0) for memory in (16.0, tight + 1.0)]
-    assert slices[0].micro_batch >= slices[1].micro_batch
     wide = with_settings(JOB, width=2048)
     in_parts = lay(T4, wide, devices=8, memory_gib=8.0, **KNOWN)
     assert in_parts.sharded and "in parts by FSDP" in in_parts.words

@@ -7,7 +7,7 @@ import pytest
 
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.measurements import from_bytes, shape_of
-from trainer.gpu_profiles.rates import TORCH, Rate, rate_of, visits_per_second
+from trainer.gpu_profiles.rates import MFU, TORCH, Rate, peak_flops, rate_of, visits_per_second
 from trainer.job import Job, job_of
 from trainer.node.packages import TORCH as NODE_TORCH
 
@@ -29,6 +29,18 @@ def test_the_reference_model_trains_at_the_profiles_rate_and_a_larger_one_slower
     assert visits_per_second(cpu, Job()) == pytest.approx(2_000)
     assert visits_per_second(cpu, job_of(hidden=256)) == pytest.approx(2_000 / 8)
     assert visits_per_second(l4, job_of(lookback=120)) == pytest.approx(visits_per_second(l4, Job()) / 2)
+
+
+def test_a_large_model_waits_for_multiplications_of_which_a_chip_has_a_peak():
+    t4, h100 = named_profile("t4"), named_profile("h100")
+    large = job_of(model="transformer", preset="large")
+    flops = large.model.flops(features=len(large.data.inputs), outputs=1)
+    assert visits_per_second(h100, large) <= MFU * 989.4e12 / flops
+    assert visits_per_second(t4, large) == pytest.approx(MFU * 65e12 / flops)
+    full = job_of(model="transformer", preset="large", precision="fp32")
+    assert visits_per_second(t4, full) == pytest.approx(MFU * 8.1e12 / flops)
+    assert peak_flops(named_profile("a10g"), half=True) == 65e12, "an unknown peak is a T4's"
+    assert peak_flops(named_profile("rtx_pro_6000"), half=True) > 4 * 100e12
 
 
 def test_a_tcns_rate_is_in_bars():

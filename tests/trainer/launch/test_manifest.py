@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 from trainer.cost.instances import instance_type
 from trainer.job import job_of
 from trainer.launch.bundle import Bundle
-from trainer.launch.manifest import build_manifest
+from trainer.launch.manifest import PROGRAM, build_manifest
 
 
 def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk():
@@ -23,13 +23,14 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
         ],
         plan={"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
+        encoder={"key": "raw/.files/e", "version_id": "v3", "sha256": "e", "bytes": 4},
         machines=[instance_type("p3.8xlarge")],
         tuned={"cpu": {"a shape": {"pack": 1}}},
         gpu_profiles={"mine": {"memory_gib": 20}},
         attach={},
     )
     assert manifest == {
-        "format": 3,
+        "format": 4,
         "run_id": "run-1",
         "created_at": "2026-11-20T00:00:00Z",
         "rehearsal": True,
@@ -44,9 +45,19 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
             {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2},
         ],
         "plan": {"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
+        "encoder": {"key": "raw/.files/e", "version_id": "v3", "sha256": "e", "bytes": 4},
         "instance_types": {
-            "p3.8xlarge": {"gpu_count": 4, "gpu_model": "NVIDIA V100 16GB", "gpu_memory_gib": 16.0, "smoke_seconds": 240}
+            "p3.8xlarge": {
+                "gpu_count": 4,
+                "gpu_model": "NVIDIA V100 16GB",
+                "gpu_memory_gib": 16.0,
+                "link": "NVLink",
+                "bus_gb_per_s": 115.0,
+                "usd_per_hour": 12.24,
+                "smoke_seconds": 240,
+            }
         },
+        "program": [*PROGRAM, "--plan", "$PLAN"],
         "tuned": {"cpu": {"a shape": {"pack": 1}}},
         "gpu_profiles": {"mine": {"memory_gib": 20}},
         "attach": {},

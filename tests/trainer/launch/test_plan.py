@@ -253,7 +253,7 @@ def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dolla
     candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
     text = drawn(plan_view(made, job_of(**SEVERAL), candles))
     assert "one model on" in text and "Several GPUs: by law" in text and "an estimate until measured" in text
-    assert "4×T4" in text[text.index("Pointless for this model and batch") :]
+    assert "8×T4" in text[text.index("Pointless for this model and batch") :]
 
 
 def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
@@ -261,6 +261,15 @@ def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
     assert plan(job_of(**SEVERAL), rehearsal=True).gpus != ()  # it is what AWS would take
     own = job_of(**{**SEVERAL, "model": "my_net.py:MyNet"})
     assert plan(own).gpus == ()
+
+
+def test_the_large_transformer_on_a_t4_is_one_line_that_says_whether_it_fits():
+    large = {"model": "transformer", "preset": "large", "distributed": "always", "instance": ("g4dn.xlarge",)}
+    fits = plan(job_of(**large, lookback=64, batch=2048), bars={"A": 100_000}).first.note
+    assert re.fullmatch(r"the model fits its one GPU, slices of [\d,]+ \([\d.]+ GiB by the memory formula\)", fits)
+    crowd = {"A": 60_000_000}  # whose rows fill the GPU
+    with pytest.raises(ConfigError, match=r"a model of 151.\d M weights does not fit on one NVIDIA T4 \(it needs"):
+        plan(job_of(**large), bars=crowd)
 
 
 def test_a_model_too_large_for_a_type_is_one_line_that_says_so():

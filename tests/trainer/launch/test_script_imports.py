@@ -60,6 +60,34 @@ def test_what_the_files_import_is_named_at_the_versions_of_this_environment(desk
     assert here["fancy-pack"] == "2.0" and "of-a-folder" not in here and "mayfly" not in here
 
 
+def test_of_the_files_those_count_that_the_command_reaches(desk):
+    files = {
+        "train.py": b"from parts import a\nimport net",
+        "net.py": b"import fancy",
+        "parts/__init__.py": b"from . import a\nfrom .b import x",
+        "parts/a.py": b"from .numpy import x",
+        "parts/b.py": b"if __name__ == '__main__':\n    import other_name\nif True:\n    import lacking",
+        "setup.py": b"import setuptools_of_another_time",
+        "tests/test_net.py": b"import nothing_that_is_here",
+    }
+    for command in (["python", "train.py"], ["python", "-m", "train"], ["other-run", "launch", "train.py"]):
+        assert packages_of(files, command) == ["Fancy_Pack==2.0", "other-dist==1.5"]
+    with pytest.raises(UsageError, match="setup.py imports setuptools_of_another_time"):
+        packages_of(files, ["run"])
+
+
+def test_a_rehearsal_has_what_this_environment_has_whatever_brought_it(desk, tmp_path, monkeypatch):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "of_no_package.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    with pytest.raises(UsageError):
+        packages_of({"a.py": b"import of_no_package"}, [], brought=["numpy"])  # of a folder that the machine does not have
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    assert packages_of({"a.py": b"import of_no_package"}, [], brought=["numpy"]) == []
+    with pytest.raises(UsageError):
+        packages_of({"a.py": b"import of_no_package"}, [])
+
+
 def test_a_module_may_come_from_a_wheel_among_the_files(desk, tmp_path):
     write_wheel(tmp_path / "w", "tiny", version="1.2")
     wheel = (tmp_path / "w" / "tiny-1.2-py3-none-any.whl").read_bytes()

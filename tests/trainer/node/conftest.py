@@ -26,6 +26,7 @@ from tests.pieces import named
 from trainer.access import Access
 from trainer.code_files import code_files
 from trainer.job import job_of
+from trainer.launch.manifest import PROGRAM
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.keys import Credentials
@@ -43,7 +44,7 @@ STAND_IN = """
 import argparse, hashlib, json, pathlib, signal, sys, time
 
 parser = argparse.ArgumentParser()
-for name in ("job", "data", "out", "events", "workers", "device", "plan"):
+for name in ("job", "data", "out", "events", "workers", "device", "plan", "machine"):
     parser.add_argument("--" + name, type=str if name in ("workers", "device") else pathlib.Path)
 options = parser.parse_args()
 script = json.loads((options.data / "script.json").read_text())
@@ -147,6 +148,7 @@ class Machine:
         found = self.input_sha256 or hashlib.sha256(content).hexdigest()
         manifest = {
             "job": job_of(symbols=("A", "B")).to_dict(),
+            "program": list(PROGRAM),
             "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
             "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}},
             **self.known,

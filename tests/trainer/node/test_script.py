@@ -284,6 +284,8 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     sha256 = hashlib.sha256(b"1,2").hexdigest()
     node.uplink.s3.objects[f"raw/.files/{sha256}"] = b"1,2"
     entry = {"key": f"raw/.files/{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
+    node.uplink.s3.objects["raw/points/z.csv"] = b"1,2"
+    of_a_set = {**entry, "key": "raw/points/z.csv"}
 
     def run_it(text: str, **keys: Any) -> int:
         (packed / "run.sh").write_text(text)
@@ -297,7 +299,7 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
             "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
             "script_files": {"run.sh": ""},
             "script_sha256": "",
-            "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}],
+            "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}, {"path": "z.csv", **of_a_set}],
             "pieces": models,
         }
         return run_script(node, manifest)
@@ -313,7 +315,7 @@ def reported(node: Node, code: int | None, error: Any = None) -> Any:
 
 def test_a_script_killed_once_goes_on_from_its_checkpoint_and_its_end_is_in_the_result(node, start):
     text = """
-[ "$(cat $MAYFLY_DATA/a/x.csv)" = 1,2 ] && cmp $MAYFLY_DATA/a/x.csv $MAYFLY_DATA/y.csv || exit 9
+[ "$(cat $MAYFLY_DATA/a/x.csv)" = 1,2 ] && cmp $MAYFLY_DATA/a/x.csv $MAYFLY_DATA/z.csv || exit 9
 if [ ! -f $MAYFLY_CHECKPOINTS/half ]; then touch $MAYFLY_CHECKPOINTS/half; kill -KILL $$; fi
 echo '{"step": 5, "steps": 10, "epoch": 1, "train_loss": 0.5}' >> $MAYFLY_EVENTS
 echo nothing >> $MAYFLY_EVENTS
@@ -324,6 +326,7 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     (script,) = read.scripts
     assert (read.state, read.retries, read.failed, read.python_packages) == ("done", 1, (), "the desk's .venv")
     assert (script["piece"], script["exit_code"], script["starts"], script["last_lines"]) == ("s", 0, 2, ["devices 1 1"])
+    assert script["best"] == {"metric": "train_loss", "value": 0.5}
     assert script["notes"] == ["1 lines of its events could not be read"]
     assert listed(node) == {"model.pt": "done\n"}
     events = [json.loads(line) for line in (node.work / "events" / "events.jsonl").read_text().splitlines()]

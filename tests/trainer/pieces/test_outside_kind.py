@@ -60,7 +60,7 @@ def node(access: Access, tmp_path: Path) -> Node:
 
 
 def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receipt(
-    tmp_path, make_candles, make_record, node, monkeypatch, capsys
+    tmp_path, make_candles, make_record, node, monkeypatch, capsys, forked_children
 ):
     monkeypatch.setitem(KINDS, "script", SCRIPT)
     data = tmp_path / "data"

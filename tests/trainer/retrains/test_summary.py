@@ -42,6 +42,28 @@ def test_a_run_that_is_done_is_told_in_words_and_numbers() -> None:
     ]
 
 
+def script(piece: str, **fields: Any) -> dict[str, Any]:
+    best = {"metric": "validation_loss", "value": 0.25}
+    return {"piece": piece, "done": True, "starts": 1, "best": best, "last_lines": ["epoch 4", "epoch 5", "saved"], **fields}
+
+
+def test_a_script_is_told_by_its_best_metric_and_its_last_lines() -> None:
+    done = entry(state="done", run_id="20261122-030000-weekly-abcdef", spent_usd=0.07)
+    dollars = {"estimated": 0.0, "spent_low": 0.05, "spent_high": 0.07}
+    one = receipt(models=[], scripts=[script("net")], dollars=dollars)
+    before = receipt(models=[], scripts=[script("net", best={"metric": "validation_loss", "value": 0.3})])
+    assert scheduled_summary(done, WEEKLY, one, before, 0.14).text.splitlines()[1:-2] == [
+        *("net: best validation_loss 0.25 (last time 0.3)", "| epoch 5", "| saved"),
+        "5 minutes on g6.xlarge, $0.07 (not estimated)",
+    ]
+    values = [script(f"S{number}", best={}) for number in range(5)] + [script("S5", done=False, starts=2)]
+    failed = [{"piece": "S5", "reason": "it ended with exit code 1: no data"}]
+    several = receipt(models=[], scripts=values, failed=failed, dollars=dollars)
+    told = scheduled_summary(done, WEEKLY, several, one, 0.14).text.splitlines()
+    assert len(told) <= MOST_LINES
+    assert told[1:6] == ["5 of 6 values done, 1 started again", "S0: done", "S1: done", "S2: done", "and 2 more values"]
+
+
 def test_one_that_failed_says_why_and_what_to_do_however_much_there_is_to_say() -> None:
     error = Interrupted("the spot instance i-1 was taken back", why="Server.SpotInstanceTermination", do="Launch again.")
     failed = entry(state="failed", run_id="r", notes=("the image is gone",), error=dict(error.as_dict()))

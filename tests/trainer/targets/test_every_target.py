@@ -62,7 +62,7 @@ def test_bars_after_its_end_change_no_label_and_an_end_that_is_one_bar_short_is_
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", TARGETS)
 def test_bars_after_training_change_nothing_that_is_trained_on(model, name, candles):
-    settings = {"lookback": 10, "blocks": 2, "width": 4, "chunk": 32, "horizon_sessions": 2, "validation_fraction": 0.2}
+    settings = {"lookback": 12, "blocks": 2, "width": 4, "chunk": 32, "horizon_sessions": 2, "validation_fraction": 0.2}
     job = job_of(**keys_for(settings, model=model, target=name), test_fraction=0.2)
     data = prepare(candles, job)
     other = prepare(moved(candles, data.spans.train.stop - 1), job)

@@ -172,12 +172,6 @@ def test_what_is_no_module_is_refused(tmp_path):
 # --- the child -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def forked(forking_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child is a fork that has torch already: a Python of its own takes seconds to load it."""
-    monkeypatch.setattr(sys, "executable", str(forking_python))
-
-
 def test_the_child_answers_with_the_job_and_what_the_users_code_prints_is_lost(tmp_path, capfd):
     text = START + INIT + "        print('{\"job\": 1}')\n    def forward(self, x):\n        return self.f(x[:, -1])\n"
     job = checked(job_with(tmp_path, "print('hello')\n" + text))
@@ -185,7 +179,7 @@ def test_the_child_answers_with_the_job_and_what_the_users_code_prints_is_lost(t
     assert checked(job) == job, "and is not asked again"
 
 
-def test_a_constructor_without_an_end_and_a_process_that_dies_are_one_line_each(tmp_path, forked):
+def test_a_constructor_without_an_end_and_a_process_that_dies_are_one_line_each(tmp_path, forked_children):
     endless = START + "    def __init__(self, features, outputs):\n        while True: pass\n"
     line = refusal(lambda: checked(job_with(tmp_path, endless), limit_seconds=1.0))
     assert line.startswith("Net was not tried within 1 s (it was busy with loading net.py and building Net)")
@@ -193,7 +187,7 @@ def test_a_constructor_without_an_end_and_a_process_that_dies_are_one_line_each(
     assert "ended with exit code 7 during loading net.py" in refusal(lambda: checked(job_with(tmp_path, dies)))
 
 
-def test_an_import_that_a_node_lacks_is_named_and_one_that_is_caught_is_as_on_a_node(tmp_path, forked):
+def test_an_import_that_a_node_lacks_is_named_and_one_that_is_caught_is_as_on_a_node(tmp_path, forked_children):
     end = START + INIT + "    def forward(self, x):\n        return self.f(x[:, -1])\n"
     line = refusal(lambda: checked(job_with(tmp_path, "import moto\n" + end)))
     assert line.startswith("net.py imports moto, which a node does not have (")
@@ -245,7 +239,7 @@ def test_a_desk_that_can_not_run_the_child_says_so(tmp_path, monkeypatch):
         checked(job_with(tmp_path, "class Net: pass\n"))
 
 
-def test_a_job_goes_to_another_machine_without_folders_and_to_workers_with_copies(tmp_path, forked):
+def test_a_job_goes_to_another_machine_without_folders_and_to_workers_with_copies(tmp_path, forked_children):
     job = tried(job_with(tmp_path, START + INIT + "    def forward(self, x):\n        return self.f(x[:, -1])\n"))
     sha256 = (tmp_path / "net.py").read_bytes()
     assert list(contents(checked(job)).values()) == [sha256]

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.settings import CHUNKS, FLOAT, HALF, Activations, ModelSettings, Training, bad_value, setting
+from trainer.pretrained import PretrainedSettings
+from trainer.settings import CHUNKS, FLOAT, HALF, Activations, Training, bad_value, setting
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block
@@ -28,7 +29,7 @@ CPU_SLICE_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class TcnSettings(ModelSettings):
+class TcnSettings(PretrainedSettings):
     """A TCN's settings."""
 
     name = "tcn"

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.settings import CONTEXT, FLOAT, HALF, WINDOWS, Activations, ModelSettings, Training, bad_value, setting
+from trainer.pretrained import PretrainedSettings
+from trainer.settings import CONTEXT, FLOAT, HALF, WINDOWS, Activations, Training, bad_value, setting
 
 PRESETS = {  # blocks, width, heads; without embeddings and head a block has 12 x width^2 weights
     "tiny": (2, 32, 2),
@@ -31,7 +32,7 @@ CPU_SLICE_NUMBERS = 1 << 19  # numbers of one layer's output that a CPU takes at
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerSettings(ModelSettings):
+class TransformerSettings(PretrainedSettings):
     """A transformer's settings."""
 
     name = "transformer"
@@ -39,6 +40,7 @@ class TransformerSettings(ModelSettings):
     default_batch = 256
     shape = ("preset", "blocks", "width", "heads", "lookback", "patch")
     reads_context = True
+    own_of_a_head = (*PretrainedSettings.own_of_a_head, "series", "hide_series")
     recompute_pays = True
     counts_gradients = True
     small = {"preset": "tiny", "lookback": 32}
@@ -102,6 +104,11 @@ class TransformerSettings(ModelSettings):
     @property
     def cpu_slice(self) -> int:
         return max(1, CPU_SLICE_NUMBERS // (self.size[1] * self.tokens))
+
+    @property
+    def block_weights(self) -> tuple[int, int]:
+        blocks, width, _ = self.size
+        return blocks, (4 + 2 * EXPANSION) * width**2 + 2 * width
 
     def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
         blocks, width, heads = self.size

@@ -10,6 +10,7 @@ Shapes: T bars of a window, B batch, F features, N tokens, D width, H heads, C c
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,17 @@ SMALLEST_VARIANCE = 1e-5  # RevIN's: a feature that does not move in a window is
 def build(architecture: dict[str, Any], *, recompute: bool = False) -> Transformer:
     """Build an untrained network. Its weights come from torch's global generator."""
     return Transformer(**architecture, recompute=recompute)
+
+
+def for_series(tensors: Mapping[str, torch.Tensor], numbers: Sequence[int], *, like: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors of a network for the series of another, `like`.
+
+    Its series n takes the embedding of series `numbers[n - 1]`; those beyond, and those with the number 0, take the shared one.
+    """
+    name = "context.tables.series"
+    before, after = tensors[name], like.get_parameter(name)
+    rows = [0, *numbers, *[0] * len(after)][: len(after)]
+    return {**tensors, name: before[[row if row < len(before) else 0 for row in rows]]}
 
 
 class Transformer(nn.Module):

@@ -15,10 +15,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.errors import UsageError
-
-# A rank that waits for the others for longer ends with an error, and all are started again. The longest wait is for rank 0,
-# which alone writes and scores.
-TIMEOUT = timedelta(minutes=10)
+from trainer.train.distributed.hanging import BOUND_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +46,23 @@ class Ranks:
         """Return whether any rank's flag is set."""
         return bool(self.sum_(torch.tensor([int(flag)])).item())
 
+    def most(self, number: float) -> float:
+        """Return the largest of all ranks' numbers."""
+        tensor = torch.tensor([number], dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor.item())
+
+    def texts(self, text: str) -> list[str]:
+        """Return every rank's text. torch's own way for objects pickles them on a wire that asks nobody for a password."""
+        content = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+        dist.all_gather(sizes, torch.tensor([len(content)]))
+        padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
+        padded[: len(content)] = content
+        gathered = [torch.empty_like(padded) for _ in range(self.count)]
+        dist.all_gather(gathered, padded)
+        return [bytes(part[: int(size)].tolist()).decode() for part, size in zip(gathered, sizes, strict=True)]
+
     def joined(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """Return the rows (N, O) float64 of all ranks in the order of the ranks, of which rank r has `counts[r]`."""
         padded = torch.zeros(max(counts), rows.shape[1], dtype=torch.float64)
@@ -71,14 +85,19 @@ def check_backend(kind: str) -> None:
 
 
 @contextmanager
-def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks]:
-    """Join the group that the environment of torchrun describes, while the `with` lasts."""
+def process_group(
+    rank: int, count: int, device: torch.device, *, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)
+) -> Iterator[Ranks]:
+    """Join the group that the environment of torchrun describes, while the `with` lasts.
+
+    A rank that waits for the others for longer than `timeout` ends with an error (gloo) or is ended (NCCL's watchdog).
+    """
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         rank=rank,
         world_size=count,
-        timeout=TIMEOUT,
+        timeout=timeout,
         device_id=device if on_gpu else None,
     )
     try:

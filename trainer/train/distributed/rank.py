@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,11 +22,15 @@ from trainer import environment
 from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
-from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.layout import data_parallel
+from trainer.train.distributed.links import check_links
+from trainer.train.distributed.sharding import FullySharded
 from trainer.train.distributed.shards import ShardedCheckpointWriter
 from trainer.train.distributed.validation import shared_outputs
 from trainer.train.distributed.voice import Voice
 from trainer.train.loop import Report, Run, train
+from trainer.train.observing.meter import with_memory
+from trainer.train.packs.layout import Layout
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, open_piece
@@ -58,16 +63,24 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
     device = device_of(kind, place.local_rank)
     placed = set_up_process(Station(number=place.local_rank, device=device))
-    if placed:
-        voice.report({"event": "worker_started", **placed})
+    voice.report({"event": "rank_started", **piece.identity, "device": device, **placed})
     torch.set_num_threads(piece.threads)
-    report: Report = voice.report if place.rank == 0 else _silent
-    with process_group(place.rank, place.count, torch.device(device)) as ranks:
-        group = dist.new_group(backend="gloo")  # of the checkpoints alone: their exchange runs beside the training's
+
+    def speak(event: dict[str, Any]) -> None:
+        voice.report(with_memory(event, device))
+
+    report: Report = speak if place.rank == 0 else _silent
+    bound = timedelta(seconds=assignment.bound_seconds)
+    with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
+        links = check_links(ranks, settings.machine)
+        report({**links.to_event(), **piece.identity})
+        # Of the checkpoints alone: their exchange runs beside the training's.
+        group = dist.new_group(backend="gloo", timeout=bound)
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
-        layout, clock = DataParallel(ranks), AgreedClock(ranks)
+        layout: Layout = FullySharded(ranks) if assignment.sharded else data_parallel(ranks, settings.job, settings.machine)
+        clock = AgreedClock(ranks)
 
         def form(members: Sequence[Member]) -> Pack:
             return form_pack(members, settings.job, layout)

@@ -6,6 +6,7 @@ those of DDP: the same rows, the same sum over ranks. Blocks are the members of 
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainer.errors import UsageError
+from trainer.train.distributed.blocks import blocks_of
 from trainer.train.distributed.group import Ranks
 from trainer.train.distributed.sharing import share
 
@@ -35,6 +37,10 @@ class FullySharded:
     def part(self, rows: int) -> range:
         """See `packs.layout.Layout.part`."""
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
+
+    def least_slices(self, rows: int, micro_batch: int) -> int:
+        """See `packs.layout.Layout.least_slices`: as many as the rank with the most rows, since all gather blocks together."""
+        return math.ceil(math.ceil(rows / self._ranks.count) / micro_batch)
 
     def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
         """See `packs.layout.Layout.divide`. Raises UsageError for a module of a user's own."""
@@ -61,9 +67,3 @@ class FullySharded:
     def total(self, loss: torch.Tensor) -> torch.Tensor:
         """See `packs.layout.Layout.total`."""
         return self._ranks.sum_(loss)
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a model: the members of its module lists that have weights."""
-    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-    return [block for blocks in lists for block in blocks if any(True for _ in block.parameters())]

@@ -76,7 +76,7 @@ class ShardedCheckpointWriter:
                 # A full disk loses the checkpoint and not the model; the event has the error.
                 self._report({"event": "checkpoint_failed", **identity, "reason": reason})
             else:
-                told.set_exception(error)
+                told.set_exception(_as_error(error))
                 return
             told.set_result(None)
 
@@ -177,6 +177,14 @@ def _result(item: WriteItem, tensor: torch.Tensor, part: _Part) -> WriteResult:
     offsets, sizes = tuple(item.index.offset or (0,) * tensor.dim()), tuple(tensor.shape)
     data = replace(part, offsets=offsets, sizes=sizes)
     return WriteResult(index=item.index, size_in_bytes=tensor.nbytes, storage_data=data)
+
+
+def _as_error(error: BaseException) -> BaseException:
+    """Return a failed checkpoint's error as an ordinary one: DCP's own is none, and its text is several tracebacks."""
+    if not isinstance(error, CheckpointException):
+        return error
+    failures = (f"rank {rank}: {wrapped[0]}" for rank, wrapped in error.failures.items())
+    return RuntimeError(f"no checkpoint was written: {'; '.join(failures)}")
 
 
 def _of_the_disk(error: BaseException) -> str:

@@ -24,8 +24,9 @@ from typing import Any
 from trainer import environment
 from trainer.errors import UsageError
 from trainer.job import Job
-from trainer.pieces.piece import Kind, Piece
+from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
+from trainer.train.distributed.hanging import HangWatch
 from trainer.train.distributed.voice import Assignment
 from trainer.train.piece import kept
 from trainer.train.workers.assignment import WorkerSettings
@@ -36,12 +37,6 @@ Emit = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.2
 LEAVING_SECONDS = 60.0  # for torchrun and its ranks to end once the model is done; then they are killed
 MODULE = "trainer.train.distributed"
-
-
-def trains_together(job: Job, kind: Kind, *, devices: int) -> bool:
-    """Return whether all devices train each piece of a job together."""
-    wanted = kind.all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
-    return wanted and devices > 1
 
 
 def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
@@ -80,8 +75,18 @@ class RankSupervisor:
     When a rank dies all of them start again from the newest checkpoint, `train.retries` times for a piece.
     """
 
-    def __init__(self, *, kind: str, ranks: int, settings: WorkerSettings, emit: Emit) -> None:
+    def __init__(
+        self,
+        *,
+        kind: str,
+        ranks: int,
+        settings: WorkerSettings,
+        emit: Emit,
+        sharded: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
+        self._sharded, self._clock = sharded, clock
         self._outcome = Outcome()
         self._run: _TorchRun | None = None
 
@@ -112,8 +117,8 @@ class RankSupervisor:
             self._outcome.done[piece.name] = {**done, "kept": True}
             self._emit(self._outcome.done[piece.name])
             return
-        assignment = Assignment(piece=piece, settings=settings, kind=self._kind)
-        self._run = _TorchRun(assignment, self._count, self._emit)
+        assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
+        self._run = _TorchRun(assignment, self._count, self._emit, self._clock)
         try:
             ended = self._run.to_the_end()
         finally:
@@ -125,12 +130,13 @@ class RankSupervisor:
 class _TorchRun:
     """One piece's torchrun, from its start to the event that ends the piece."""
 
-    def __init__(self, assignment: Assignment, count: int, emit: Emit) -> None:
-        self._assignment, self._emit = assignment, emit
+    def __init__(self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float]) -> None:
+        self._assignment, self._emit, self._clock = assignment, emit, clock
+        self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
         self.retries = 0
         self._restart = 0  # of the ranks that are heard now
         self._ranks: dict[Connection, _Rank] = {}
-        self._losses: list[tuple[bool, str]] = []  # of these ranks, in order: whether it is another's doing, and the reason
+        self._ends: list[tuple[bool, dict[str, Any]]] = []  # of these ranks, in order: whether it follows another's, and why
         self._ended: dict[str, Any] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="mayfly-ranks-"))  # this user's alone
         self._listener = socket.socket(socket.AF_UNIX)
@@ -145,6 +151,15 @@ class _TorchRun:
             env=environment.for_ranks(self._folder / "line"),
             stdin=subprocess.PIPE,
         )
+        emit(
+            {
+                "event": "torchrun_started",
+                **self._identity(),
+                "pid": os.getpid(),
+                "torchrun": self._torchrun.pid,
+                "ranks": count,
+            }
+        )
 
     def to_the_end(self) -> dict[str, Any]:
         """Hear the ranks until the piece is done or has failed; return its last event."""
@@ -156,13 +171,14 @@ class _TorchRun:
                     self._greet()
                 else:
                     self._hear(self._ranks[ready])  # type: ignore[index]  # all others are connections
+            self._watch_out()
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
                 failed = self._ended["event"] == "model_failed"  # the other ranks may wait for one that is gone
                 if not alive or failed or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
-                return self._settle({"event": "model_failed", **self._identity(), "reason": self._reason()})
+                return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
 
     def close(self) -> None:
         """Kill torchrun, whose end the kernel tells its ranks, and each rank that is still heard; wait for their end."""
@@ -199,10 +215,10 @@ class _TorchRun:
     def _start_again(self, restart: int) -> None:
         for rank in list(self._ranks.values()):  # torchrun has ended them; what they said last explains why
             self._hear(rank)
-        self._emit({"event": "retry", **self._identity(), "reason": self._reason()})
+        self._emit({"event": "retry", **self._identity(), **self._reason()})
         self.retries += 1
         self._restart = restart
-        self._losses.clear()
+        self._ends.clear()
 
     def _hear(self, rank: _Rank) -> None:
         try:
@@ -213,7 +229,25 @@ class _TorchRun:
             rank.connection.close()
             self._lose(rank)
 
+    def _watch_out(self) -> None:
+        """Ask ranks that have been silent for long where they are, and kill those that do not answer."""
+        silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
+        if silence.ask:
+            self._emit({"event": "ranks_silent", **self._identity(), "seconds": self._assignment.bound_seconds / 2})
+        for rank in self._ranks.values():
+            with suppress(OSError):  # gone by now: `_hear` finds out
+                if silence.ask:
+                    rank.connection.send("where are you?")
+                if rank.number in silence.hung:
+                    bound = f"{self._assignment.bound_seconds:g} s"
+                    self._ends.insert(0, (False, {"reason": f"rank {rank.number} hung: it did not answer within {bound}"}))
+                    os.kill(rank.pid, signal.SIGKILL)
+
     def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
+        if event["event"] == "rank_dumped":
+            self._watch.answer(rank.number)
+        else:
+            self._watch.hear(self._clock())
         if event["event"] == "crashed":
             rank.crash = event
         elif event["event"] in ("model_done", "model_failed"):
@@ -223,21 +257,20 @@ class _TorchRun:
             self._emit(event)
 
     def _lose(self, rank: _Rank) -> None:
-        """Note why a rank has gone; of several reasons the first counts that is not another rank's end."""
-        if self._ended is not None:
-            return
+        """Note why a rank has gone."""
         if rank.crash is None:
-            self._losses.append((False, f"rank {rank.number} was killed"))
+            self._ends.append((False, {"reason": f"rank {rank.number} was killed"}))
         else:
-            self._losses.append((rank.crash["follows"], f"rank {rank.number}: {rank.crash['reason']}"))
+            why = {"reason": f"rank {rank.number}: {rank.crash['reason']}", "traceback": rank.crash["traceback"]}
+            self._ends.append((rank.crash["follows"], why))
 
-    def _reason(self) -> str:
-        """Return why the ranks that were heard have gone."""
+    def _reason(self) -> dict[str, Any]:
+        """Return why the ranks that were heard have gone: the first end that does not follow from another's."""
         if (code := self._torchrun.poll()) is not None and code < 0:
-            return f"torchrun was killed by signal {-code}"
-        first = next((reason for follows, reason in self._losses if not follows), None)
-        others = next((reason for _, reason in self._losses), "")
-        return first or others or f"torchrun ended with exit code {code} before any rank began"
+            return {"reason": f"torchrun was killed by signal {-code}"}
+        first = next((why for follows, why in self._ends if not follows), None)
+        others = next((why for _, why in self._ends), None)
+        return first or others or {"reason": f"torchrun ended with exit code {code} before any rank began"}
 
     def _settle(self, event: dict[str, Any]) -> dict[str, Any]:
         self._ended = event

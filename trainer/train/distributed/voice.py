@@ -17,6 +17,7 @@ from typing import Any
 
 from trainer.environment import RankEnvironment
 from trainer.pieces.piece import Piece
+from trainer.train.distributed.hanging import BOUND_SECONDS, dump
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.parent import die_with_the_parent
 
@@ -30,6 +31,8 @@ class Assignment:
     piece: Piece
     settings: WorkerSettings
     kind: str  # cuda or cpu
+    sharded: bool = False  # each rank holds a part of the model (FSDP2)
+    bound_seconds: float = BOUND_SECONDS  # that a rank waits for the others in a collective
 
 
 class Voice:
@@ -63,7 +66,9 @@ class Voice:
     def _wait_for_the_end(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._connection.recv()
+                self._connection.recv()  # there is one message: the question where this rank is
+                dump(self._identity["worker"])
+                self.report({"event": "rank_dumped"})
         os._exit(1)
 
 

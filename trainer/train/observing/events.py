@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
 from trainer.printable import printable
+from trainer.train.observing.meter_words import meter_words
 
 MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
@@ -34,15 +35,16 @@ class EventLog:
         """Write one event. Numbers that JSON has no name for (NaN, infinity) become null."""
         if self._file is not None:
             stamped = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"), **event}
-            self._file.write((json.dumps(_finite(stamped), allow_nan=False) + "\n").encode())
+            self._file.write((json.dumps(finite(stamped), allow_nan=False) + "\n").encode())
         self._show(event)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a JSON value with null for each number that JSON has no name for."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -85,7 +87,8 @@ def rate_text(rate: float, unit: str) -> str:
 def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
-    return f"{event['piece']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}"
+    more = meter_words(event)
+    return f"{event['piece']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}{'  ' + more if more else ''}"
 
 
 def _started_line(event: dict[str, Any]) -> str:
@@ -171,6 +174,14 @@ def _trace_line(event: dict[str, Any]) -> str:
     return f"worker {event['worker']}  {event['steps']} steps recorded in {event['file']}"
 
 
+def _links_line(event: dict[str, Any]) -> str:
+    """Return devices and bandwidth: `8 x NVIDIA A100 (40 GiB)  all-reduce 221 GB/s (about 230 expected)`."""
+    sizes = {one["name"]: f" ({one['memory_gib']:g} GiB)" if one["memory_gib"] else "" for one in event["devices"]}
+    devices = ", ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
+    expected = f" (about {event['expected_gb_per_s']:g} expected)" if event["expected_gb_per_s"] else ""
+    return f"{event['piece']}  {len(event['devices'])} x {devices}  all-reduce {event['bus_gb_per_s']:.3g} GB/s{expected}"
+
+
 def _failed_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  failed: {event['reason']}"
 
@@ -190,4 +201,5 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "checkpoint": _checkpoint_line,
     "checkpoint_failed": _checkpoint_failed_line,
     "model_failed": _failed_line,
+    "links": _links_line,
 }

@@ -66,7 +66,9 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
     kind, model = event["event"], str(event.get("model", ""))
     if kind == "progress":
         step = (event["epoch"] - 1) * event["steps"] + event["step"]
-        return model, step, _numbers({"step/train_loss": event["loss"], f"step/{event['unit']}_per_second": event["rate"]})
+        told = {f"step/{name}": event.get(name) for name in ("learning_rate", "mfu", "memory_gib", "usd")}
+        speed = {f"step/{event['unit']}_per_second": event["rate"]}
+        return model, step, _numbers({"step/train_loss": event["loss"], **speed, **told})
     if kind == "script":
         numbers = {"loss": event["loss"], "steps_per_second": event["rate"], **event["values"]}
         return model, event.get("step", event.get("epoch", 0)), _numbers(numbers)

@@ -9,7 +9,6 @@ by position, does not depend on the number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -30,6 +29,9 @@ class Layout(Protocol):
     @property
     def divides(self) -> bool:
         """Return whether each rank holds a part of the weights alone."""
+
+    def least_slices(self, rows: int, micro_batch: int) -> int:
+        """Return how many slices of a batch every process takes at least."""
 
     def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
         """Leave each rank its part of a module's weights, in place, where the layout divides them."""
@@ -57,6 +59,10 @@ class OneProcess:
         """See `Layout.part`."""
         return range(rows)
 
+    def least_slices(self, rows: int, micro_batch: int) -> int:
+        """See `Layout.least_slices`."""
+        return 1
+
     def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
         """See `Layout.divide`."""
 
@@ -76,13 +82,11 @@ class OneProcess:
 ONE = OneProcess()
 
 
-def slices_of(part: range, micro_batch: int) -> Iterator[tuple[range, float]]:
-    """Yield the slices of a part, each with the factor of its loss.
+def slices_of(part: range, micro_batch: int, *, least: int = 1) -> list[tuple[range, float]]:
+    """Return the slices of a part, each with the factor of its loss: `least` of them or more.
 
-    An empty part is one slice of the batch's first row that counts for nothing: every rank runs backward, since all of them
-    take part in the exchange of gradients.
+    What is missing are slices of the batch's first row that count for nothing: every rank runs backward, since all of them
+    take part in the exchange of gradients, and where weights are divided also in that of each forward.
     """
-    if not part:
-        yield range(1), 0.0
-    for first in range(part.start, part.stop, micro_batch):
-        yield range(first, min(first + micro_batch, part.stop)), 1.0
+    slices = [(range(first, min(first + micro_batch, part.stop)), 1.0) for first in range(part.start, part.stop, micro_batch)]
+    return slices + [(range(1), 0.0)] * (max(1, least) - len(slices))

@@ -25,7 +25,9 @@ from torch import nn
 
 from trainer.job import Job
 from trainer.models import network_of
+from trainer.pretrained import UNFREEZE, encoder_of
 from trainer.targets import loss_of
+from trainer.train.encoder import drop_early_gradients, start_from
 from trainer.train.packs.layout import ONE, Layout, slices_of
 from trainer.train.packs.tensors import (
     as_it_lies,
@@ -57,6 +59,7 @@ class Member:
     mean_F: torch.Tensor
     std_F: torch.Tensor
     context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it
+    series: tuple[str, ...] = ()  # symbols of its piece, in the order of their numbers in the context
     seed: int = 0  # of all its random numbers, with `draws`
     draws: str = ""  # the name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed
     # gives the same weights and order whatever else the job trains
@@ -139,6 +142,9 @@ class SequentialPack:
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
         self._num_dropouts = job.model.num_dropouts
+        encoder = encoder_of(job.model)
+        # Whether some weights may take fewer steps than others.
+        self._is_uneven = job.model.is_any_module or (encoder is not None and encoder.encoder_training == UNFREEZE)
         slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
         self._networks = [
             layout.wrap(model, slices=slices, is_any_module=job.model.is_any_module) for model in self._models
@@ -188,7 +194,7 @@ class SequentialPack:
             good_steps=self._good_steps[member],
             average=tensors_of(self._averages[member]) if self._averages else {},
             buffers=buffers_of(self._models[member]),
-            steps=self._fewer_steps(trained, moments, updates) if self._job.model.is_any_module else {},
+            steps=self._fewer_steps(trained, moments, updates) if self._is_uneven else {},
         )
 
     def restore(self, member: int, state: ModelState) -> None:
@@ -219,15 +225,17 @@ class SequentialPack:
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)
-        part = self._layout.part(len(starts_B))
-        for rows, counts in slices_of(part, self._micro_batch):
-            is_last = rows.stop >= part.stop
+        least = self._layout.least_slices(len(starts_B), self._micro_batch)
+        slices = slices_of(self._layout.part(len(starts_B)), self._micro_batch, least=least)
+        for place, (rows, counts) in enumerate(slices, 1):
+            is_last = place == len(slices)
             with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
                 # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
                 share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) * counts / num_labels
                 (share * (self._scales[number] * self._layout.weight)).backward()  # type: ignore[no-untyped-call]
             loss += share.detach()
         loss = self._layout.total(loss)
+        drop_early_gradients(model, job, batches=self._batches[number] - 1)
         if self._scales[number] != 1.0:
             for parameter in model.parameters():
                 if parameter.grad is not None:
@@ -278,7 +286,7 @@ class SequentialPack:
     def _updates(self, number: int) -> int:
         """Return how many optimizer steps a member has taken."""
         counts = (int(state["step"]) for state in self._optimizers[number].state.values())  # each waits for the GPU
-        return max(counts, default=0) if self._job.model.is_any_module else next(counts, 0)
+        return max(counts, default=0) if self._is_uneven else next(counts, 0)
 
     def _fewer_steps(
         self, weights: Mapping[str, torch.Tensor], moments: Mapping[torch.Tensor, Any], updates: int
@@ -327,6 +335,7 @@ def new_model(member: Member, job: Job) -> nn.Module:
         seed_generators(derive(member.seed, member.draws_as, "weights"))
         how = {"recompute": job.train.activation_checkpointing, **job.model.place}
         model: nn.Module = network_of(job.model.name).build(architecture, **how)
+    start_from(model, job, series=member.series)
     # A user's own keeps the types that it has.
     return model.to(member.rows_TF.device) if job.model.is_any_module else model.to(member.rows_TF)
 

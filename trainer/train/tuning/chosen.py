@@ -18,6 +18,7 @@ import torch
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.measurements import OPEN, Entry, known_here, shape_of, sound_entry, with_entry
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit, fit
+from trainer.gpu_profiles.ranks import lay
 from trainer.gpu_profiles.rates import rate_of
 from trainer.job import Job, with_settings
 from trainer.settings import WINDOWS
@@ -39,6 +40,7 @@ class Site:
     profile: Choice
     workers: int
     workers_per_gpu: int = 1
+    together: bool = False  # they train each model together, as its ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class Chosen:
 
     job: Job
     choice: dict[str, Any]
+    sharded: bool = False  # ranks hold parts of the model (FSDP2), which does not fit a GPU as a whole
 
 
 def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
@@ -104,7 +107,10 @@ def choose_way(
         emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, job), "seconds": round(clock() - began, 1)})
     wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
     tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit))
-    if kind == "cuda":
+    sharded = False
+    if kind == "cuda" and site.together:
+        tuned, sharded = laid(with_settings(job, batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed)
+    elif kind == "cuda":
         given = with_settings(job, batch=tuned.train.batch, strategy=tuned.train.strategy)
         tuned = placed(given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry)
     tuned = concrete(tuned, kind)
@@ -117,7 +123,28 @@ def choose_way(
     choice = {"profile": key, "shape": shape_of(job), **{name: getattr(tuned.train, name) for name in PARTS}}
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as well
         choice["memory_per_model_gib"] = entry["memory_per_model_gib"]
-    return Chosen(job=tuned, choice={**choice, "torch": torch.__version__, "from": where})
+    if site.together:
+        choice["layout"] = "fsdp" if sharded else "ddp"
+    return Chosen(job=tuned, choice={**choice, "torch": torch.__version__, "from": where}, sharded=sharded)
+
+
+def laid(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tuple[Job, bool]:
+    """Return the tuned job with slices and activation checkpointing that fit each rank's GPU, and whether ranks hold parts.
+
+    Raises UsageError if the model does not fit them in parts either.
+    """
+    way = lay(
+        site.profile.profile,
+        job,
+        devices=site.workers,
+        memory_gib=site.profile.memory_gib / site.workers_per_gpu,
+        features=len(job.data.inputs),
+        bars=max(piece.bars for piece in surveyed.pieces),
+    )
+    chosen = with_settings(
+        tuned, strategy="sequential", pack=1, micro_batch=way.micro_batch, activation_checkpointing=way.activation_checkpointing
+    )
+    return chosen, way.sharded
 
 
 def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None = None) -> Job:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.job import Job
+from trainer.train.machine_file import MachineFacts
 from trainer.train.source import JobData
 
 
@@ -18,4 +19,5 @@ class WorkerSettings:
     job: Job
     data: JobData
     out: Path
+    machine: MachineFacts = field(default_factory=MachineFacts)  # what it should be
     choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards

@@ -24,6 +24,7 @@ import torch
 from trainer.errors import DataError, TrainerError
 from trainer.pieces.piece import Piece
 from trainer.train.loop import Run, train
+from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
@@ -108,7 +109,7 @@ class _Desk:
     def report(self, event: dict[str, Any]) -> None:
         """Send an event to the supervisor; the checkpoint thread does, too."""
         with self._sending:
-            self._connection.send({**event, **self._identity})
+            self._connection.send({**with_memory(event, self._device), **self._identity})
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         """See `loop.Roster`. The supervisor sends no more pieces than there are places.

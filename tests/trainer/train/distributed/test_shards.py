@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.trainer.train.distributed.ranks import TwoRanks
 from trainer.train.checkpoint import newest
 from trainer.train.checkpoint_files import MANIFEST
+from trainer.train.distributed.group import Ranks
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, ModelState
 
-RANKS = 2
 MARK = "the same job, data and code"
 
 
@@ -36,20 +35,18 @@ def state(batches: int) -> tuple[Run, ModelState]:
     return run, ModelState(weights={**weights, **whole}, exp_avg=weights, exp_avg_sq={}, updates=batches, batches=batches)
 
 
-def write_as_rank(rank: int, folder: Path, told: Any) -> None:
-    """Write three checkpoints as one of the ranks, the last on a disk that refuses; tell the events."""
+def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
+    """Write three checkpoints as one of the ranks, then one on a disk that refuses; return the events."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
     from trainer.train.distributed.shards import ShardedCheckpointWriter
 
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), RANKS)
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store, timeout=timedelta(seconds=60))
-    mesh = init_device_mesh("cpu", (RANKS,))
+    mesh = init_device_mesh("cpu", (ranks.count,))
     events: list[dict[str, Any]] = []
-    writer = ShardedCheckpointWriter(folder / "checkpoints", events.append, group=dist.new_group(backend="gloo"))
+    group = dist.new_group(backend="gloo")
+    writer = ShardedCheckpointWriter(folder / "checkpoints", events.append, group=group)
 
     def divided(tensors: Any) -> dict[str, torch.Tensor]:
         cut = ("halved", "one_row", "half")
@@ -61,26 +58,18 @@ def write_as_rank(rank: int, folder: Path, told: Any) -> None:
         parts = {"weights": divided(plain.weights), "exp_avg": divided(plain.exp_avg), "exp_avg_sq": {}}
         writer.submit(run, ModelState(**parts, updates=batches, batches=batches), MARK, snapshot_seconds=0.5)
     writer.flush()
-    refused = ShardedCheckpointWriter(folder / "store", events.append, group=dist.new_group(backend="gloo"))
+    refused = ShardedCheckpointWriter(folder / "file", events.append, group=group)
     refused.submit(run, ModelState(**parts, updates=1, batches=1), MARK, snapshot_seconds=0.5)
     refused.flush()
-    told.put((rank, events))
-    dist.destroy_process_group()
+    return events
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> tuple[Path, dict[int, list[dict[str, Any]]]]:
+def written(two_ranks: TwoRanks, tmp_path_factory: Any) -> tuple[Path, list[list[dict[str, Any]]]]:
     """Return the folder in which two ranks wrote their checkpoints, and the events of each rank."""
     folder = tmp_path_factory.mktemp("shards")
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    processes = [context.Process(target=write_as_rank, args=(rank, folder, told), daemon=True) for rank in range(RANKS)]
-    for process in processes:
-        process.start()
-    events = dict(told.get(timeout=120) for _ in processes)
-    for process in processes:
-        process.join(60)
-    return folder / "checkpoints", events
+    (folder / "file").touch()
+    return folder / "checkpoints", two_ranks(write_as_rank, folder)
 
 
 def test_parts_of_two_ranks_are_read_as_the_whole(written):
@@ -121,8 +110,8 @@ def test_a_spoilt_shard_spoils_its_checkpoint_and_the_one_before_counts(written,
 
 def test_a_disk_that_refuses_costs_the_checkpoint_and_every_rank_goes_on(written):
     _, events = written
-    for rank in range(RANKS):
+    for rank in range(2):
         names = [event["event"] for event in events[rank]]
         assert names == ["checkpoint"] * 3 + ["checkpoint_failed"]
         assert events[rank][0]["folder"] == "m0/000000000007" and events[rank][0]["snapshot_seconds"] == 0.5
-        assert "store" in events[rank][-1]["reason"]
+        assert "file" in events[rank][-1]["reason"]

@@ -35,7 +35,7 @@ def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's memory")
-def test_a_row_has_its_own_memory(monkeypatch):
+def test_a_row_has_its_own_memory(monkeypatch, forked_children):
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})
     deep = {"blocks": 6, "width": 32, "chunk": 256, "micro_batch": 64}
     rows = bench(bench_job("cpu", deep), CPU, quick=True, say=lambda line: None)
@@ -44,7 +44,7 @@ def test_a_row_has_its_own_memory(monkeypatch):
     assert small < recomputed < large
 
 
-def test_a_process_that_the_system_ends_is_an_answer(monkeypatch):
+def test_a_process_that_the_system_ends_is_an_answer(monkeypatch, forked_children):
     monkeypatch.setattr(benching, "_measure", _ended)  # pickled by its name, so that the child finds this one
     monkeypatch.setattr(multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn"))
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (1,)})

@@ -13,6 +13,7 @@ import torch
 
 from tests.pieces import piece
 from trainer.artifacts.card import read_card
+from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import named_profile
 from trainer.gpu_profiles.choice import Choice, choose
 from trainer.gpu_profiles.measurements import keep_here, known_here, shape_of
@@ -281,3 +282,17 @@ def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_w
     small = place(Job(), 3.0, tuned=tuned)
     assert (small.train.strategy, small.train.micro_batch) == ("fused", 128) and 1 <= small.train.pack < 32
     assert place(job_of(pack=2), 3.0, tuned=job_of(pack=2, micro_batch=128)).train.pack == 2
+
+
+def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_path):
+    def ranks_of(memory_gib: float) -> Site:
+        profile = Choice(profile=named_profile("a100_40gb"), why="", memory_gib=memory_gib)
+        return Site(kind="cuda", profile=profile, workers=8, together=True)
+
+    job = job_of(model="tcn", width=2048, batch=64, tune="never", distributed="always")
+    roomy, tight = (Choosing(tmp_path)(job, ranks_of(memory), surveyed(job, models=1)) for memory in (40.0, 8.0))
+    assert not roomy.sharded and roomy.choice["layout"] == "ddp" and roomy.job.train.micro_batch <= 8  # a rank's share of 64
+    assert tight.sharded and tight.choice["layout"] == "fsdp" and tight.job.train.batch == 64
+    with pytest.raises(UsageError, match="does not fit on each of 8 NVIDIA A100"):
+        Choosing(tmp_path)(job, ranks_of(2.0), surveyed(job, models=1))
+    assert "layout" not in Choosing(tmp_path)(job_of(tune="never")).choice

@@ -189,7 +189,7 @@ def hang(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_the_answer_comes_back_and_is_kept_on_this_machine():
+def test_the_answer_comes_back_and_is_kept_on_this_machine(forked_children):
     found = run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0)
     assert found.failure == "" and {timing.candidate.micro_batch for timing in found.timings} == {64, 128}
     entry = known_here("cpu", SMALL, torch=torch.__version__)
@@ -197,7 +197,7 @@ def test_the_answer_comes_back_and_is_kept_on_this_machine():
 
 
 @pytest.mark.slow
-def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch):
+def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch, forked_children):
     monkeypatch.setattr(tuning, "tune_and_tell", die)
     assert run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0).failure == "its process ended with exit code 7"
     monkeypatch.setattr(tuning, "tune_and_tell", hang)
@@ -206,6 +206,6 @@ def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_job_that_can_not_be_tuned_here_says_why():
+def test_a_job_that_can_not_be_tuned_here_says_why(forked_children):
     found = run_tuner(job_of(gpu_profile="h200"), device="auto", seconds=1.0, batch_limit=0)
     assert "h200 is for a GPU" in found.failure or found.timings

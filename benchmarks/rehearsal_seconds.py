@@ -1,0 +1,63 @@
+"""Core-seconds of a rehearsal: a run of one small model on the embedded AWS, with every process that it starts.
+
+    python -m benchmarks.rehearsal_seconds            a minute on two idle cores
+    python -m benchmarks.rehearsal_seconds --fresh    nodes that start every Python anew, as `make demo` has them
+
+The first run applies the Pulumi program, the second replays its calls. Counts user and system time by getrusage once all
+descendants have ended: this process adopts orphans (Linux), so server, functions and node are among them. Beside other work a
+core does less in a second: compare figures of an idle machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parents[1])
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+CANDLES = ("--out", "candles", "--symbols", "AAA", "--bars", "2500", "--timeframe", "1m", "--seed", "7")
+LAUNCH = ("launch", "--rehearse", "--instance", "p3.8xlarge", "--json", "--data", "candles", "--epochs", "1")
+SMALL = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
+
+
+def core_seconds() -> float:
+    """Return the user and system seconds of all descendants so far; waits for their end."""
+    with suppress(ChildProcessError):  # no child is left
+        while True:
+            os.waitpid(-1, 0)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal_seconds", description=__doc__.splitlines()[0])
+    parser.add_argument("--fresh", action="store_true", help="start every Python of a node anew")
+    options = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "MAYFLY_"))}
+        own = {"MAYFLY_HOME": f"{name}/home", "MAYFLY_PROGRAMS": f"{name}/programs", "PYTHONPATH": ROOT}
+        environment = kept | own | ({"MAYFLY_REHEARSAL_NODES": "fresh"} if options.fresh else {})
+
+        def run(*words: str) -> None:
+            command = [sys.executable, "-m", *words]
+            subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+        run("trainer.data.synthetic", *CANDLES)
+        for title in ("with an application of the program", "with a replay of its calls"):
+            before = core_seconds()
+            run("trainer.cli.main", *LAUNCH, *SMALL)
+            run("trainer.cli.main", "rehearse", "--stop")
+            print(f"{core_seconds() - before:6.1f} core-seconds {title}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Put a scheduled run of a published script on record: planned by the data of that time, and checked by the account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from trainer.access import Access
+from trainer.control.check_account import check_account
+from trainer.job import Job
+from trainer.launch.bundle import BundleName
+from trainer.launch.script import register_script, script_manifest, script_record
+from trainer.launch.script_retrain import plan_script_retrain
+from trainer.launch.start import attach_entry
+from trainer.retrains.published import PublishedRetrain, other_image, verified_script
+from trainer.runs.store import Objects
+from trainer.stack_outputs import StackOutputs
+
+
+def register_script_run(
+    job: Job,
+    published: PublishedRetrain,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+    *,
+    run_id: str,
+    now: Callable[[], datetime],
+    refuse_beyond: Callable[[float], None],
+) -> tuple[float, tuple[str, ...]]:
+    """Plan and register the run; return the most that it can cost, in dollars, and notes. Raises ours, and Conflict.
+
+    `refuse_beyond` raises BudgetError where that is more than may be spent.
+    """
+    began, script = now(), verified_script(objects, published)
+    ready = plan_script_retrain(
+        job,
+        access,
+        outputs,
+        objects,
+        files=script.files,
+        inputs=script.inputs,
+        sha256=script.sha256,
+        retrain=published.name,
+        pinned_image=published.image_id,
+    )
+    most = ready.plan.hard_stop_usd
+    refuse_beyond(most)
+    code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
+    by = {"preflight_at": began, "now": now()}
+    record = script_record(job, ready.plan, code, outputs, **by, run_id=run_id, driver="control")
+    notes = [*check_account(access, outputs, record, sweep=True), *other_image(published, ready.offers.image_id)]
+    manifest = script_manifest(
+        record,
+        job,
+        ready.plan,
+        code,
+        ready.files,
+        ready.inputs,
+        ready.offers,
+        sha256=script.sha256,
+        attach=attach_entry(outputs),
+    )
+    register_script(record, manifest, objects)
+    return most, tuple(notes)

@@ -1,0 +1,25 @@
+"""The encoder of a job in the bucket: raw/.files/<sha256>, beside files of scripts; sent once, and pinned by version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.errors import DataError
+from trainer.job import Job
+from trainer.launch.script_files import DATA_PREFIX
+from trainer.pretrained import encoder_of
+from trainer.runs.store import Objects
+
+
+def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
+    """Return the manifest's entry of the job's encoder; None without one. Raises DataError where the bucket hasn't got it."""
+    encoder = encoder_of(job.model)
+    if encoder is None:
+        return None
+    key = f"{DATA_PREFIX}{encoder.encoder_sha256}"
+    stored = objects.head(key=key) if encoder.encoder_sha256 else None
+    if stored is None:
+        why = f"there is no {key}" if encoder.encoder_sha256 else "the job does not pin it"
+        do = "Launch, or publish, from a desk that has it."
+        raise DataError(f"the encoder {encoder.encoder} is not in the bucket", why=why, do=do)
+    return {"key": key, "version_id": stored.version_id, "sha256": encoder.encoder_sha256, "bytes": stored.size}

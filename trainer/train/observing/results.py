@@ -1,0 +1,71 @@
+"""training_results.json: what became of a training, in one file beside its models, from its events.
+
+{format, job, device, workers, instance_type, seconds, usd, retries, links, models: [{piece, epochs, history, rate, ...}]}
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.train.machine_file import MachineFacts
+from trainer.train.observing.events import finite
+
+FORMAT = 1
+FILE = "training_results.json"
+OF_PROGRESS = ("rate", "unit", "learning_rate", "mfu", "memory_gib")  # of a model's last progress
+OF_LINKS = ("bus_gb_per_s", "expected_gb_per_s", "devices")
+OF_THE_END = ("file", "sha256", "metrics", "reason", "kept")
+
+
+class TrainingResults:
+    """Folds events; `write` after the last one."""
+
+    def __init__(self, job: str, machine: MachineFacts, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._job, self._machine, self._clock, self._began = job, machine, clock, clock()
+        self._models: dict[str, dict[str, Any]] = {}
+        self._training: dict[str, Any] = {}
+        self._retries = 0
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take in one event."""
+        kind = event["event"]
+        if kind == "started":
+            self._training = {"device": event["device"], "workers": event["workers"], "choice": event["choice"]}
+            self._models = {model["model"]: {**model, "state": "waiting", "history": []} for model in event["models"]}
+        elif kind == "retry":
+            self._retries += 1
+        model = self._models.get(str(event.get("model", "")))
+        if model is None:
+            return
+        if kind == "progress":
+            model.update({key: event[key] for key in OF_PROGRESS if event.get(key) is not None})
+        elif kind == "epoch":
+            known = [one for one in model["history"] if one["epoch"] < event["epoch"]]  # a resumed model's come again
+            losses = {key: event[key] for key in ("epoch", "train_loss", "validation_loss")}
+            model["history"] = [*known, losses]
+        elif kind == "links":
+            model["links"] = {key: event[key] for key in OF_LINKS}
+        elif kind in ("model_done", "model_failed"):
+            told = {key: event[key] for key in OF_THE_END if key in event}
+            model.update({"state": kind.removeprefix("model_"), **told})
+
+    def write(self, out: Path, *, usd: float | None) -> None:
+        """Write the file; `usd` is what the machine has cost by now."""
+        value = {
+            "format": FORMAT,
+            "job": self._job,
+            "instance_type": self._machine.instance_type,
+            **self._training,
+            "seconds": round(self._clock() - self._began, 3),
+            "usd": None if usd is None else round(usd, 4),
+            "retries": self._retries,
+            "models": list(self._models.values()),
+        }
+        path = out / FILE
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(finite(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        partial.replace(path)
