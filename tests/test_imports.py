@@ -102,6 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "rehearsal": {"errors", "extras", "environment", "access", "runs", "schedule_expressions"},
     "attach": {"errors", "environment", "runs"},
+    "importing": {"errors", "extras", "job", "machine", "script", "settings", "cost"},
     "cli": {"*"},
     "infra": {"stack_outputs", "code_files", "retrains.schedule"},
 }

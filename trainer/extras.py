@@ -13,7 +13,7 @@ EXTRAS = {
     ),
     "attach": ("paramiko", "cryptography"),
     "rehearsal": ("moto", "werkzeug"),
-    "scripts": ("uv",),
+    "scripts": ("uv", "yaml"),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }
 

@@ -128,6 +128,11 @@ class ScriptSettings:
         return made
 
 
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable is called like a secret."""
+    return bool(_SECRET.search(name))
+
+
 def variables_in(word: str) -> list[str]:
     """Return the names of the variables in a word."""
     return [plain or braced for plain, braced in _VARIABLE.findall(word)]

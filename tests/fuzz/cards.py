@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.predictions import predict_file
-from trainer.artifacts.card import METADATA_KEY, Card, CardSeries, read_card
+from trainer.artifacts.card import METADATA_KEY, Card, CardPanel, CardSeries, read_card
 from trainer.artifacts.metrics import headline, shown
 from trainer.artifacts.weights import save
 from trainer.data.candles import Candles
 from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.settings import PRESENT
 from trainer.data.writing import write_candles
 from trainer.errors import DataError, UsageError
 from trainer.models import MODELS, network_of
@@ -74,7 +75,22 @@ def card_of(family: str) -> Card:
     )
 
 
-CARDS = {family: asdict(card_of(family)) for family in SETTINGS}
+def card_of_a_panel() -> Card:
+    """Return a good card of a panel."""
+    card, inputs = card_of("lstm"), 1 + len(FEATURES)
+    scaler = {"mean": [0.0] * inputs, "std": [1.0] * inputs, "limit": 10.0}
+    return replace(
+        card,
+        kind="panel",
+        architecture={**card.architecture, "features": inputs},
+        features=[PRESENT, *FEATURES],
+        series=[replace(card.series[0], scaler=scaler, number=1)],
+        panel=CardPanel(scaler_of="rank", scaler=scaler, fitted={}, calendar="24x7", horizon=5),
+    )
+
+
+GOOD = {**{family: card_of(family) for family in SETTINGS}, "panel": card_of_a_panel()}
+CARDS = {name: asdict(card) for name, card in GOOD.items()}
 
 
 def header_of(card: Any, tensors: dict[str, Any]) -> bytes:
@@ -86,6 +102,7 @@ def header_of(card: Any, tensors: dict[str, Any]) -> bytes:
 @given(
     st.one_of(
         changed(CARDS["lstm"]).map(lambda card: header_of(card, {})),
+        changed(CARDS["panel"]).map(lambda card: header_of(card, {})),
         bodies({"__metadata__": {METADATA_KEY: "{}"}}).map(lambda body: len(body).to_bytes(8, "little") + body),
         st.binary(max_size=40),
     )
@@ -107,7 +124,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 @cache
 def _place() -> tuple[Path, dict[str, bytes], dict[str, dict[str, Any]]]:
-    """Return a folder with candles, and by family the bytes of its tensors and their entries of a header."""
+    """Return a folder with candles, and by card the bytes of its tensors and their entries of a header."""
     folder = Path(_folder().name)
     random = np.random.default_rng(0)
     close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(BARS)))
@@ -115,28 +132,28 @@ def _place() -> tuple[Path, dict[str, bytes], dict[str, dict[str, Any]]]:
     prices = {"open": close, "high": close * 1.001, "low": close * 0.999, "close": close, "volume": np.ones(BARS)}
     write_candles(folder / "A_1m.parquet", [Candles(symbol="A", timeframe="1m", timestamp=times, **prices)])
     contents, entries = {}, {}
-    for family in SETTINGS:
+    for name, card in GOOD.items():
         torch.manual_seed(0)
-        card = card_of(family)
-        save(folder / "good.safetensors", tensors_of(network_of(family).build(card.architecture)), card)
+        save(folder / "good.safetensors", tensors_of(network_of(card.family).build(card.architecture)), card)
         whole = (folder / "good.safetensors").read_bytes()
         length = int.from_bytes(whole[:8], "little")
         header = json.loads(whole[8 : 8 + length])
-        contents[family] = whole[8 + length :]
-        entries[family] = {key: value for key, value in header.items() if key != "__metadata__"}
-    for name in ("good.safetensors", "good.json"):
-        (folder / name).unlink()
+        contents[name] = whole[8 + length :]
+        entries[name] = {key: value for key, value in header.items() if key != "__metadata__"}
+    for made in ("good.safetensors", "good.json"):
+        (folder / made).unlink()
     return folder, contents, entries
 
 
-@given(st.data(), st.sampled_from(sorted(SETTINGS)))
-def model_predicts_or_is_refused(data: st.DataObject, family: str) -> None:
+@given(st.data(), st.sampled_from(sorted(CARDS)))
+def model_predicts_or_is_refused(data: st.DataObject, name: str) -> None:
     folder, contents, entries = _place()
-    card = data.draw(changed(CARDS[family]))
-    tensors = data.draw(st.one_of(st.just(entries[family]), changed(entries[family])))
-    (folder / "m.safetensors").write_bytes(header_of(card, tensors) + contents[family])
+    card = data.draw(changed(CARDS[name]))
+    tensors = data.draw(st.one_of(st.just(entries[name]), changed(entries[name])))
+    (folder / "m.safetensors").write_bytes(header_of(card, tensors) + contents[name])
+    symbol = "A" if name == "panel" else ""  # which is predicted whatever the series are
     try:
-        rows = predict_file(folder / "m.safetensors", folder / "A_1m.parquet", last=2)
+        rows = predict_file(folder / "m.safetensors", folder / "A_1m.parquet", last=2, symbol=symbol)
     except (DataError, UsageError) as error:
         assert is_shown(str(error))
     else:

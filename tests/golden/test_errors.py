@@ -304,6 +304,29 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
         lambda _: refuse_script(job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"),
     ],
+    "imports": [
+        (lambda _, text=text: write("task.yaml", text) and main(["import", "task.yaml"]))
+        for text in (
+            "",
+            "- a",
+            "run: [a",
+            "a: &a [x]\nrun: *a",
+            "run: " + "[" * 3_000,
+            "#" * 300_000,
+            "service: {}\nrun: a",
+            "type: service",
+            "name: x",
+            "run: [a]",
+            "run: a\nresources: x",
+            "type: task\ncommands: a",
+            "run: a\nworkdir: gone",
+            "resources: {}",
+        )
+    ]
+    + [
+        lambda _: main(["import", "no-task.yaml"]),
+        lambda _: [main(["import", "twice.yaml"]) for _ in (write("twice.yaml", "run: a"), 1)],
+    ],
     "machines and prices": [
         lambda _: instance_type("p3.8xlage"),
         lambda _: machines_of(job_of(gpu_profile="cpu")),

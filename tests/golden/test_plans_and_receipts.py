@@ -45,6 +45,14 @@ JOBS = {
     "rehearsal": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
     "pooled": job_of(symbols=("BTC-USD", "ETH-USD"), pooled=True, instance=("g6.12xlarge",), folds=2),
     "tcn": job_of(symbols=("BTC-USD", "ETH-USD"), model="tcn", instance=("g6.12xlarge",)),
+    "panel": job_of(
+        symbols=("BTC-USD", "ETH-USD"),
+        panel=True,
+        model="transformer",
+        preset="large",
+        batch=64,
+        instance=("g4dn.xlarge", "g4dn.12xlarge", "p4d.24xlarge"),
+    ),
 }
 
 

@@ -69,7 +69,7 @@ def test_another_model_leaves_the_keys_of_the_one_before_behind():
     ("keys", "line"),
     [
         ({"hiden": 3}, "unknown job key 'hiden'. Did you mean model.hidden"),
-        ({"train.epoch": 3}, "unknown job key 'train.epoch'. Did you mean train.epochs?"),
+        ({"train.epoch": 3}, "unknown job key 'train.epoch'. Did you mean train.epochs"),
         ({"train.hidden": 3}, "unknown job key 'train.hidden'. Did you mean model.hidden?"),
         ({"trian.epochs": 3}, "unknown table 'trian' of 'trian.epochs'. Did you mean train?"),
         ({"batch_chunks": 3}, "unknown job key 'batch_chunks'. It is train.batch now."),

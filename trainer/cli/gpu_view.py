@@ -22,7 +22,9 @@ def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     for chip in chips:
         if refused := [row for row in rows if row.machine.gpu_model == chip and row.refused]:
             yield f"   {_name(refused[-1])}: {refused[-1].refused}"
-    if pointless := [row for row in rows if row.is_pointless]:
+    # Of a chip with the most GPUs, where that is pointless.
+    most = {row.machine.gpu_model: row for row in sorted(rows, key=lambda row: row.devices)}
+    if pointless := [most[chip] for chip in chips if most[chip].is_pointless]:
         named = ", ".join(f"{row.devices}×{_name(row)} {row.speedup:.1f}" for row in pointless)
         yield f"   Pointless for this model and batch, since the link is slow (times as fast as one GPU): {named}"
     yield styled(f"Several GPUs: by law, {LAW}; an estimate until measured. List prices, boot included.", DIM)

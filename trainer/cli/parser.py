@@ -87,6 +87,12 @@ def build_parser(prog: str = "mayfly") -> Parser:
     down.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
     down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
+    task = verbs.add_parser("import", help="turn a SkyPilot or dstack task file into a job")
+    task.add_argument("file", metavar="FILE", help="task file: SkyPilot's YAML, or .dstack.yml of type task")
+    task.add_argument("--out", default="", metavar="FILE.toml", help="job file to write (default: beside the task's files)")
+    task.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    task.set_defaults(verb="import_task")
+
     _models_verb(verbs)
     add_retrains_verb(verbs, _where_flags)
 

@@ -66,8 +66,7 @@ class ReadyToRun(Ready):
 
     def upload(self, access: Access, console: Console) -> list[dict[str, Any]]:
         if self.packages:
-            self.packages.keep()
-            console.line(f"kept: {self.packages.place}")
+            console.line(self.packages.keep())
         if not self.folder:
             return []
         size = sum(file.bytes for file in self.folder) / 1e6

@@ -67,9 +67,13 @@ class Packages:
     def to_dict(self) -> dict[str, Any]:
         return {"packages": self.names, "from": self.source, "python": self.target.python, "of_the_image": list(self.image)}
 
-    def keep(self) -> None:
-        """Write them beside the job."""
-        self.place.write_text(self.text, encoding="utf-8")
+    def keep(self) -> str:
+        """Write them beside the job; return what people are told."""
+        try:
+            self.place.write_text(self.text, encoding="utf-8")
+        except OSError as error:  # they are in the bundle, too
+            return f"note: {self.place} can't be written ({error.strerror})"
+        return f"kept: {self.place}"
 
 
 def with_packages(
@@ -240,6 +244,6 @@ def _refuse_other_torch(lines: Sequence[str], line: str) -> None:
 
 def _refuse_anothers(place: Path) -> None:
     """Raise UsageError where a file lies at this place that was not written here."""
-    if place.exists() and not place.read_text(encoding="utf-8", errors="replace").startswith(MADE):
+    if place.exists() and not (place.is_file() and place.read_bytes().startswith(MADE.encode())):
         do = f'Rename it, or use it: requirements = "{place.name}".'
         raise UsageError(f"{place} is in the way", why="the packages of the script are kept there", do=do)

@@ -51,7 +51,7 @@ def packages_of(files: Mapping[str, bytes], words: Sequence[str], *, brought: Co
     modules, wheels = metadata.packages_distributions(), _modules_of_wheels(files)
     brought = {normalized(name) for name in brought}
     found: dict[str, str] = {}
-    for item in [*imports_of(files, words), *_programs(words)]:
+    for item in [*imports_of(files, words), *_programs(words, modules)]:
         if item.top in wheels:
             found[normalized(wheels[item.top])] = wheels[item.top]
         elif item.top in modules:
@@ -134,14 +134,14 @@ def _catches(kind: ast.expr | None) -> bool:
     return any(isinstance(name, ast.Name) and name.id in _CAUGHT for name in names)
 
 
-def _programs(words: Sequence[str]) -> Iterator[Import]:
+def _programs(words: Sequence[str], modules: Collection[str]) -> Iterator[Import]:
     """Yield the package whose program or module a command runs, `accelerate launch` or `python -m lightning`, if it is here."""
     if not words:
         return
     module = words[2] if len(words) > 2 and words[1] == "-m" else ""
     for entry in metadata.entry_points(group="console_scripts", name=words[0]):
         module = entry.value.partition(":")[0]
-    if module and module.partition(".")[0] in metadata.packages_distributions():
+    if module and module.partition(".")[0] in modules:
         yield Import(names=(module,), file="script.command", optional=True)
 
 

@@ -5,6 +5,7 @@ It keeps a secret out of logs by accident, not by intent: a script can write one
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import threading
@@ -15,6 +16,7 @@ from urllib.parse import quote, quote_plus
 
 MOST_LINE, MOST_LINES = 8 * 1024, 10_000
 FEWEST_LETTERS = 4  # of a line of a secret: shorter ones would black out words
+FEWEST_OF_BASE64 = 8  # of what is left of it there without its first and last letters
 
 
 class RedactedStream:
@@ -49,7 +51,8 @@ class Redaction:
         forms: dict[str, str] = {}
         for name, value in secrets.items():
             for line in (value, *value.splitlines()):
-                spelled = (line, quote(line), quote(line, safe=""), quote_plus(line), json.dumps(line)[1:-1], repr(line)[1:-1])
+                spelled = [line, quote(line), quote(line, safe=""), quote_plus(line), json.dumps(line)[1:-1], repr(line)[1:-1]]
+                spelled += _in_base64(line.encode(errors="surrogateescape"))
                 forms |= {form: name for form in spelled if len(form) >= FEWEST_LETTERS}
         self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))  # what contains another comes first
         self._longest = max(map(len, forms), default=0)
@@ -101,3 +104,13 @@ class Redaction:
             self.last_line = line[:300] if line.strip() else self.last_line
             if number <= MOST_LINES:
                 log.info("refresh: %s", line)
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """Yield what base64 makes of a secret in a longer text, such as `user:secret`, whose first bytes shift it by up to two."""
+    for before in range(3):
+        text = base64.b64encode(b"\0" * before + secret)
+        whole = text[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6].decode()
+        if len(whole) >= FEWEST_OF_BASE64:
+            yield whole
+            yield whole.translate(str.maketrans("+/", "-_"))

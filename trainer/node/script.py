@@ -145,6 +145,10 @@ def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -
     for entry in manifest["pieces"]:
         model = {key: value for key, value in entry.items() if key != "estimate"}
         name = str(entry["piece"]) if combinations else ""
+        if name and name not in combinations:  # its names are folders
+            raise TrainingFailed(
+                f"the manifest names the piece {name[:80]!r}", why="its job has no such values", do="Launch again."
+            )
         for folder in (place.out / name, place.checkpoints / name):
             folder.mkdir(exist_ok=True)
         made.append(

@@ -32,7 +32,7 @@ COUNTS = ("step", "steps", "epoch", "epochs")
 METRICS: Mapping[str, Callable[[float, float], float]] = {
     "score": max,
     **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), min),
-    "accuracy": max,
+    **dict.fromkeys(("val_accuracy", "eval_accuracy"), max),
     **dict.fromkeys(("loss", "train_loss"), min),
 }
 

@@ -37,7 +37,7 @@ _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
-    *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib", "train.distributed"),
+    *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib", "train.distributed", "train.compile"),
 }
 # Of a user's own file and of an encoder, which are compared by their hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {"model.encoder"}

@@ -17,11 +17,11 @@ import torch
 
 from trainer.data.timeframes import DAY
 from trainer.job import Job
-from trainer.settings import HIGHER, WINDOWS, TargetSettings
+from trainer.settings import HIGHER, TargetSettings
 from trainer.targets import scores_of
 from trainer.train.evaluation import Baselines, block_bootstrap
-from trainer.train.readers import reader_of
-from trainer.train.scores import Scores, SeriesScores, days_of_a_block, reader_for, together
+from trainer.train.readers import outputs_of
+from trainer.train.scores import Scores, SeriesScores, days_of_a_block, readings, together
 from trainer.train.series import PieceData
 
 RANK_CORRELATION = "rank_correlation"
@@ -59,27 +59,9 @@ def score_panel(
 
 
 def panel_outputs(model: torch.nn.Module, data: PieceData, job: Job, span: str) -> list[np.ndarray]:
-    """Return the outputs (N, O) of a model on the bars of a span, by series; windows of all series share batches."""
-    rows = [one.rows(span) for one in data.series]
-    if job.model.reads == WINDOWS:
-        seen = data.series[0].bars_seen
-        reader = reader_of(
-            WINDOWS,
-            rows_TF=data.rows_TF,
-            mean_F=data.mean_F,
-            std_F=data.std_F,
-            bars_seen=seen,
-            first_bar=seen - 1,
-            context_TC=data.context_RC,
-        )
-        places = np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)])
-        return np.split(reader.outputs(model, places), np.cumsum([len(its) for its in rows])[:-1])
-    made = [
-        reader_for(one, job).outputs(model, its) if len(its) else np.empty((0, 0))
-        for one, its in zip(data.series, rows, strict=True)
-    ]
-    width = max(one.shape[1] for one in made)
-    return [one if len(one) else np.empty((0, width)) for one in made]
+    """Return the outputs (N, O) of a model on the bars of a span, by series."""
+    ends = np.cumsum([len(one.rows(span)) for one in data.series])[:-1]
+    return np.split(outputs_of(model, readings(data, job, span)), ends)
 
 
 def panel_baselines(data: PieceData) -> list[Baselines]:

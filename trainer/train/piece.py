@@ -25,7 +25,8 @@ from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, loss_for
 from trainer.train.panel_scores import score_panel
 from trainer.train.readers import Evaluate, outputs_of
-from trainer.train.scores import reader_for, score_series, together
+from trainer.train.schedule import base_rate
+from trainer.train.scores import readings, score_series, together
 from trainer.train.series import PieceData
 from trainer.train.source import JobData, Source, mark_of
 
@@ -66,7 +67,7 @@ def run_of(
         seed=seed,
         draws=draws,
     )
-    parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows("validation"))]
+    parts = readings(data, job, "validation")
     scaled = [labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series]
     loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
 
@@ -75,7 +76,7 @@ def run_of(
         outputs_NO = evaluate(network, parts)
         return float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean())
 
-    return Run(member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=base_rate(job))
 
 
 def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Learning rate of each step: warm-up, then constant or cosine. A pure function of the step."""
+"""Learning rate of each step: scaled by the batch, warmed up, then constant or cosine, with restarts. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ import math
 from trainer.job import Job
 
 
+def base_rate(job: Job) -> float:
+    """Return the learning rate for the job's batch.
+
+    `linear` scales it by batch / rate_batch (Goyal and others 2017, https://arxiv.org/abs/1706.02677), `sqrt` by the root of
+    that, which is the rule for Adam (Malladi and others 2022, https://arxiv.org/abs/2205.10287).
+    """
+    times = job.train.batch / job.train.rate_batch
+    power = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[job.train.rate_scaling]
+    return float(job.train.learning_rate * times**power)
+
+
 def rate_factor(job: Job, *, step: int, steps: int) -> float:
     """Return the factor on the learning rate at step `step` (from 0) of `steps`.
 
-    It rises in even steps to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the last epoch's end
-    (Loshchilov and Hutter 2017, equation 5, without restarts: https://arxiv.org/abs/1608.03983).
+    It rises in even steps to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the last epoch's end, or with
+    `restart_epochs` at the end of so many epochs, and begins again, each time over `restart_factor` times as many
+    (Loshchilov and Hutter 2017, equation 5: https://arxiv.org/abs/1608.03983).
     """
     if step < job.train.warmup_steps:
         return (step + 1) / job.train.warmup_steps
     if job.train.schedule == "constant":
         return 1.0
-    share = (step - job.train.warmup_steps) / max(1, steps - job.train.warmup_steps)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+    position, length = step - job.train.warmup_steps, max(1, steps - job.train.warmup_steps)
+    if job.train.restart_epochs:
+        length = max(1, job.train.restart_epochs * steps // job.train.epochs)
+        while position >= length:
+            position, length = position - length, length * job.train.restart_factor
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, position / length)))

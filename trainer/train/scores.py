@@ -15,10 +15,12 @@ import torch
 
 from trainer.data.timeframes import DAY
 from trainer.job import Job
+from trainer.settings import CHUNKS
 from trainer.targets import scores_of
 from trainer.train.evaluation import Baselines, compare, evaluate
 from trainer.train.prepare import SymbolData
 from trainer.train.readers import Reader, reader_of
+from trainer.train.series import PieceData
 
 Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
 
@@ -44,6 +46,26 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
         first_bar=data.first_bar,
         context_TC=data.context_TC,
     )
+
+
+def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Reader]]:
+    """Return the rows of a span's bars with the reader of each part: windows of all series in one, chunks series by series.
+
+    Outputs of all parts, one after another, are those of the series in their order.
+    """
+    rows = [one.rows(span) for one in data.series]
+    if job.model.reads == CHUNKS:
+        return [(its, reader_for(one, job)) for one, its in zip(data.series, rows, strict=True) if len(its)]
+    reader = reader_of(
+        job.model.reads,
+        rows_TF=data.rows_TF,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        bars_seen=data.series[0].bars_seen,
+        first_bar=data.series[0].bars_seen - 1,
+        context_TC=data.context_RC,
+    )
+    return [(np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)]), reader)]
 
 
 def score_series(model: torch.nn.Module, data: SymbolData, job: Job, baselines: Baselines | None = None) -> SeriesScores:

@@ -11,6 +11,8 @@ BATCH_OF_THE_MODEL = -1  # `batch` if a job names none: the job replaces it by t
 STRATEGIES = ("auto", "sequential", "streams", "fused")
 TUNE = ("auto", "never", "always")
 SCHEDULES = ("constant", "cosine")
+RATE_SCALINGS = ("none", "linear", "sqrt")
+COMPILE = ("auto", "never", "always")
 DISTRIBUTED = ("auto", "never", "always")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
@@ -32,6 +34,16 @@ class TrainSettings:
         "Learning rate after the warm-up: " + ", ".join(SCHEDULES) + " (to zero at the last epoch's end).",
         choices=SCHEDULES,
     )
+    restart_epochs: int = setting(
+        0, "Epochs after which a cosine begins again at the full rate; 0: it never does.", least=0, most=100_000
+    )
+    restart_factor: int = setting(1, "Factor by which each cosine is longer than the one before.", least=1, most=100)
+    rate_scaling: str = setting(
+        "none",
+        "How the learning rate grows with the batch from `rate_batch` on: " + ", ".join(RATE_SCALINGS) + ".",
+        choices=RATE_SCALINGS,
+    )
+    rate_batch: int = setting(256, "Batch for which `learning_rate` holds, where it is scaled.", least=1, most=16_777_216)
     weight_decay: float = setting(1e-2, "AdamW's weight decay.", least=0, most=100)
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.", above=0, most=1e9)
     ema: float = setting(
@@ -73,6 +85,11 @@ class TrainSettings:
         "Train one model on all devices together: auto (a panel's), never, or always. Changes the speed, not the model.",
         choices=DISTRIBUTED,
     )
+    compile: str = setting(
+        "auto",
+        "Compile each block of the model: auto (on GPUs that train one model together), never, or always. Changes the speed.",
+        choices=COMPILE,
+    )
     stage_gib: float = setting(
         1.0,
         "GiB of host memory in which a worker prepares the next symbol while it trains; 0: none.",
@@ -87,3 +104,5 @@ class TrainSettings:
         check_values("train", self)
         if self.batch < 0 and self.batch != BATCH_OF_THE_MODEL:
             raise bad_value("train.batch", self.batch, "0 or more")
+        if self.restart_epochs and self.schedule != "cosine":
+            raise bad_value("train.restart_epochs", self.restart_epochs, "0 unless train.schedule is cosine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,7 +91,8 @@ def test_a_script_without_requirements_gets_what_it_imports_and_the_file_is_kept
     )
     check_requirements("net.requirements.txt", sent["net.requirements.txt"])
     assert list(tmp_path.glob("*.txt")) == [], "a dry run keeps nothing"
-    made.keep()
+    assert made.keep() == f"kept: {made.place}"
+    assert replace(made, place=tmp_path / "gone" / "x").keep().endswith("can't be written (No such file or directory)")
     kept, again, none = packages(script_job(tmp_path, requirements="net.requirements.txt"), sent)
     assert none is None and again == sent and kept.script.requirements == "net.requirements.txt", "with hashes it goes as it is"
     made.place.write_text("mine")

@@ -6,7 +6,7 @@ One account goes through what control may come across; only the machines are pla
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -132,7 +132,17 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
         acts_as(patch, stage.own)
         patch.setenv("PROJECT", "mayfly")
         patch.setenv("STACK", "dev")
-        _live(stage)
+
+        def publish_script() -> None:
+            acts_as(patch, admin)
+            (folder / "train.py").write_text("import os")
+            tables = ("[script]", 'command = "python train.py"', 'secrets = ["KEY"]')
+            tables += ("[machine]", 'instance = ["g6.xlarge"]', 'max_duration = "10m"')
+            (folder / "script.toml").write_text("\n".join(tables))
+            assert main(["retrains", "publish", "waiting", "--job", "script.toml", "--json"]) == 0
+            acts_as(patch, stage.own)
+
+        _live(stage, publish_script)
         acts_as(patch, admin)
         stage.told = [message["Message"] for _ in range(2) for message in queued(admin)]
         stage.messages = {run_id: text for run_id in stage.runs.values() for text in stage.told if run_id in text}
@@ -147,7 +157,7 @@ def acts_as(patch: pytest.MonkeyPatch, access: Access) -> None:
     forget_sessions()
 
 
-def _live(stage: Stage) -> None:
+def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     cloud, world, hour = stage.cloud, stage.cloud.world, timedelta(hours=1)
     first = utc_now().replace(microsecond=0)
     stage.called()
@@ -180,6 +190,10 @@ def _live(stage: Stage) -> None:
     cloud.clock.advance(5)
     stage.called()
     stage.finish("refreshed", stage.entry("sunday", first))
+
+    publish_script()
+    secret = stage.begin("waiting", first + 3 * hour)  # a script whose machine has the role that reads secrets
+    assert read_record(stage.objects, secret.run_id)[0].instance_role_id == stage.outputs.script_role_id
 
     # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function is broken.
     late = stage.begin("weekly", first + 2 * hour)

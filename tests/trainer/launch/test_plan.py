@@ -253,7 +253,7 @@ def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dolla
     candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
     text = drawn(plan_view(made, job_of(**SEVERAL), candles))
     assert "one model on" in text and "Several GPUs: by law" in text and "an estimate until measured" in text
-    assert "4×T4" in text[text.index("Pointless for this model and batch") :]
+    assert "8×T4" in text[text.index("Pointless for this model and batch") :]
 
 
 def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():

@@ -6,8 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from trainer.cost.instances import instance_type
 from trainer.cost.planner import workload
+from trainer.errors import DataError
 from trainer.job import job_of
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
@@ -66,6 +69,10 @@ class Memory:
         body = self.written.get(key)
         return None if body is None else Stored(key=key, etag="etag", modified_at=NOW, body=body)
 
+    def head(self, *, key: str, version_id: str = "") -> Stored | None:
+        body = self.written.get(key)
+        return None if body is None else Stored(key=key, etag="etag", modified_at=NOW, version_id="v1", size=len(body))
+
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
         if create and key in self.written:
             raise Conflict(key)
@@ -113,6 +120,20 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     assert manifest["attach"] == {"mode": "ssh", "public_key": "ssh-ed25519 AAAA"} and attach_entry(OUTPUTS) == {}
     assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
+
+
+def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it_is_not_registered():
+    record, _ = record_and_plan()
+    memory, bundle, sha256 = Memory(), build_bundle(), "0" * 64
+    job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256, symbols=("BTC-USD",), timeframe="1m")
+    chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
+    with pytest.raises(DataError, match=f"the encoder one.safetensors is not in the bucket .there is no raw/.files/{sha256}"):
+        register(record, job, bundle, chosen, OFFERS, memory, attach={})
+    assert not memory.written
+    memory.written[f"raw/.files/{sha256}"] = b"weights"
+    register(record, job, bundle, chosen, OFFERS, memory, attach={})
+    manifest = json.loads(memory.written[manifest_key(record.run_id)])
+    assert manifest["encoder"] == {"key": f"raw/.files/{sha256}", "version_id": "v1", "sha256": sha256, "bytes": 7}
 
 
 def test_the_same_code_is_uploaded_once():

@@ -8,6 +8,8 @@ from typing import Any
 
 from tests.iam import assert_allowed_is_needed
 from tests.pieces import named
+from trainer.job import job_of
+from trainer.launch.manifest import PROGRAM
 from trainer.node.uplink import Uplink
 from trainer.runs.lease import MOST_LEASE_BYTES
 from trainer.runs.record import from_iso
@@ -185,17 +187,24 @@ def model_done(symbol: str) -> dict[str, Any]:
     return {**done, "metrics": {}}
 
 
-def test_the_launchs_plan_is_checked_by_its_hash_and_given_to_the_trainer(machine: Any) -> None:
+def test_the_launchs_plan_and_encoder_are_checked_by_their_hash_and_given_to_the_trainer(machine: Any) -> None:
     content, key = b'{"a": "plan"}', f"runs/{RUN}/plan.json"
     machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=content)
     machine.known = {"plan": {"key": key, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
+    encoder, sha256 = b"weights", hashlib.sha256(b"weights").hexdigest()
+    stored = machine.s3.put_object(Bucket=machine.bucket, Key=f"raw/.files/{sha256}", Body=encoder)
+    known = {"key": f"raw/.files/{sha256}", "version_id": stored["VersionId"], "sha256": sha256, "bytes": len(encoder)}
+    job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256).to_dict()
+    machine.known |= {"encoder": known, "job": job, "program": [*PROGRAM, "--plan", "$PLAN"]}
     look = "print('plan:', options.plan.read_text(), flush=True)\n"
+    look += "model = json.loads(options.job.read_text())['model']\n"
+    look += "print('encoder:', open(model['encoder']).read(), model['encoder_sha256'], flush=True)\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
     machine.start()
     machine.wait_until_off()
     assert machine.result()["state"] == "done"
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
-    assert 'plan: {"a": "plan"}' in log
+    assert 'plan: {"a": "plan"}' in log and f"encoder: weights {sha256}" in log
     assert f"{NODE}plan.json" not in machine.keys(NODE)  # it is in the bucket already
 
 

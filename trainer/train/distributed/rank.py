@@ -22,7 +22,7 @@ from trainer import environment
 from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
-from trainer.train.distributed.layout import DataParallel
+from trainer.train.distributed.layout import data_parallel
 from trainer.train.distributed.links import check_links
 from trainer.train.distributed.sharding import FullySharded
 from trainer.train.distributed.shards import ShardedCheckpointWriter
@@ -79,7 +79,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
-        layout: Layout = FullySharded(ranks) if assignment.sharded else DataParallel(ranks)
+        layout: Layout = FullySharded(ranks) if assignment.sharded else data_parallel(ranks, settings.job, settings.machine)
         clock = AgreedClock(ranks)
 
         def form(members: Sequence[Member]) -> Pack:

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainer.errors import UsageError
+from trainer.train.distributed.blocks import blocks_of
 from trainer.train.distributed.group import Ranks
 from trainer.train.distributed.sharing import share
 
@@ -66,9 +67,3 @@ class FullySharded:
     def total(self, loss: torch.Tensor) -> torch.Tensor:
         """See `packs.layout.Layout.total`."""
         return self._ranks.sum_(loss)
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a model: the members of its module lists that have weights."""
-    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-    return [block for blocks in lists for block in blocks if any(True for _ in block.parameters())]

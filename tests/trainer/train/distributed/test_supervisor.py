@@ -50,6 +50,13 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def listening(pid: int) -> list[str]:
+    """Return the addresses of a process's listening sockets, as the kernel writes them."""
+    own = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own]
+
+
 def pids_of(training: Any, *, count: int) -> set[int]:
     """Return the process ids of the ranks, of which every one has begun `count` times."""
     training.await_event("rank_started", count=2 * count)
@@ -61,6 +68,7 @@ def test_a_killed_rank_is_retried_from_the_checkpoint_and_then_a_killed_supervis
     training = start(data, *TOGETHER, *LONG)
     first = pids_of(training, count=1)
     training.await_event("checkpoint")
+    assert sys.platform != "linux" or {address for pid in first for address in listening(pid)} == {"0100007F"}  # 127.0.0.1
     os.kill(max(first), signal.SIGKILL)
     retry = training.await_event("retry")
     assert retry["reason"].startswith("rank ") and retry["reason"].endswith("was killed")

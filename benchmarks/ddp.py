@@ -1,0 +1,327 @@
+"""Our data parallelism beside plain DDP, Lightning DDP and Accelerate: the same model, weights, batches and optimizer.
+
+    python -m benchmarks.ddp [--ranks 1,2] [--seconds 5] [--rounds 3] [--preset tiny] [--batch 256] [--json FILE]
+
+Each contender is a script as its project documents it, under the same torchrun, on GPUs (NCCL) where there are some, else on
+CPUs (gloo, a thread a rank). All take the first five steps on the same windows, and their losses have to agree; then they step
+for `--seconds`, in rounds. Printed: windows/s of all ranks, and how many times faster ours is, by rounds.
+
+Lightning and Accelerate are no part of Mayfly: pip install --no-deps -r benchmarks/requirements.lock
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.rounds import interleave, machine, median, ratio, write
+from trainer.job import Job, job_of
+from trainer.train.cpu import keep_freed_memory
+from trainer.train.distributed.group import Ranks
+from trainer.train.distributed.layout import data_parallel
+from trainer.train.distributed.sharing import share
+from trainer.train.machine_file import MachineFacts
+from trainer.train.packs.pack import Member, loss_for, new_model
+from trainer.train.packs.strategy import form_pack
+from trainer.train.precision import autocast, matmul_dtype
+from trainer.train.readers import gather
+
+ROWS, FEATURES, RING, FIRST = 20_000, 32, 32, 5
+TOLERANCE = 2e-4  # of losses, relative: other orders of sums, over five steps
+Step = Callable[[int], torch.Tensor]  # the number of a step to this rank's part of the batch's loss
+
+
+def job_for(options: argparse.Namespace) -> Job:
+    """Return the job: a transformer without dropout, whose random numbers are ours alone."""
+    return job_of(
+        model="transformer",
+        preset=options.preset,
+        lookback=options.lookback,
+        dropout=0.0,
+        target="direction",
+        batch=options.batch,
+        precision=options.precision,
+        compile=options.compile,
+    )
+
+
+class Work:
+    """The windows, batches and network that all contenders share."""
+
+    def __init__(self, job: Job, rank: int, ranks: int, device: torch.device) -> None:
+        draw = torch.Generator().manual_seed(1)
+        rows = torch.randn(ROWS, FEATURES, generator=draw)
+        self.job, self.rank, self.ranks, self.device = job, rank, ranks, device
+        labels, zero, one = (rows[:, :1] > 0).float(), torch.zeros(FEATURES), torch.ones(FEATURES)
+        tensors = {"rows_TF": rows, "labels_TK": labels, "mean_F": zero, "std_F": one}
+        self.member = Member(name="m", **{name: tensor.to(device) for name, tensor in tensors.items()})
+        last = ROWS - job.model.bars_seen
+        self.batches = [torch.randint(last, (job.train.batch,), generator=draw).to(device) for _ in range(RING)]
+        self._steps_T1 = torch.arange(job.model.bars_seen, device=device)[:, None]
+        self.loss, self.dtype = loss_for(job), matmul_dtype(job, device)
+
+    def part(self, step: int) -> torch.Tensor:
+        """Return the starts of this rank's windows of a step."""
+        rows = share(self.job.train.batch, rank=self.rank, ranks=self.ranks)
+        return self.batches[step % RING][rows.start : rows.stop]
+
+    def network(self) -> nn.Module:
+        """Return the untrained network, the same in every contender."""
+        return new_model(self.member, self.job)
+
+    def mean_loss(self, network: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of a network over windows."""
+        member = self.member
+        x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
+        with autocast(self.dtype, self.device):
+            outputs_BO = network(x_TBF)
+        return self.loss(outputs_BO, member.labels_TK[starts_B + (self.job.model.bars_seen - 1)]).mean()
+
+    def optimizer(self, network: nn.Module, **keys: Any) -> torch.optim.Optimizer:
+        """Return AdamW as the job has it."""
+        train = self.job.train
+        return torch.optim.AdamW(network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay, **keys)
+
+
+class Parts(Dataset[torch.Tensor]):
+    """This rank's windows of one step after another, without end: for loops that want a DataLoader."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, step: int) -> torch.Tensor:
+        return self._work.part(step)
+
+
+def ours(work: Work) -> Step:
+    """Mayfly's pack with its layout for several ranks."""
+    ranks = Ranks(rank=work.rank, count=work.ranks, device=work.device)
+    pack = form_pack([work.member], work.job, data_parallel(ranks, work.job, MachineFacts()))
+    # A pack gives the loss of the whole batch.
+    return lambda step: pack.step([True], [work.batches[step % RING]])[0]
+
+
+def plain(work: Work, *, tuned: bool = False) -> Step:
+    """DDP as torch's tutorial has it; `tuned`: with its faster settings, and the fused optimizer."""
+    faster = {"gradient_as_bucket_view": True, "static_graph": True} if tuned else {}
+    devices = [work.device.index] if work.device.type == "cuda" else None
+    network = nn.parallel.DistributedDataParallel(work.network(), device_ids=devices, **faster)
+    optimizer = work.optimizer(network, **({"fused": True} if tuned else {}))
+
+    def step(number: int) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = work.mean_loss(network, work.part(number))
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), work.job.train.clip_norm)
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def accelerated(work: Work) -> Step:
+    """Hugging Face Accelerate, by its quick tour."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=work.device.type == "cpu")
+    bare = work.network()
+    network, optimizer = accelerator.prepare(bare, work.optimizer(bare))
+    loader = iter(DataLoader(Parts(work), batch_size=None))
+
+    def step(number: int) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = work.mean_loss(network, next(loader))
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(network.parameters(), work.job.train.clip_norm)
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def lightning(work: Work, hear: Callable[[Step], None]) -> None:
+    """PyTorch Lightning's Trainer with strategy ddp, which owns the loop: it is stepped from inside."""
+    import pytorch_lightning as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = work.network()
+
+        def training_step(self, starts_B: torch.Tensor, number: int) -> torch.Tensor:
+            return work.mean_loss(self.network, starts_B)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return work.optimizer(self.network)
+
+    class Listener(pl.Callback):
+        def __init__(self) -> None:
+            self.steps = hear_steps()
+            next(self.steps)
+
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
+            try:
+                self.steps.send(outputs["loss"].detach())
+            except StopIteration:
+                trainer.should_stop = True
+
+    def hear_steps() -> Iterator[None]:
+        """Measure as `measured` does, one step at a time."""
+        losses = []
+        for _ in range(FIRST):
+            losses.append((yield))
+        began, steps = time.perf_counter(), 0
+        ends = began + hear.seconds  # type: ignore[attr-defined]
+        running = True
+        while running:
+            yield
+            steps += 1
+            running = going_on(work, steps, time.perf_counter() < ends)
+        finish(work, losses, steps, began)
+
+    precision = {torch.float32: "32-true", torch.bfloat16: "bf16-mixed", torch.float16: "16-mixed"}[work.dtype]
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(
+        accelerator=work.device.type if work.device.type == "cpu" else "gpu",
+        devices=work.ranks,
+        strategy="ddp",
+        precision=precision,
+        max_steps=-1,
+        max_epochs=-1,
+        gradient_clip_val=work.job.train.clip_norm,
+        use_distributed_sampler=False,
+        callbacks=[Listener()],
+        **quiet,
+    )
+    trainer.fit(Module(), DataLoader(Parts(work), batch_size=None))
+
+
+CONTENDERS: dict[str, Callable[[Work], Step]] = {
+    "ours": ours,
+    "plain DDP": plain,
+    "tuned DDP": partial(plain, tuned=True),
+    "Accelerate": accelerated,
+}
+
+
+def going_on(work: Work, steps: int, wanted: bool) -> bool:
+    """Return rank 0's answer, every eighth step: ranks that stop at different steps would wait for each other."""
+    if steps % 8:
+        return True
+    answer = torch.tensor([int(wanted)], device=work.device)
+    dist.broadcast(answer, src=0)
+    return bool(answer.item())
+
+
+def finish(work: Work, losses: list[torch.Tensor], steps: int, began: float) -> None:
+    """Print, on rank 0, the losses of the first steps over the whole batch, and windows a second."""
+    if work.device.type == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    whole = torch.stack(losses).float()
+    dist.all_reduce(whole)
+    if work.rank == 0:
+        found = {"losses": (whole / work.ranks).tolist(), "rate": steps * work.job.train.batch / seconds}
+        print(json.dumps(found), flush=True)
+
+
+def measured(step: Step, work: Work, seconds: float) -> None:
+    """Take the first steps, then step for `seconds`."""
+    losses = [step(number) for number in range(FIRST)]
+    began, steps = time.perf_counter(), 0
+    while going_on(work, steps, time.perf_counter() - began < seconds) or steps == 0:
+        step(FIRST + steps)
+        steps += 1
+    finish(work, losses, steps, began)
+
+
+def be_a_rank(options: argparse.Namespace) -> None:
+    """Be one rank of one contender."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+    work = Work(job_for(options), rank, ranks, device)
+    if options.contender == "Lightning DDP":
+        hear: Any = lambda step: None  # noqa: E731
+        hear.seconds = options.seconds
+        lightning(work, hear)
+        return
+    if options.contender != "Accelerate":  # which makes the group by itself
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    measured(CONTENDERS[options.contender](work), work, options.seconds)
+    dist.destroy_process_group()
+
+
+def rate_of(name: str, ranks: int, options: argparse.Namespace, losses: dict[str, list[float]]) -> float:
+    """Run a contender under torchrun; return its windows a second, and keep its first losses."""
+    words = ["--contender", name]
+    for key in ("seconds", "preset", "lookback", "batch", "precision", "compile"):
+        words += [f"--{key}", str(getattr(options, key))]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "-m", "benchmarks.ddp", *words]
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env={**os.environ, **loopback}, capture_output=True, text=True)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    if ended.returncode or not lines:
+        raise SystemExit(f"{name} on {ranks} ranks failed:\n{ended.stderr[-4000:]}")
+    found = json.loads(lines[-1])
+    losses.setdefault(name, found["losses"])
+    return float(found["rate"])
+
+
+def main() -> None:
+    """Measure every contender on each number of ranks."""
+    parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parse.add_argument("--ranks", default="1,2")
+    parse.add_argument("--seconds", type=float, default=5.0)
+    parse.add_argument("--rounds", type=int, default=3)
+    parse.add_argument("--preset", default="tiny")
+    parse.add_argument("--lookback", type=int, default=32)
+    parse.add_argument("--batch", type=int, default=256)
+    parse.add_argument("--precision", default="auto")
+    parse.add_argument("--compile", default="auto")
+    parse.add_argument("--json", type=Path)
+    parse.add_argument("--contender", help=argparse.SUPPRESS)
+    options = parse.parse_args()
+    if options.contender:
+        be_a_rank(options)
+        return
+    names = [*CONTENDERS, "Lightning DDP"]
+    found: dict[str, Any] = {"machine": machine(), "options": {**vars(options), "json": None}, "ranks": {}}
+    for ranks in map(int, options.ranks.split(",")):
+        losses: dict[str, list[float]] = {}
+        runs = {name: partial(rate_of, name, ranks, options, losses) for name in names}
+        rates = interleave(runs, rounds=options.rounds)
+        for name, first in losses.items():
+            worst = max(abs(one - other) / abs(other) for one, other in zip(first, losses["plain DDP"], strict=True))
+            if worst > TOLERANCE:
+                raise SystemExit(f"{name} on {ranks} ranks has other losses than plain DDP: {worst:.1e}")
+        table = {name: {"windows_per_second": median(rates, name), "ours_is": ratio(rates, "ours", name)} for name in names}
+        found["ranks"][ranks] = {**table, "losses": losses["ours"]}
+        print(f"{ranks} ranks")
+        for name, row in table.items():
+            print(f"  {name:14} {row['windows_per_second']:9,.0f} windows/s   ours is {row['ours_is']:.2f} times as fast")
+    write("ddp", found, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A rehearsal on a pretended p4d.24xlarge whose eight ranks train one transformer, and lose one of them on the way.
+
+    python -m benchmarks.lost_rank [--data FILE] [--instance p4d.24xlarge] [--set KEY=VALUE ...]
+
+Launches `python -m trainer.launch --rehearse --job examples/sp500-transformer.toml`, kills one rank with signal 9 after the
+first checkpoint, and prints how the run ended: it has to be `done` with one retry. Takes minutes: the ranks share this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+JOB = ROOT / "examples" / "sp500-transformer.toml"
+LOST = 3  # the rank that is killed
+
+
+def events_of(home: Path) -> list[dict[str, Any]]:
+    """Return what the training of the only node has said so far."""
+    files = sorted(home.rglob("events/events.jsonl"))
+    lines = files[0].read_text().splitlines(keepends=True) if files else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def main() -> int:
+    """Run it, and return 0 where the run ended as it has to."""
+    parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parse.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "raw" / "SP500_1d_2012-2018.parquet")
+    parse.add_argument("--instance", default="p4d.24xlarge")
+    parse.add_argument("--set", action="append", default=[], dest="settings")
+    options = parse.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lost-rank-") as folder:
+        home = Path(folder)
+        command = [sys.executable, "-m", "trainer.launch", "--rehearse", "--instance", options.instance, "--job", str(JOB)]
+        command += ["--data", str(options.data), "--json", "-y"]
+        command += [word for setting in options.settings for word in ("--set", setting)]
+        began, killed_at, told = time.monotonic(), 0.0, 0
+        with subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "MAYFLY_HOME": folder}, stdout=subprocess.PIPE, text=True
+        ) as launch:
+            while launch.poll() is None:
+                events = events_of(home)
+                for event in events[told:]:
+                    if event["event"] not in ("progress", "gpu"):
+                        print(f"{time.monotonic() - began:6.0f} s  {event['event']}  {event.get('reason', '')}", flush=True)
+                told = len(events)
+                ranks = {event["worker"]: event["pid"] for event in events if event["event"] == "rank_started"}
+                if not killed_at and any(event["event"] == "checkpoint" for event in events):
+                    os.kill(ranks[LOST], signal.SIGKILL)
+                    killed_at = time.monotonic() - began
+                    print(f"{killed_at:6.0f} s  rank {LOST} of {len(ranks)} killed", flush=True)
+                time.sleep(0.5)
+            output = launch.stdout.read() if launch.stdout else ""
+        subprocess.run(
+            [str(Path(sys.executable).with_name("mayfly")), "rehearse", "--stop"], env={**os.environ, "MAYFLY_HOME": folder}
+        )
+    receipt = json.loads(output[output.index("{") :])
+    models = receipt.get("models") or []
+    print(json.dumps({key: receipt.get(key) for key in ("state", "exit_code", "retries", "seconds")}), f"{len(models)} model")
+    return 0 if launch.returncode == 0 and killed_at else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Ten steps of the large transformer in fp32 on this CPU: seconds, operations a second, and peak memory beside the formula.
+
+    python -m benchmarks.transformer_step              32 windows of 32 tokens, ten steps; then 8 windows, three (some minutes)
+    python -m benchmarks.transformer_step --quick      the base preset, two steps each
+
+Each batch size has a process of its own. Its peak is the kernel's (VmHWM) above what the process held before the model was
+built, after a tiny model's step, with its allocator set as a worker's. The formula is `gpu_profiles.memory`'s, of weights,
+gradients, moments and the step; allowed are 10 %. Writes benchmarks/results/transformer_step.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.rounds import machine, write
+from trainer.gpu_profiles.memory import GIB, footprint, num_weights
+from trainer.job import Job, job_of
+from trainer.train.cpu import keep_freed_memory
+from trainer.train.packs.strategy import form_pack
+from trainer.train.tuning.timing import batches, make_members
+
+ALLOWED = 0.1
+SHAPES = {"large": ((32, 10), (8, 3)), "base": ((32, 2), (8, 2))}  # batch and steps
+
+
+def main() -> int:
+    """Run each batch size in a process of its own, print a line for each; return 1 where the formula is off."""
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--out", type=Path)
+    parse.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    options = parse.parse_args()
+    if options.child:
+        preset, batch, steps = options.child
+        print(json.dumps(_run(_job(preset, int(batch)), int(steps))))
+        return 0
+    preset = "base" if options.quick else "large"
+    rows = []
+    for batch, steps in SHAPES[preset]:
+        command = [sys.executable, "-m", "benchmarks.transformer_step", "--child", preset, str(batch), str(steps)]
+        row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+        rows.append(row)
+        print(f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s a step, {row['gflops']} GFLOP/s")
+        print(f"  peak {row['peak_gib']:.2f} GiB, predicted {row['predicted_gib']:.2f} ({row['ratio']:.3f})", flush=True)
+    worst = max(abs(row["ratio"] - 1) for row in rows)
+    print(f"furthest from the formula: {worst:.1%}; {ALLOWED:.0%} is asked for")
+    print("wrote", write("transformer_step", {"machine": machine(), "rows": rows}, options.out))
+    return int(worst > ALLOWED)
+
+
+def _job(preset: str, batch: int) -> Job:
+    return job_of(model="transformer", preset=preset, lookback=128, batch=batch, micro_batch=batch, precision="fp32")
+
+
+def _run(job: Job, steps: int) -> dict[str, Any]:
+    keep_freed_memory()
+    torch.set_num_threads(2)
+    warm_up = _job("tiny", 2)  # libraries and threads load at the first step of any model
+    form_pack(small := make_members(1, warm_up, torch.device("cpu")), warm_up).step([True], batches(small, warm_up, 0))
+    del small
+    before = _kib("VmRSS")
+    members = make_members(1, job, torch.device("cpu"))
+    pack = form_pack(members, job)
+    times = []
+    for step in range(steps):
+        began = time.perf_counter()
+        loss = pack.step([True], batches(members, job, step))
+        times.append(time.perf_counter() - began)
+        assert bool(torch.isfinite(loss).all())
+    peak = (_kib("VmHWM") - before) / 2**20
+    features = members[0].rows_TF.shape[1]
+    known = {"features": features, "bars": members[0].rows_TF.shape[0], "windows": job.train.batch}
+    predicted = footprint(job, **known, on_gpu=False).step / GIB
+    seconds = sorted(times)[len(times) // 2]
+    operations = job.train.batch * job.model.flops(features=features, outputs=job.target.outputs)
+    return {
+        "batch": job.train.batch,
+        "steps": steps,
+        "weights": num_weights(job, features=features),
+        "seconds": round(seconds, 3),
+        "gflops": round(operations / seconds / 1e9, 1),
+        "peak_gib": round(peak, 3),
+        "predicted_gib": round(predicted, 3),
+        "ratio": round(peak / predicted, 4),
+    }
+
+
+def _kib(field: str) -> int:
+    """Return a figure of this process's memory in KiB, as Linux keeps it."""
+    found = re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
+    assert found is not None
+    return int(found[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

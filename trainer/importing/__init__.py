@@ -1,0 +1,1 @@
+"""Task files of other tools, turned into jobs."""
