@@ -1,6 +1,6 @@
 """A classifier of short reviews with Hugging Face's Trainer: the shape of its tutorial, changed by nothing but the folders.
 
-https://huggingface.co/docs/transformers/training fine-tunes BERT on reviews, as `--model google-bert/bert-base-cased` does here.
+https://huggingface.co/docs/transformers/training fine-tunes BERT on reviews, as `--model google-bert/bert-base-cased` does.
 Without --model it is a small BERT that begins at random and knows the words of these reviews, so that nothing is fetched.
 """
 
