@@ -166,9 +166,10 @@ class SequentialPack:
         """See `Pack.model`."""
         model = (self._averages or self._models)[member]
         if self._layout.divides:
-            whole_model = self._wholes.setdefault(member, new_model(self._members[member], self._job))
-            put_whole(whole_model, model)
-            return whole_model
+            if member not in self._wholes:
+                self._wholes[member] = new_model(self._members[member], self._job)
+            put_whole(self._wholes[member], model)
+            return self._wholes[member]
         return model.eval() if self._job.model.is_any_module else model
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
