@@ -4,10 +4,11 @@
     python -m benchmarks.transformer_step --steps 2    the same peaks, sooner
     python -m benchmarks.transformer_step --quick      the base preset, two steps each
 
-Each batch size has a process of its own. Its peak is the kernel's (VmHWM) above what the process held after a tiny model's step.
-Blocks from 64 KiB on go back to the kernel as soon as they are freed, so that it is what the step needs: glibc's own thresholds,
-and a worker's (train/cpu.py), which keep freed blocks, held a fifth more. The formula is `gpu_profiles.memory`'s, of weights,
-gradients, moments and the step; allowed are 10 %. Writes benchmarks/results/transformer_step.json.
+Each batch size has a process of its own. Its peak is the kernel's (VmHWM) above what the process held after a tiny model's
+step. Blocks from 64 KiB on go back to the kernel as soon as they are freed, so that it is what the step needs: with glibc's own
+thresholds, and with a worker's (train/cpu.py), which keep freed blocks, a process held a fifth more. The formula is
+`gpu_profiles.memory`'s, of weights, gradients, moments and the step; allowed are 10 %. Writes
+benchmarks/results/transformer_step.json.
 """
 
 from __future__ import annotations
