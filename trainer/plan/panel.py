@@ -85,8 +85,7 @@ def calendar_of(panel: Iterable[Candles], calendar: str, timeframe: str) -> Pane
 
 def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, ...]]:
     """Plan each series of a panel for each fold. Raises DataError for series that make no panel, or leave a span empty."""
-    timeframe = job.data.timeframe
-    calendar = calendar_of(panel.values(), job.data.calendar, timeframe)
+    calendar = calendar_of(panel.values(), job.data.calendar, next(iter(panel.values())).timeframe)
     _refuse_strangers(panel, calendar)
     usable = Timeline()
     for candles in panel.values():

@@ -161,7 +161,7 @@ def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Refuse
     plans = plan_panel(panel, job)
     files = {symbol: [part.file for part in folder.parts(symbol)] for symbol in panel}
     return {
-        symbol: _symbol(candles, plans[symbol], files=files[symbol], rows=folder.rows(symbol))
+        symbol: symbol_plan(candles, plans[symbol], files=files[symbol], rows=folder.rows(symbol))
         for symbol, candles in panel.items()
     }
 
@@ -175,7 +175,7 @@ def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple
         plans = plan(candles)
     except DataError as error:
         return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
-    return _symbol(candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol))
+    return symbol_plan(candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol))
 
 
 def _nothing_left(errors: Sequence[DataError]) -> DataError:
@@ -188,7 +188,8 @@ def _nothing_left(errors: Sequence[DataError]) -> DataError:
     return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
 
 
-def _symbol(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
+def symbol_plan(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
+    """Return a symbol's entry of plan.json, by its plan for each fold."""
     last = plans[-1]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], last.time.holes, [False]])))
     return SymbolPlan(

@@ -23,6 +23,7 @@ from trainer.errors import DataError
 from trainer.job import Job, with_settings
 from trainer.models import MODELS
 from trainer.plan.panel import plan_panel
+from trainer.plan.planning import symbol_plan
 from trainer.settings import CHUNKS
 from trainer.targets import TARGETS, scores_of
 from trainer.train.load_model import target_of
@@ -40,16 +41,18 @@ SCALERS = ("pooled", "series", "rank")
 LATE, GONE = 3, 5  # series that begin late and end before the test
 
 
+TRANSFORMER = {"model": "transformer", "preset": "tiny", "lookback": 8, "dropout": 0.0}
+
+
 def job_with(scaler: str = "rank", **settings: Any) -> Job:
-    return job_for(scaler, seed=0, features=FEATURES, hidden=4, batch=64, epochs=1, **settings)
+    job = job_for(scaler, seed=0, features=FEATURES, hidden=4, batch=64, epochs=1)
+    return with_settings(job, **settings) if settings else job
 
 
 def prepared(panel: list[Candles], job: Job) -> PieceData:
     """Return the data of a panel's only fold, as its plan in memory has it."""
-    from trainer.plan.planning import _symbol
-
     named = {one.symbol: one for one in panel}
-    entries = [_symbol(named[symbol], plans, files=[], rows=0) for symbol, plans in plan_panel(named, job).items()]
+    entries = [symbol_plan(named[symbol], plans, files=[], rows=0) for symbol, plans in plan_panel(named, job).items()]
     return read_panel(named, job, entries, 1)
 
 
@@ -86,9 +89,9 @@ def test_a_date_without_a_bar_is_masked_and_filled_from_neither_side(panel, scal
     assert seen > 10
 
 
-@pytest.mark.parametrize("scaler", SCALERS)
-def test_bars_of_any_series_from_a_date_on_change_nothing_before_it(panel, scaler):
-    job = job_with(scaler)
+@pytest.mark.parametrize(("scaler", "settings"), [*((scaler, {}) for scaler in SCALERS), ("rank", TRANSFORMER)])
+def test_bars_of_any_series_from_a_date_on_change_nothing_before_it(panel, scaler, settings):
+    job = job_with(scaler, **settings)
     before = prepared(panel, job)
     date = int(panel[0].timestamp[before.series[0].bars("test")[10]])
     after = prepared([moved(one, date) for one in panel], job)
@@ -251,6 +254,17 @@ def test_a_panel_predicts_symbols_that_it_never_saw_and_those_asked_for_by_the_r
     found = {one.symbol: one for one in predict_models([file], short)}
     assert isinstance(found["S00"], Predictions) and isinstance(found["S01"], NotPredicted) and found["S01"].absent
     assert "no bar of S01 has enough bars before it" in str(found["S01"].error)
+
+
+@pytest.mark.slow
+def test_series_that_training_never_saw_share_one_embedding(panel, folder, tmp_path, train_piece):
+    job = job_with("pooled", **TRANSFORMER, learning_rate=1e-2)
+    done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
+    again = [replace(panel[0], symbol=name) for name in ("COPY", "NEW")]
+    write_candles(tmp_path / "all_1d.parquet", [*again, *panel])
+    made = predict_models([tmp_path / done["file"]], tmp_path / "all_1d.parquet", symbols=["COPY", "NEW", "S00"])
+    copy, new, seen = (one.columns["volatilities"] for one in made if isinstance(one, Predictions))
+    assert np.array_equal(copy, new) and not np.allclose(copy, seen)
 
 
 @pytest.mark.slow
