@@ -1,6 +1,7 @@
 """Our data parallelism beside plain DDP, Lightning DDP and Accelerate: the same model, weights, batches and optimizer.
 
-    python -m benchmarks.ddp [--ranks 1,2] [--seconds 5] [--rounds 3] [--preset tiny] [--batch 256] [--json FILE]
+    python -m benchmarks.ddp [--ranks 1,2] [--preset tiny] [--batch 256]     three rounds of five seconds each
+    python -m benchmarks.ddp --quick                                         one round of a second
 
 Each contender is a script as its project documents it, under the same torchrun, on GPUs (NCCL) where there are some, else on
 CPUs (gloo, a thread a rank). All take the first five steps on the same windows, and their losses have to agree; then they step
@@ -290,7 +291,7 @@ def rate_of(name: str, ranks: int, options: argparse.Namespace, losses: dict[str
 
 def main() -> None:
     """Measure every contender on each number of ranks."""
-    parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parse = argparse.ArgumentParser(prog="python -m benchmarks.ddp", description=__doc__.splitlines()[0])
     parse.add_argument("--ranks", default="1,2")
     parse.add_argument("--seconds", type=float, default=5.0)
     parse.add_argument("--rounds", type=int, default=3)
@@ -299,14 +300,17 @@ def main() -> None:
     parse.add_argument("--batch", type=int, default=256)
     parse.add_argument("--precision", default="auto")
     parse.add_argument("--compile", default="auto")
-    parse.add_argument("--json", type=Path)
+    parse.add_argument("--quick", action="store_true", help="one round of a second")
+    parse.add_argument("--out", type=Path, help="the JSON file")
     parse.add_argument("--contender", help=argparse.SUPPRESS)
     options = parse.parse_args()
     if options.contender:
         be_a_rank(options)
         return
+    if options.quick:
+        options.rounds, options.seconds = 1, 1.0
     names = [*CONTENDERS, "Lightning DDP"]
-    found: dict[str, Any] = {"machine": machine(), "options": {**vars(options), "json": None}, "ranks": {}}
+    found: dict[str, Any] = {"machine": machine(), "options": {**vars(options), "out": None}, "ranks": {}}
     for ranks in map(int, options.ranks.split(",")):
         losses: dict[str, list[float]] = {}
         runs = {name: partial(rate_of, name, ranks, options, losses) for name in names}
@@ -320,7 +324,7 @@ def main() -> None:
         print(f"{ranks} ranks")
         for name, row in table.items():
             print(f"  {name:14} {row['windows_per_second']:9,.0f} windows/s   ours is {row['ours_is']:.2f} times as fast")
-    write("ddp", found, options.json)
+    write("ddp", found, options.out)
 
 
 if __name__ == "__main__":

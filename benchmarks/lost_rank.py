@@ -1,6 +1,7 @@
 """A rehearsal on a pretended p4d.24xlarge whose eight ranks train one transformer, and lose one of them on the way.
 
-    python -m benchmarks.lost_rank [--data FILE] [--instance p4d.24xlarge] [--set KEY=VALUE ...]
+    python -m benchmarks.lost_rank [--data FILE] [--set KEY=VALUE ...]
+    python -m benchmarks.lost_rank --quick                                   on four ranks
 
 Launches `python -m trainer.launch --rehearse --job examples/sp500-transformer.toml`, kills one rank with signal 9 after the
 first checkpoint, and prints how the run ended: it has to be `done` with one retry. Takes minutes: the ranks share this machine.
@@ -19,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rounds import machine, write
+
 ROOT = Path(__file__).resolve().parents[1]
 JOB = ROOT / "examples" / "sp500-transformer.toml"
 LOST = 3  # the rank that is killed
@@ -33,11 +36,15 @@ def events_of(home: Path) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Run it, and return 0 where the run ended as it has to."""
-    parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parse = argparse.ArgumentParser(prog="python -m benchmarks.lost_rank", description=__doc__.splitlines()[0])
     parse.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "raw" / "SP500_1d_2012-2018.parquet")
     parse.add_argument("--instance", default="p4d.24xlarge")
     parse.add_argument("--set", action="append", default=[], dest="settings")
+    parse.add_argument("--quick", action="store_true", help="on the four ranks of a p3.8xlarge")
+    parse.add_argument("--out", type=Path, help="the JSON file")
     options = parse.parse_args()
+    if options.quick:
+        options.instance = "p3.8xlarge"
     with tempfile.TemporaryDirectory(prefix="lost-rank-") as folder:
         home = Path(folder)
         command = [sys.executable, "-m", "trainer.launch", "--rehearse", "--instance", options.instance, "--job", str(JOB)]
@@ -64,8 +71,9 @@ def main() -> int:
             [str(Path(sys.executable).with_name("mayfly")), "rehearse", "--stop"], env={**os.environ, "MAYFLY_HOME": folder}
         )
     receipt = json.loads(output[output.index("{") :])
-    models = receipt.get("models") or []
-    print(json.dumps({key: receipt.get(key) for key in ("state", "exit_code", "retries", "seconds")}), f"{len(models)} model")
+    ended = {key: receipt.get(key) for key in ("state", "exit_code", "retries", "seconds")}
+    print(json.dumps(ended))
+    write("lost_rank", {"machine": machine(), "instance": options.instance, **ended}, options.out)
     return 0 if launch.returncode == 0 and killed_at else 1
 
 

@@ -158,17 +158,18 @@ def _peak(step: Callable[[], object]) -> int:
 def _levels(profile: torch.profiler.profile) -> Iterator[tuple[bool, int]]:
     """Return the bytes of the profile's own blocks after each change, and whether the mark had been passed by then."""
     blocks: dict[int, int] = {}
-    marked = False
+    marked, level = False, 0
     events = _flat(profile.profiler.kineto_results.experimental_event_tree())
     for event in sorted(events, key=lambda event: event.start_time_ns):
         marked = marked or event.name == MARK
         if event.tag == _EventType.Allocation:
             block = event.extra_fields
+            # What is given back is of this profile or, without a meaning, of an earlier one: its sizes are remembered.
+            level -= blocks.pop(block.ptr, 0)
             if block.alloc_size > 0:
                 blocks[block.ptr] = block.alloc_size
-            else:  # of this profile or, without a meaning, of an earlier one: its sizes are remembered
-                blocks.pop(block.ptr, None)
-            yield marked, sum(blocks.values())
+                level += block.alloc_size
+            yield marked, level
 
 
 def _flat(events: Iterable[Any]) -> Iterator[Any]:

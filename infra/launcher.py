@@ -13,10 +13,12 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.policies import Document, document, end_own_instances, use_key
+from infra.policies import OWN, Document, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
-WRITES = ("raw/*", "raw-index/*", "code/*", "retrains/*", "runs/*", "memory/*")
+# `r*` is raw/, raw-index/, retrains/ and runs/, in the 6,144 characters that a managed policy has. The last two are what an
+# agent on their own machine writes (`mayfly agent`), under their own id and nobody else's.
+WRITES = ("r*", "code/*", "memory/*", f"attempts/{OWN}", f"models/experiments/{OWN}")
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 

@@ -20,12 +20,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
+WHEELS = VENV / "example-wheels"  # that the test of examples/scripts takes in the place of a package index
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds, for Linux x86_64 and aarch64
 NEEDED_GIB = 3.0  # .venv takes 2.1 GiB with the CPU build of torch (measured 2026-11-22), pip's cache some more
 NEEDED_CUDA_GIB = 9.0
@@ -147,6 +148,53 @@ def pip(python: Path, *arguments: str) -> None:
         raise SystemExit(103)
 
 
+def example_wheels(locks: Iterable[str], known: str) -> str:
+    """Return what the examples' requirements name and `known` (requirements.lock) does not, as one file of requirements."""
+    entry = re.compile(r"^([A-Za-z0-9._-]+==[^\s;\\]+).*\n(?:[ \t]+--hash=.*\n?)*", re.MULTILINE)
+    there = {match[1] for match in entry.finditer(known)}
+    wanted = {match[1]: match[0] for lock in locks for match in entry.finditer(lock) if match[1] not in there}
+    return "".join(wanted[name] for name in sorted(wanted))
+
+
+def fetch_example_wheels(python: Path) -> None:
+    """Fetch the wheels of examples/scripts, once, for their test; without an index that test alone is skipped."""
+    locks = [path.read_text() for path in sorted((ROOT / "examples" / "scripts").glob("*/requirements.txt"))]
+    wanted = example_wheels(locks, (ROOT / LOCK).read_text())
+    state, marker = hashlib.sha256(wanted.encode()).hexdigest(), WHEELS / "mayfly-setup"
+    if marker.is_file() and marker.read_text().split() in ([state], [state, "failed"]):
+        return
+    print("Wheels of examples/scripts, for their test: about 30 MB.", file=sys.stderr)
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    WHEELS.mkdir()
+    (WHEELS / "requirements.txt").write_text(wanted)
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--retries",
+        "1",
+        "--timeout",
+        "10",
+    ]
+    command += [
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        "-d",
+        str(WHEELS),
+        "-r",
+        str(WHEELS / "requirements.txt"),
+    ]
+    fetched = subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+    if not fetched:
+        print(f"They could not be fetched: that test is skipped. To try again, remove {WHEELS}.", file=sys.stderr)
+    marker.write_text(state if fetched else f"{state} failed")
+
+
 def compile_bytecode(python: Path) -> None:
     """Compile what is installed, on all cores: 40 s of CPU, where pip takes 62 for all of it on one core (2026-11-22).
 
@@ -164,6 +212,7 @@ def main() -> None:
     state = hashlib.sha256(b"".join(locks.values()) + (ROOT / "pyproject.toml").read_bytes() + str(VENV).encode()).hexdigest()
     marker = VENV / "mayfly-setup"
     if marker.is_file() and marker.read_text() == state:
+        fetch_example_wheels(VENV / "bin" / "python")
         return
     stop_if_missing(NEEDED_GIB)
     print(f"Setting up .venv with Python {platform.python_version()} (once, one to four minutes).", file=sys.stderr)
@@ -192,6 +241,7 @@ def main() -> None:
     if subprocess.run([str(python), "-m", "infra.wheels"], cwd=ROOT, check=False).returncode:
         raise SystemExit(103)
     marker.write_text(state)
+    fetch_example_wheels(python)
 
 
 if __name__ == "__main__":

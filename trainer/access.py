@@ -8,11 +8,13 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from trainer import environment
 from trainer.aws_errors import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
-from trainer.errors import EmbeddedAwsGone, NotVersioned, TrainerError
+from trainer.errors import ConfigError, EmbeddedAwsGone, NotVersioned, TrainerError
+from trainer.folder_bucket import FolderBucket
 
 # What an embedded AWS makes (`rehearsal.keys`); it takes no other, and Amazon's have no 0, 1, 8 or 9.
 EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
@@ -28,14 +30,30 @@ class Access:
     access_key: str | None = None
     secret_key: str | None = None
     rehearsal: bool = False
+    folder: Path | None = None  # no AWS at all: a folder in the place of the bucket
 
     def client(self, service: str, *, total_max_attempts: int = 5, timeout_seconds: float = 30.0) -> Any:
         """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need that).
 
         Who asks again gets the same client, and with it connections that are open: threads may share one.
         """
+        if self.folder is not None:
+            return FolderBucket(self.folder) if service == "s3" else NoService(service)
         with _session_lock:  # a session makes one client at a time
             return _client(self, service, total_max_attempts, timeout_seconds)
+
+
+class NoService:
+    """A service of AWS that a folder is no substitute for: it fails when it is asked for something."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        what = f"with --local there is no {self._service} to ask"
+        raise ConfigError(what, why="a folder stands in the place of the bucket, and there is no AWS", do="Leave --local out.")
 
 
 def own_access() -> Access:

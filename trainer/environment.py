@@ -134,6 +134,18 @@ VARIABLES = (
     ),
     Variable(name="MAYFLY_BUCKET", set_by="bootstrap.sh", meaning="the stack's bucket, for the agent"),
     Variable(name="MAYFLY_WORK", set_by="bootstrap.sh", meaning="folder that the agent works in"),
+    Variable(
+        name="MAYFLY_HERE",
+        set_by="`mayfly agent`",
+        meaning="file that says which run an agent on a machine of yours works for",
+        default="instance metadata says it",
+    ),
+    Variable(
+        name="MAYFLY_FOLDER",
+        set_by="`mayfly agent`",
+        meaning="folder in the place of the bucket, for an agent with `--local`",
+        default="a bucket",
+    ),
     Variable(name="MAYFLY_CACHE", set_by="bootstrap.sh", meaning="folder where the cache is mounted", default="no cache"),
     Variable(name="MAYFLY_CACHE_FAILED", set_by="bootstrap.sh", meaning="why the cache could not be mounted"),
     Variable(name="MAYFLY_BOOTED_AT", set_by="bootstrap.sh", meaning="when user data began, in seconds of the epoch"),
@@ -200,7 +212,14 @@ VARIABLES = (
     ),
     Variable(name="TORCH_NCCL_DUMP_ON_TIMEOUT", set_by="Mayfly", meaning="whether NCCL writes a pickle then: no"),
     Variable(name="OMP_NUM_THREADS", set_by="Mayfly", meaning="`1` where a rank starts; it sets its own threads then"),
-    Variable(name="PYTHONPATH", set_by="Mayfly", meaning="for the embedded AWS's process: this package's folder comes first"),
+    Variable(
+        name="PYTHONPATH",
+        set_by="Mayfly",
+        meaning="for the embedded AWS's process and an agent on a machine of yours: its code comes first",
+    ),
+    Variable(
+        name="PYTHONSAFEPATH", set_by="Mayfly", meaning="for that agent: its folder is no place to import from; read by Python"
+    ),
     Variable(name="PROJECT", set_by="infra/control.py", meaning="the project of the stack's functions"),
     Variable(name="STACK", set_by="infra/control.py", meaning="the stack of the functions"),
     Variable(name="BUCKET", set_by="infra/control.py", meaning="the sweeper's bucket"),
@@ -319,6 +338,8 @@ class AgentEnvironment:
     cache_failed: str = ""  # why it is not, where the stack has one
     boot_stages: tuple[datetime, ...] = ()  # when the code was there, and its environment
     baked: bool = False  # whether the image had the environment
+    here: Path | None = None  # of a machine of the caller's own: the file that names the run
+    folder: Path | None = None  # in the place of a bucket
 
 
 def agent_environment() -> AgentEnvironment:
@@ -336,6 +357,8 @@ def agent_environment() -> AgentEnvironment:
         cache_failed=os.environ.get("MAYFLY_CACHE_FAILED", ""),
         boot_stages=tuple(datetime.fromtimestamp(float(at), timezone.utc) for at in stages[:2]),
         baked=stages[2:] == ["1"],
+        here=Path(here) if (here := os.environ.get("MAYFLY_HERE")) else None,
+        folder=Path(folder) if (folder := os.environ.get("MAYFLY_FOLDER")) else None,
     )
 
 
@@ -355,6 +378,22 @@ def function_environment() -> FunctionEnvironment:
 def clock_ahead_seconds() -> int:
     """Return by how much the clock of this node is ahead of its machine's; 0 but in a rehearsal that skipped time."""
     return int(os.environ.get("MAYFLY_CLOCK_AHEAD", "0"))
+
+
+def for_agent(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
+    """Return the environment of an agent on a machine of the caller's own: theirs, with its variables, `code` before all else.
+
+    Mayfly's own variables are left out: those of a rehearsal's node would make it one.
+    """
+    theirs = ("MAYFLY_", "AWS_") if "AWS_ACCESS_KEY_ID" in variables else ("MAYFLY_",)  # a rehearsal has keys of its own
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
+    path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
+    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", **variables}
+
+
+def here_folder() -> Path:
+    """Return the folder of the runs on this machine."""
+    return rehearsal_home() / "here"
 
 
 def for_training(*, profiles: Path) -> dict[str, str]:

@@ -5,12 +5,13 @@ Every verb that needs an account starts here. Each failure is one line that name
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from trainer.access import Access, aws_error, error_code, user_session
 from trainer.aws_errors import NO_PARAMETER
 from trainer.errors import ConfigError, PermissionDenied, nearest
-from trainer.stack_outputs import StackOutputs, parameter_name
+from trainer.stack_outputs import FORMAT, StackOutputs, parameter_name
 
 PROJECT = "mayfly"
 REHEARSE = "or add --rehearse to run the same on this machine, without an account"
@@ -18,7 +19,7 @@ REHEARSE = "or add --rehearse to run the same on this machine, without an accoun
 
 def require_sign_in(access: Access) -> None:
     """Raise ours where boto3 finds no credentials or no region; a rehearsal brings its own."""
-    if access.access_key:
+    if access.access_key or access.folder is not None:
         return
     from botocore.exceptions import BotoCoreError  # late: --help and --dry-run errors must not wait for it
 
@@ -36,8 +37,39 @@ def require_sign_in(access: Access) -> None:
     raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
 
 
+def folder_stack(folder: Path) -> StackOutputs:
+    """Return what stands in the place of a stack where a folder stands in that of its bucket: nothing can be launched there."""
+    return StackOutputs(
+        format=FORMAT,
+        project=PROJECT,
+        stack="local",
+        owner="",
+        bucket=str(folder),
+        region="",
+        launch_templates={},
+        images={},
+        subnets={},
+        security_group="",
+        schedule_group="",
+        instance_role_id="",
+        prepare_templates={},
+        prepare_role_id="",
+        prepare_type="",
+        scheduler_role_arn="",
+        sweeper_arn="",
+        control_arn="",
+        control_types=[],
+        retrains=[],
+        retrain_format=0,
+        max_lifetime_minutes=0,
+        storage="local",
+    )
+
+
 def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOutputs:
     """Return what Pulumi wrote for this stack. Raises ConfigError where there is none, or one of another version."""
+    if access.folder is not None:
+        return folder_stack(access.folder)
     from botocore.exceptions import BotoCoreError, ClientError
 
     require_sign_in(access)

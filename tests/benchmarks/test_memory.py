@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,13 @@ TCNS = [
     {"blocks": 6, "width": 32, "chunk": 64, "batch": 4, "dropout": 0.0},
 ]
 AGAIN = {"activation_checkpointing": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_to_collect() -> None:
+    """Spare each count's collection of garbage the objects of earlier tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

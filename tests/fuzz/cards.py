@@ -71,6 +71,7 @@ def card_of(family: str) -> Card:
         created_at="2026-11-22T00:00:00+00:00",
         mayfly="0",
         own_files={},
+        parent={"model": "tcn-return_ticks_1m", "sha256": "0" * 64, "until": "", "training": "frozen", "created_at": ""},
         **TARGETS[family],
     )
 

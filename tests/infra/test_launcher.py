@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.control import CREATES
@@ -70,6 +72,12 @@ def test_it_fits_a_managed_policy_with_the_longest_names_and_every_setting_that_
     assert len(json.dumps(widest(lines=2), separators=(",", ":"))) < MOST_CHARACTERS
 
 
+def test_what_begins_with_r_in_the_bucket_is_what_people_write() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/architecture.md").read_text()
+    keys = page.partition("s3://<bucket>/\n")[2].partition("```")[0]
+    assert set(re.findall(r"^ +(r[a-z-]*)/", keys, re.MULTILINE)) == {"raw", "raw-index", "runs", "retrains"}
+
+
 def test_images_of_the_account_may_be_launched_only_where_the_stack_bakes_some() -> None:
     def owners(baked: tuple[str, ...]) -> Any:
         args = replace(arguments(lines=1, roles=("instance",)), baked_parameters=baked)
@@ -111,8 +119,9 @@ def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_eve
             assert all(action.split(":")[1].startswith(("Describe", "Get")) for action in actions)
 
 
-def test_it_writes_no_model_and_nothing_of_a_nodes() -> None:
-    assert not [prefix for prefix in WRITES if prefix.startswith(("models/", "live/", "attempts/", "checkpoints/"))]
+def test_it_writes_no_model_and_nothing_of_a_nodes_but_under_its_users_own_id() -> None:
+    nodes = [prefix for prefix in WRITES if prefix.startswith(("models/", "live/", "attempts/", "checkpoints/"))]
+    assert nodes == [f"{prefix}${{aws:userid}}/*" for prefix in ("attempts/", "models/experiments/")]
 
 
 def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Recorded) -> None:

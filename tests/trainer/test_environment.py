@@ -48,7 +48,8 @@ def test_every_variable_of_ours_is_in_the_table_whatever_the_language():
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix != ".pyc":
                 used |= set(re.findall(r"\bMAYFLY_[A-Z][A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8")))
-    assert used <= {variable.name for variable in VARIABLES}
+    of_values = {name for name in used if name.startswith("MAYFLY_VALUE_")}  # one for each column of script.over
+    assert used - of_values <= {variable.name for variable in VARIABLES}
 
 
 def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):

@@ -5,16 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from trainer import environment
 from trainer.access import Access, own_access
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, UsageError
 
 
 @contextmanager
-def connected(*, rehearse: bool, program: bool = True, create: bool = True) -> Iterator[Access]:
+def connected(*, rehearse: bool, program: bool = True, create: bool = True, local: str | None = None) -> Iterator[Access]:
     """Give access for as long as a command runs. `program=False`: a look, which needs the bucket alone and creates nothing;
-    `create=False`: a look at the whole stack, where there is one.
+    `create=False`: a look at the whole stack, where there is one. `local`: a folder in the place of the bucket, '' for the
+    user's own.
     """
+    if local is not None:
+        yield _folder_access(local, rehearse=rehearse)
+        return
     if not rehearse:
         yield own_access()
         return
@@ -28,3 +34,13 @@ def connected(*, rehearse: bool, program: bool = True, create: bool = True) -> I
 
     with rehearsal(program=program, create=program and create) as access:
         yield access
+
+
+def _folder_access(local: str, *, rehearse: bool) -> Access:
+    if rehearse:
+        raise UsageError("--local and --rehearse don't go together", why="a folder needs no AWS", do="Leave one out.")
+    folder = Path(local) if local else environment.local_folder()
+    if not folder.is_dir():
+        do = "mayfly agent --here --local FOLDER makes one."
+        raise UsageError(f"{folder} is no folder", why="it is a file" if folder.exists() else "it does not exist", do=do)
+    return Access(folder=folder.resolve())

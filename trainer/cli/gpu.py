@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show a running node's last sample; with --follow each new one, until the run ends. Raises UsageError if it has ended."""
     if arguments.follow and arguments.json:
         raise UsageError("--follow and --json don't go together", why="--json prints one document", do="Leave one out.")
-    with connected(rehearse=arguments.rehearse, program=False) as access:
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         beat, ended = _look(cloud, arguments.run)
         if ended:

@@ -9,9 +9,12 @@ from trainer.job import Job
 from trainer.stack_outputs import StackOutputs
 
 
-def local_candles(outputs: StackOutputs, job: Job) -> Path | None:
-    """Return the folder of a job's data set; None where the job names its candles, and where there is no such folder."""
-    folder = environment.local_folder() / "candles" / job.data.set
+def local_candles(outputs: StackOutputs, job: Job, root: Path | None = None) -> Path | None:
+    """Return the folder of a job's data set; None where the job names its candles, and where there is no such folder.
+
+    `root`: that folder, where it is not the user's own.
+    """
+    folder = (root or environment.local_folder()) / "candles" / job.data.set
     return folder if outputs.storage == "local" and not job.data.path and folder.is_dir() else None
 
 

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--follow and --json don't go together", why="--json prints one document", do="Leave one out.")
     if arguments.follow and arguments.metrics:
         raise UsageError("--follow and --metrics don't go together", do="Leave one out; an attached launch draws its losses.")
-    with connected(rehearse=arguments.rehearse, program=False) as access:
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         if arguments.metrics:
             return _metrics(cloud, arguments)
@@ -87,7 +87,7 @@ class LogReader:
         )
 
     def _read_boot(self, keys: NodeKeys) -> str:
-        if self._parts.has_read(keys.log):
+        if self._parts.has_read(keys.log) or not keys.instance_id:  # without an instance there is no boot
             return ""
         text, source = bootstrap_log(self._objects, keys), keys.bootstrap_log
         if not text:

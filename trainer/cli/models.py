@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List every model with its run, version and scores on the test span; download one; show production and roll it back."""
     if arguments.action == "pull":
         check_folder(Path(arguments.out or "."))
-    with connected(rehearse=arguments.rehearse, program=False) as access:
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         objects, days = open_objects(access, outputs.bucket), outputs.experiment_days
         if arguments.action == "pull":

@@ -32,21 +32,23 @@ def build_parser(prog: str = "mayfly") -> Parser:
     launch = verbs.add_parser("launch", help="train models on an ephemeral GPU machine", epilog=LAUNCH_EPILOG)
     _launch_flags(launch)
 
+    _agent_verb(verbs)
+
     status = verbs.add_parser("status", help="list open and recent runs, or show one; closes runs whose launcher is gone")
     status.add_argument("run", nargs="?", metavar="RUN", help="one run (default: open runs and the last ones)")
-    _where_flags(status)
+    _where_flags(status, local=True)
 
     logs = verbs.add_parser("logs", help="print a run's log, from S3")
     logs.add_argument("run", metavar="RUN", help="run id")
     logs.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
     logs.add_argument("--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)")
     logs.add_argument("--metrics", action="store_true", help="print the losses of each model's last epochs instead of the log")
-    _where_flags(logs)
+    _where_flags(logs, local=True)
 
     gpu = verbs.add_parser("gpu", help="use, memory and power of a running node's GPUs, from S3")
     gpu.add_argument("run", metavar="RUN", help="run id")
     gpu.add_argument("-f", "--follow", action="store_true", help="keep showing the newest figures until the run ends")
-    _where_flags(gpu)
+    _where_flags(gpu, local=True)
 
     attach = verbs.add_parser("attach", help="a shell, a command or a port of a running machine, where the stack allows it")
     attach.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--tensorboard] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
@@ -59,17 +61,17 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     stop = verbs.add_parser("stop", help="end a run: upload finished models, then terminate its machine")
     stop.add_argument("run", metavar="RUN", help="run id")
-    _where_flags(stop)
+    _where_flags(stop, local=True)
 
     receipts = verbs.add_parser("receipts", help="list receipts, or print one")
     receipts.add_argument("run", nargs="?", metavar="RUN", help="run id (default: all)")
-    _where_flags(receipts)
+    _where_flags(receipts, local=True)
 
     pull = verbs.add_parser("pull", help="download a run's models, receipt and log")
     pull.add_argument("run", metavar="RUN", help="run id")
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>, or the local folder)")
     pull.add_argument("--live", action="store_true", help="go on until the run ends: models, log and curves as they come")
-    _where_flags(pull)
+    _where_flags(pull, local=True)
 
     backup = verbs.add_parser("backup", help="back the local folder up to the bucket, or restore it (storage mode local)")
     backup.add_argument("folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL, ~/mayfly)")
@@ -123,6 +125,23 @@ def build_parser(prog: str = "mayfly") -> Parser:
     return parser
 
 
+def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
+    agent = verbs.add_parser("agent", help="run a job on this machine, which is no instance: docs/other-machines.md")
+    agent.add_argument("--here", action="store_true", help="on this machine; the deadline ends the run and not the machine")
+    agent.add_argument("--job", metavar="FILE", help="job file (TOML)")
+    agent.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
+    agent.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
+    agent.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: 12h)")
+    agent.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job")
+    agent.add_argument(
+        "--python", default="", metavar="FILE", help="Python whose packages a script sees (default: Mayfly's own)"
+    )
+    agent.add_argument("--detach", action="store_true", help="return as soon as the agent is started")
+    others = ("instance", "model", "target", "symbols", "timeframe", "market", "epochs", "budget")
+    agent.set_defaults(**dict.fromkeys(others))
+    _where_flags(agent, local=True)
+
+
 def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     models = verbs.add_parser("models", help="list models in the bucket, or download one")
     actions = models.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
@@ -136,7 +155,7 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     rollback.add_argument("model", metavar="NAME", help="name of a production model")
     rollback.add_argument("--version", default="", metavar="ID", help="that version (default: the newest with other bytes)")
     for parser in (listing, pull, production, rollback):
-        _where_flags(parser)
+        _where_flags(parser, local=True)
 
 
 def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
@@ -164,9 +183,12 @@ def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
-def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
+def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: bool = False) -> None:
     parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
     parser.add_argument("--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account")
+    if local:
+        help_text = "a folder in the place of the bucket, without AWS (default: MAYFLY_LOCAL, ~/mayfly)"
+        parser.add_argument("--local", nargs="?", const="", metavar="FOLDER", help=help_text)
     if json:
         parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, and nothing else there")
 

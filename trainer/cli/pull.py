@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and TensorBoard files."""
     if arguments.out:
         check_folder(Path(arguments.out))
-    with connected(rehearse=arguments.rehearse, program=False) as access:
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         folder = Path(arguments.out) if arguments.out else folder_of_run(outputs, arguments.run)
         check_folder(folder)

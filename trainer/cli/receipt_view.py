@@ -56,7 +56,7 @@ def _entries(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     yield "", ""
     yield from _dollars(receipt)
     yield "", ""
-    yield "machine", _machines(receipt["instances"]) if receipt["instances"] else "none was started"
+    yield "machine", _machines(receipt["instances"]) if receipt["instances"] else _no_instance(receipt)
     yield "", ""
     yield from _WORK.get(receipt.get("work", "train"), _models)(receipt)
     if receipt.get("log_tail"):
@@ -116,6 +116,9 @@ def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     dollars = receipt["dollars"]
+    if receipt.get("host"):
+        yield "dollars", "none by Mayfly"
+        return
     estimated = f"estimated {money(dollars['estimated'])}"
     if receipt.get("work") == "script" and not dollars["estimated"]:
         estimated = "not estimated"
@@ -133,6 +136,10 @@ def spent(dollars: dict[str, float]) -> str:
     """Return what a run cost: its low and high bound, once where they read the same."""
     low, high = money(dollars["spent_low"]), money(dollars["spent_high"])
     return low if low == high else f"{low} to {high}"
+
+
+def _no_instance(receipt: dict[str, Any]) -> str:
+    return f"{receipt['host']}: yours, no instance" if receipt.get("host") else "none was started"
 
 
 def _machines(instances: list[dict[str, Any]]) -> FittedTable:

@@ -34,7 +34,7 @@ COLUMNS = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one receipt, or a table of all, oldest first."""
-    with connected(rehearse=arguments.rehearse, program=False) as access:
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
         if arguments.run:

@@ -87,14 +87,16 @@ def with_packages(
 ) -> tuple[Job, dict[str, bytes], Packages | None]:
     """Return job and files with the packages that the script needs as its requirements; None where they have hashes already.
 
+    In a `rehearsal`, and without machines (on one of the caller's own), they are for this Python, and what it has is there.
     Raises UsageError for a package that the machine can't have, ConnectionFailed where the index does not answer.
     """
     script, files = job.script, dict(files)
     name = PurePosixPath(script.requirements).as_posix() if script.requirements else ""
     wheels = {path: content for path, content in files.items() if path.endswith(".whl")}
+    image_line = line_for(machines, outputs) if machines else ""
     if name and has_hashes(name, files[name]):
         if wheels or not rehearsal:  # a rehearsal asks no index
-            _refuse_unfit(requirement_lines(name, files[name]), line_for(machines, outputs), script.python, wheels, rehearsal)
+            _refuse_unfit(requirement_lines(name, files[name]), image_line, script.python, wheels, rehearsal)
         return job, files, None
     here = versions_here()
     # A rehearsal's image is this environment: what it has needn't be fetched, and a rehearsal needs no network.
@@ -102,7 +104,6 @@ def with_packages(
     lines = requirement_lines(name, files[name]) if name else packages_of(files, script.words, brought=brought)
     if not lines:
         return job, files, None
-    image_line = line_for(machines, outputs)
     _refuse_other_torch(lines, image_line)
     target = target_of(image_line, given=script.python, rehearsal=rehearsal)
     console.update(f"resolving packages for {target} ...")

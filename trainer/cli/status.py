@@ -48,7 +48,7 @@ PIECES = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Show one run, or every open run and the last that ended; newest last."""
-    with connected(rehearse=arguments.rehearse, program=False) as access:
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         if arguments.run:
             shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]

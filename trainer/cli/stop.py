@@ -21,7 +21,7 @@ from trainer.stack import read_stack
 def run(arguments: argparse.Namespace) -> int:
     """Ask a run to stop and follow it to its receipt. Returns 0 once it is seen to be gone, 110 where that can't be seen."""
     console = Console(plain=arguments.json)
-    with connected(rehearse=arguments.rehearse, program=False) as access:
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
         record = request_stop(cloud, arguments.run)

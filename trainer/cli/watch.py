@@ -21,6 +21,7 @@ PHASES = {
     "upload": "uploading the last models",
     "terminate": "ending: waiting to see the machine gone",
 }
+HERE = {**PHASES, "boot": "the agent starts", "stage": "devices and data", "terminate": "ending"}  # on a machine of yours
 ORDER = ("preflight", *PHASES)
 
 
@@ -30,7 +31,11 @@ class Watch:
     On a terminal a phase that has ended is a line with its seconds, and the one at work is drawn. Elsewhere an event is a line.
     """
 
-    def __init__(self, console: Console, stop: StopSignal, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, stop: StopSignal, *, here: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`here`: a run on the user's own machine, which nothing ends."""
+        self._here, self._words = here, HERE if here else PHASES
         self._console, self._stop, self._clock = console, stop, clock
         self._phase = ""
         self._settled: set[str] = set()
@@ -56,7 +61,7 @@ class Watch:
             self._console.update(f"{_clock(progress)}  training  {models_line(progress)}")
         else:
             self._console.update(
-                f"{_clock(progress)}  {PHASES.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
+                f"{_clock(progress)}  {self._words.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
             )
 
     def _settle(self, progress: RunProgress) -> None:
@@ -93,7 +98,7 @@ class Watch:
                 self._line(progress, f"{name} {piece['state']} ({len(self._ended)}/{progress.models_total or '?'})")
         if progress.phase != self._phase:
             self._phase = progress.phase
-            self._line(progress, PHASES.get(progress.phase, progress.phase))
+            self._line(progress, self._words.get(progress.phase, progress.phase))
 
     def _new_instances(self, progress: RunProgress) -> list[InstanceSeen]:
         new = [seen for seen in progress.instances if seen.instance_id not in self._instances]
@@ -106,8 +111,9 @@ class Watch:
             return
         self._wish = self._stop.wish
         if self._wish is Wish.END:
-            self._console.line("Ending the run: finished models are uploaded, then the machine is terminated.", STRONG)
-        if self._wish is Wish.LEAVE and not progress.instances:
+            then = "" if self._here else ", then the machine is terminated"
+            self._console.line(f"Ending the run: finished models are uploaded{then}.", STRONG)
+        if self._wish is Wish.LEAVE and not progress.instances and not self._here:
             self._console.line("Leaving the run as soon as its machine is started.", STRONG)
 
     def _hint(self, progress: RunProgress) -> str:

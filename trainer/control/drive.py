@@ -188,7 +188,8 @@ def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: boo
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
     observed = observe(cloud, record, may_start=record.driver == starts)
-    actions = reconcile(record, observed, cloud.now())
+    # Nobody but commands closes a run on its caller's own machine: control neither launches nor settles it.
+    actions = () if record.is_here and starts == "control" else reconcile(record, observed, cloud.now())
     current, moved = record, False
     try:
         for action in actions:

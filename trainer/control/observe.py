@@ -40,10 +40,10 @@ MODELS_SECONDS = 120.0  # for asking S3 about the models of one run; 2,000 take 
 def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Observation:
     """Look at everything that a decision about this run needs. Raises TrainerError where AWS can't be asked."""
     run_id, objects, attempt = record.run_id, cloud.objects, record.attempt
-    instances = cloud.instances(run_id=run_id)
+    instances = () if record.is_here else cloud.instances(run_id=run_id)
     alive = any(instance.state in ALIVE for instance in instances)
     names: list[str] = []
-    if record.state == "starting" or (record.state == "ending" and not alive):
+    if not record.is_here and (record.state == "starting" or (record.state == "ending" and not alive)):
         names = [sweep_schedule(run_id), *(kill_schedule(run_id, item.number) for item in record.attempts)]
     armed = {name: cloud.scheduled(name=name) for name in names}
     now = cloud.now()
@@ -57,7 +57,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         ),
         may_start=may_start,
     )
-    if record.state in ("running", "ending") and not alive and seen.result is None:
+    if record.state in ("running", "ending") and not alive and seen.result is None and not record.is_here:
         seen = replace(seen, boot_log=_boot_log(cloud, record))
     if not _to_be_closed(record, seen, now):
         return seen

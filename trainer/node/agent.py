@@ -2,8 +2,8 @@
 
 Of a prepare run it refreshes and checks a data set instead (refresh.py).
 
-Started by bootstrap.sh as `python -m trainer.node.agent`, with the variables of `environment.AgentEnvironment`. Exits with the
-code that result.json names. Never imports torch.
+Started by bootstrap.sh as `python -m trainer.node.agent`, with the variables of `environment.AgentEnvironment`; on a machine of
+the caller's own by `mayfly agent`. Exits with the code that result.json names. Never imports torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import logging
 import signal
 import sys
+import threading
 import time
 from pathlib import Path, PurePosixPath
 from types import FrameType
@@ -23,8 +24,8 @@ from trainer.errors import Stopped, TrainerError, TrainingFailed
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
 from trainer.node.curves_page import serve_curves
-from trainer.node.devices import find_devices, smoke_test
-from trainer.node.identity import read_identity
+from trainer.node.devices import find_devices, own_devices, smoke_test
+from trainer.node.identity import own_identity, read_identity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
 from trainer.node.progress import advance
@@ -42,6 +43,7 @@ from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
+OWN_SMOKE_SECONDS = 300.0  # for all devices of a caller's own machine, whose disk may be slow
 
 
 def main() -> int:
@@ -54,16 +56,17 @@ def main() -> int:
         handlers=[logging.StreamHandler(), logging.FileHandler(log_file)],
     )
     logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
-    status = report.Status(identity=read_identity(told.metadata_endpoint))
+    status = report.Status(identity=own_identity(told.here) if told.here else read_identity(told.metadata_endpoint))
     status.enter("boot", told.booted_at)
     status.boot = report.boot(told.booted_at, told.boot_stages, utc_now(), baked=told.baked)
-    access = Access(region=told.region, endpoint_url=told.endpoint_url)
+    access = Access(region=told.region, endpoint_url=told.endpoint_url, folder=told.folder)
     node = Node(
         work=told.work,
         rehearsal=told.rehearsal,
+        here=told.here is not None,
         uplink=Uplink(access, told.bucket),
         status=status,
-        origins=open_origins(told.cache, told.cache_failed),
+        origins=Origins(kept=True) if told.here else open_origins(told.cache, told.cache_failed),
     )
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -71,8 +74,18 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
+    if node.here:
+        end_at_deadline(node)
     with Sampling(node), Telling(node, log_file):
         return run(node)
+
+
+def end_at_deadline(node: Node) -> None:
+    """Stop the work at the deadline, which on EC2 ends the machine: this one goes on."""
+    left = (node.status.identity.deadline - utc_now()).total_seconds()
+    timer = threading.Timer(max(left, 0.0), node.stop, ["deadline"])
+    timer.daemon = True
+    timer.start()
 
 
 def open_origins(mount: Path | None, failed: str) -> Origins:
@@ -125,6 +138,9 @@ def read_manifest(node: Node) -> dict[str, Any]:
 
 def check_machine(node: Node, manifest: dict[str, Any]) -> None:
     """Check the machine, and begin to stage. Nothing is downloaded to a machine that can't train."""
+    if node.here:
+        check_own_machine(node, manifest)
+        return
     open_ssh(node, manifest)
     serve_curves(node, manifest)
     identity, torch = node.status.identity, check_torch()
@@ -135,6 +151,18 @@ def check_machine(node: Node, manifest: dict[str, Any]) -> None:
     imported = smoke_test(devices, folder=node.work, seconds=machine["smoke_seconds"])
     node.status.boot = {**node.status.boot, "import": imported}
 
+    node.enter("stage")
+    node.status.message = f"{len(manifest['inputs'])} inputs"
+
+
+def check_own_machine(node: Node, manifest: dict[str, Any]) -> None:
+    """Look which devices a machine of the caller's own has; a training tries them. A script needs neither, nor our torch."""
+    node.status.devices = devices = own_devices()
+    log.info("%d devices: %s", devices.found, devices.note)
+    if manifest.get("work") != "script":
+        check_torch(here=True)
+        node.status.message = "smoke test"
+        smoke_test(devices, folder=node.work, seconds=OWN_SMOKE_SECONDS)
     node.enter("stage")
     node.status.message = f"{len(manifest['inputs'])} inputs"
 
@@ -261,7 +289,7 @@ def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> 
         status,
         ended=ended,
         unfinished=unfinished,
-        python_packages="the desk's .venv" if node.rehearsal else "node lock",
+        python_packages="the desk's .venv" if node.rehearsal or node.here else "node lock",
     )
     node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer import environment
 from trainer.errors import TrainingFailed
 
 QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
@@ -39,6 +42,21 @@ def find_devices(*, expected: int, rehearsal: bool) -> Devices:
             "nvidia-smi shows no GPU", why=said[-1] if said else "", do="Launch again, on another machine."
         ) from error
     return compare(answer.stdout, expected=expected, rehearsal=rehearsal)
+
+
+def own_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> Devices:
+    """Ask nvidia-smi which GPUs a machine of the caller's own has, of those that CUDA_VISIBLE_DEVICES leaves; else its CPU."""
+    try:
+        listing = run(QUERY, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        listing = ""
+    gpus = [line.split(",")[1].strip() for line in listing.splitlines() if line.count(",") >= 2]
+    if (visible := environment.visible_gpus()) is not None:  # up to the first that is none (CUDA programming guide)
+        seen = list(itertools.takewhile(lambda name: name not in ("", "-1"), (one.strip() for one in visible.split(","))))
+        gpus = gpus[: len(seen)]
+    if not gpus:
+        return Devices(expected=1, found=1, kind="cpu", note="no GPU: the CPU of this machine")
+    return Devices(expected=len(gpus), found=len(gpus), kind="cuda", note=", ".join(sorted(set(gpus))))
 
 
 def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:

@@ -1,11 +1,16 @@
-"""Identity of this node, from instance metadata (IMDSv2): its instance, and the tags that its launch gave it."""
+"""Identity of this node, from instance metadata (IMDSv2): its instance, and the tags that its launch gave it.
+
+On a machine of the caller's own it is in a file that `mayfly agent` wrote.
+"""
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import from_iso
@@ -42,6 +47,20 @@ def read_identity(endpoint: str) -> NodeIdentity:
         instance_id=ask("instance-id"),
         instance_type=ask("instance-type"),
         role_id=ask("tags/instance/role_id"),
+    )
+
+
+def own_identity(file: Path) -> NodeIdentity:
+    """Return the identity of an agent on a machine of the caller's own; its keys begin with the caller's `aws:userid`."""
+    told = json.loads(file.read_text())
+    return NodeIdentity(
+        run_id=told["run_id"],
+        attempt=1,
+        node=0,
+        deadline=from_iso(told["deadline"]),
+        instance_id="",
+        instance_type="",
+        role_id=told["user_id"],
     )
 
 

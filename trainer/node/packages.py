@@ -9,18 +9,24 @@ from trainer.errors import ConfigError
 # The desk's torch (pyproject.toml, extra `train`; a test holds them together), up to its minor: a model trained by another
 # minor may differ in the last digits, and an older one may lack what the trainer calls.
 TORCH = "2.13"
+OWN_TORCH = "Install Mayfly with its extra `train` in an environment of its own: docs/other-machines.md."
 
 
-def check_torch(installed: str | None = None) -> str:
-    """Return the version of torch beside this code. Raises ConfigError when there is none or its minor is another."""
+def check_torch(installed: str | None = None, *, here: bool = False) -> str:
+    """Return the version of torch beside this code. Raises ConfigError when there is none or its minor is another.
+
+    `here`: on a machine of the caller's own, which has no image.
+    """
+    place = "this Python" if here else "the image"
     try:
         there = installed or version("torch")
     except PackageNotFoundError as error:
-        raise ConfigError("the image has no torch", do="Set image_line to a PyTorch line, and `pulumi up`.") from error
+        do = "Set image_line to a PyTorch line, and `pulumi up`."
+        raise ConfigError(f"{place} has no torch", do=OWN_TORCH if here else do) from error
     if there.split("+")[0].split(".")[:2] != TORCH.split("."):
         raise ConfigError(
-            f"the image has torch {there}",
+            f"{place} has torch {there}",
             why=f"this code needs {TORCH}",
-            do="Set image_line to such an image, and `pulumi up`.",
+            do=OWN_TORCH if here else "Set image_line to such an image, and `pulumi up`.",
         )
     return there

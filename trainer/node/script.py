@@ -102,10 +102,10 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     lay_out(node, manifest, place)
     secrets = read_secrets(node, manifest.get("secrets") or {})
     node.redaction = Redaction(secrets)
-    stranger = make_stranger(rehearsal=node.rehearsal)
+    stranger = make_stranger(rehearsal=node.rehearsal or node.here)
     python = environment.image_python()
     bare = environment.for_script({}, path=os.defpath)
-    image = "the desk's .venv" if node.rehearsal else "the image"
+    image = "the desk's .venv" if node.rehearsal else python if node.here else "the image"
     node.status.python_packages = f"{image}, {script.requirements}" if script.requirements else image
     programs = make_venv(node, python=python, folder=place.venv, environment=bare)
     if script.requirements:

@@ -24,6 +24,7 @@ class Node:
 
     work: Path
     rehearsal: bool
+    here: bool = False  # on a machine of the caller's own: its deadline ends the work, and nothing of the machine is changed
     uplink: Uplink
     status: report.Status
     origins: Origins = field(default_factory=Origins)

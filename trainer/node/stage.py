@@ -35,6 +35,7 @@ class Origins:
 
     cache: InputCache | None = None
     cache_failed: str = ""
+    kept: bool = False  # whether files that lie in their places already are taken, where their bytes are the manifest's
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INPUT_COUNTS, 0))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -113,6 +114,8 @@ def read_patiently(
 
 def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool], origins: Origins) -> None:
     target = folder / PurePosixPath(entry["key"]).name
+    if origins.kept and _lies_there(target, entry["sha256"]):
+        return
     if _taken(entry, target, origins):
         return
     try:
@@ -147,6 +150,13 @@ def _taken(entry: dict[str, Any], target: Path, origins: Origins) -> bool:
             "what the cache holds of %s (version %s) is something else: fetched anew", entry["key"], entry["version_id"]
         )
     return taken == "taken"
+
+
+def _lies_there(target: Path, sha256: str) -> bool:
+    if not sha256 or target.is_symlink() or not target.is_file():
+        return False
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
 def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:

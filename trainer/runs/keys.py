@@ -1,7 +1,8 @@
 """Keys of what one node writes. Each begins with the node's own id, right after a fixed prefix.
 
 The id is `<role id>:<instance id>`, as `${aws:userid}` yields it for an instance profile: the role's policy allows a node these
-keys and no other, and readers ask for the ids that the run's record names. Standard library only: the sweeper's zip carries it.
+keys and no other, and readers ask for the ids that the run's record names. On a machine that is not EC2's it is the caller's
+own `aws:userid` (`own_keys`). Standard library only: the sweeper's zip carries it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS)
 class NodeKeys:
     """The keys of one node of one attempt."""
 
-    role_id: str  # unique id of the instance role
-    instance_id: str
+    role_id: str  # unique id of the instance role; without an instance the caller's whole `aws:userid`
+    instance_id: str  # empty: no instance
     run_id: str
     attempt: int
     node: int = 0
 
     @property
     def lease(self) -> str:
-        return f"{LEASES}{self._own}{self.node}.json"
+        """Return the key of its lease; without an instance it is none of the sweeper's, which reads live/."""
+        return f"{LEASES}{self._own}{self.node}.json" if self.instance_id else f"{self.folder}lease.json"
 
     @property
     def folder(self) -> str:
@@ -86,4 +88,10 @@ class NodeKeys:
 
     @property
     def _own(self) -> str:
-        return f"{self.role_id}:{self.instance_id}/{self.run_id}/{self.attempt}/"
+        own_id = f"{self.role_id}:{self.instance_id}" if self.instance_id else self.role_id
+        return f"{own_id}/{self.run_id}/{self.attempt}/"
+
+
+def own_keys(user_id: str, run_id: str) -> NodeKeys:
+    """Return the keys of a run on a machine that is not EC2's, written by a caller with this `aws:userid`."""
+    return NodeKeys(role_id=user_id, instance_id="", run_id=run_id, attempt=1)

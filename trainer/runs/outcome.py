@@ -62,7 +62,7 @@ def exit_code(outcome: Outcome, error: Mapping[str, Any] | None) -> int:
 def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
     """Return how the run ends, or None while it goes on."""
     if observed.result is not None:
-        return _by_result(record, observed.result)
+        return ending_by_result(record, observed.result)
     launch = record.last_launch
     if launch is None or launch.outcome != "created":
         return _before_an_instance(record, observed, launch, now)
@@ -95,7 +95,7 @@ def correction(record: RunRecord, observed: Observation) -> Ending | None:
         return spoiled if record.error != spoiled.error else None
     if "done" not in (observed.result.state, record.outcome) or observed.result.state == record.outcome:
         return None
-    return _by_result(record, observed.result)
+    return ending_by_result(record, observed.result)
 
 
 def _of_attempt(record: RunRecord) -> list[InstanceSeen]:
@@ -103,7 +103,8 @@ def _of_attempt(record: RunRecord) -> list[InstanceSeen]:
     return [seen for seen in record.instances if seen.instance_id in record.working_ids]
 
 
-def _by_result(record: RunRecord, result: NodeResult) -> Ending:
+def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
+    """Return how a run ended by its node's own word."""
     if result.state == "done":
         return Ending(outcome="done")
     if result.state == "failed":

@@ -29,6 +29,10 @@ REHEARSAL_NOTE = (
     "type's list price, no forecast."
 )
 
+HERE_NOTE = (
+    "No instance: it ran on a machine of yours, which goes on. Mayfly paid nothing for it and ended nothing but the run."
+)
+
 Receipt = dict[str, Any]
 
 
@@ -68,7 +72,8 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
         "inputs": dict(result.inputs) if result else {},
         "devices": dict(result.devices) if result else {},
         "rehearsal": record.rehearsal,
-        "note": REHEARSAL_NOTE if record.rehearsal else "",
+        "host": record.host,
+        "note": HERE_NOTE if record.is_here else REHEARSAL_NOTE if record.rehearsal else "",
         "log_tail": log_tail(observed.boot_log) if result is None else "",
         "python_packages": result.python_packages if result else "",
     }

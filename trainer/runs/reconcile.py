@@ -6,7 +6,8 @@ launch has a token of its own, and every other action may be repeated.
 
 The life of a run, in the order of this file: it starts (`launching`: intent stored, deadline armed, instance created), it is
 watched (second schedule armed, stop requests passed on), it ends (`outcome`), and it is finished: every instance proven gone,
-schedules deleted (after an unanswered launch one stays until its time), receipt written, record closed.
+schedules deleted (after an unanswered launch one stays until its time), receipt written, record closed. A run on a machine of
+its caller's own has a shorter one (`here`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trainer.runs.actions import Action, ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop, sweep_schedule
+from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import correction, ending_of
@@ -27,6 +29,8 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
     """Return the next actions, in order. `(Wait,)` means that nothing is due."""
     if record.state == "closed":
         return _terminate(observed, "the run is closed") if observed.alive else ()
+    if record.is_here:
+        return next_of_here(record, observed, now)
     instances = merge(record, observed, now)
     if instances != record.instances:
         return (Store(record=replace(record, instances=instances), why="instances changed"),)

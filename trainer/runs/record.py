@@ -18,15 +18,16 @@ from trainer.aws_errors import NO_CLEAR_ANSWER, Meaning, meaning
 from trainer.environment import clock_ahead_seconds
 from trainer.reading import instant
 from trainer.runs.deadline import Cause, Deadline
-from trainer.runs.keys import NodeKeys
+from trainer.runs.keys import NodeKeys, own_keys
 from trainer.runs.lease import BOOT_ALLOWANCE
 from trainer.runs.pieces import RunPiece
 
 # 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before jobs had tables;
 # 1: no vcpus.
 FORMAT = 6
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6)
-Driver = Literal["desk", "control"]
+HERE_FORMAT = 7  # of a run on a machine of its caller's own: a reader from before there were any refuses it, and no other
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
+Driver = Literal["desk", "control", "here"]
 Work = Literal["train", "prepare", "script"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -163,9 +164,12 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
-    driver: Driver = "desk"  # who starts it: the command at the desk, or the control function; everybody may settle it
+    driver: Driver = "desk"  # who starts it: the command at the desk, or the control function; everybody may settle it.
+    # "here": a command on its caller's own machine, without any instance (`runs.here`)
     work: Work = "train"  # or to refresh and check a data set, or a script of the user's: of both no model comes
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
+    user_id: str = ""  # `aws:userid` of who runs it on a machine of their own; '' for a run on an instance
+    host: str = ""  # what that machine calls itself
     instance_profile: str = ""  # ARN of their profile, where it is not that of the launch template
     state: State = "starting"
     outcome: Outcome | None = None
@@ -182,9 +186,16 @@ class RunRecord:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def is_here(self) -> bool:
+        """Return whether it runs on a machine of its caller's own: nothing launches it, and no instance is to be ended."""
+        return self.driver == "here"
+
+    @property
     def nodes(self) -> tuple[NodeKeys, ...]:
         """Return the keys of the last attempt's instances (`working_ids`): readers ask for these and no other."""
         attempt = self.attempt
+        if self.is_here:
+            return (own_keys(self.user_id, self.run_id),)
         if attempt is None or not self.instance_role_id:
             return ()
         return tuple(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,6 +21,9 @@ from trainer.runs.record import READABLE_FORMATS, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
+# AIDA...; AROA...:<session name>, of 64 of these characters at most; a root user's is the account's id (IAM user guide, "Policy
+# variables" and "STS AssumeRole", looked up 2026-11-22).
+USER_ID = r"[A-Za-z0-9]{8,128}(:[\w+=,.@-]{1,64})?"
 
 
 def to_json(value: Any) -> str:
@@ -68,7 +72,8 @@ def _check_sums(record: RunRecord) -> None:
     planned = [job_setting(job, key, 1) for key in ("data.folds", "train.seeds")]
     symbols = job_setting(job, "data.symbols", [])
     wrong = {
-        "no rung": not record.ladder,
+        "no rung": not record.ladder and not record.is_here,
+        "no user of its machine": record.is_here and not re.fullmatch(USER_ID, record.user_id),
         "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
         "a boot allowance of another kind": not all(
             0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
@@ -78,6 +83,7 @@ def _check_sums(record: RunRecord) -> None:
         "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
         "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
         "no instance, and it is running": record.state == "running"
+        and not record.is_here
         and (record.last_launch is None or record.last_launch.outcome != "created"),
         "no outcome, and it has ended": record.state in ("ending", "closed") and record.outcome is None,
         "no instant of its end": record.state == "ending" and record.ending_at is None,

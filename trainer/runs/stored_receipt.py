@@ -78,6 +78,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
         "inputs": read_inputs(fields.table("inputs")),
+        "host": fields.text("host", ""),
         "note": fields.text("note", "", most=MOST_TEXT),
         "log_tail": fields.text("log_tail", "", most=MOST_TEXT),
     }

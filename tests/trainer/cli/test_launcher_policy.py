@@ -77,13 +77,14 @@ def mayfly(account: Account, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_p
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     forget_sessions()
 
     def call(*words: object) -> Any:
         code = main([*map(str, words), "--json"])
         out, err = capsys.readouterr()
-        assert code == 0, err
+        assert code == 0, out + err
         return json.loads(out)
 
     yield call
@@ -92,6 +93,15 @@ def mayfly(account: Account, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def launched(mayfly: Callable[..., Any], *words: object) -> str:
     return str(mayfly("launch", "--detach", "-y", "--instance", "g6.xlarge", "--epochs", 1, *words)["run_id"])
+
+
+def agent_here(mayfly: Callable[..., Any]) -> Any:
+    """Run a script by an agent on this machine, under the user's own id, and return its receipt."""
+    Path("data").mkdir()
+    Path("data/n.txt").write_text("7")
+    text = "import os\nfrom pathlib import Path\nn = (Path(os.environ['MAYFLY_DATA']) / 'n.txt').read_text()\n"
+    Path("square.py").write_text(text + "(Path(os.environ['MAYFLY_OUT']) / 'n2.txt').write_text(str(int(n) ** 2))\n")
+    return mayfly("agent", "--here", "--script", "square.py", "--data", "data")
 
 
 def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Account, mayfly: Any, candles: Path) -> None:
@@ -108,6 +118,8 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
     assert mayfly("pull", first, "--out", "pulled")["state"] == "done"
     mayfly("logs", first)
 
+    here = agent_here(mayfly)
+    assert (here["state"], here["instances"], here["dollars"]["spent_high"]) == ("done", [], 0)
     Path("train.py").write_text("import os")  # with secrets, under a role of its own
     words = ("--script", "train.py", "--max-duration", "2h", "--set", "script.secrets=WANDB_API_KEY")
     third = str(mayfly("launch", "--detach", "-y", "--instance", "g6.xlarge", *words)["run_id"])
@@ -242,6 +254,7 @@ def test_what_no_verb_does_is_refused(account: Account) -> None:
         (s3.delete_object, {"Bucket": bucket, "Key": "raw/x"}),
         (s3.put_object, {"Bucket": bucket, "Key": "models/production/m.safetensors", "Body": b"x"}),
         (s3.put_object, {"Bucket": bucket, "Key": "live/AROA1:i-1/x.json", "Body": b"x"}),
+        (s3.put_object, {"Bucket": bucket, "Key": "attempts/AIDASOMEBODYELSE/run/1/0/result.json", "Body": b"{}"}),
         (s3.put_bucket_versioning, {"Bucket": bucket, "VersioningConfiguration": {"Status": "Suspended"}}),
         (s3.get_object, {"Bucket": "another-bucket", "Key": "x"}),
         (scheduler.delete_schedule, {"Name": "standing-sweep", "GroupName": group}),

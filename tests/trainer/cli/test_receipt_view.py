@@ -151,6 +151,7 @@ def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_termi
         "seconds": 65.0,
         "last_lines": ["loss 0.5", "\x1b[2Jx"],
         "notes": ["told"],
+        "best": {},
     }
     file = {"file": "m.pt", "bytes": 1_234, "sha256": "0123456789abcdef"}
     receipt = {**RECEIPT, "work": "script", "models": [], "failed": [], "files": [file] * 41, "scripts": [end]}
@@ -176,7 +177,7 @@ def test_the_log_of_a_boot_that_failed_is_shown():
 def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
     checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
-    nothing = dict.fromkeys(("outputs", "objects", "offers", "bundle", "job", "plan", "candles"))
+    nothing = dict.fromkeys(("outputs", "objects", "offers", "bundle", "job", "plan", "candles", "encoder"))
     ready = ReadyToTrain(checked=checked, given_path=data, **nothing)
     assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()

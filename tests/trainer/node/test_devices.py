@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from trainer.errors import ConfigError, TrainingFailed
-from trainer.node.devices import compare, smoke_test
+from trainer.node.devices import compare, own_devices, smoke_test
 from trainer.node.packages import TORCH, check_torch
 
 FOUR = "".join(f"{index}, NVIDIA L4, 22888\n" for index in range(4))
@@ -45,3 +46,30 @@ def test_another_minor_of_torch_is_refused() -> None:
 def test_the_node_needs_the_torch_that_the_desk_is_tested_with() -> None:
     pyproject = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert re.findall(r'"torch==(\d+\.\d+)', pyproject) == [TORCH]
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, (2, "cuda")),
+        ("1", (1, "cuda")),
+        ("", (1, "cpu")),
+        ("-1", (1, "cpu")),
+        ("0,1", (2, "cuda")),
+        ("0,-1,1", (1, "cuda")),
+    ],
+)
+def test_on_a_machine_of_ones_own_the_gpus_that_are_there_count(monkeypatch, visible, found):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    listing = "0, NVIDIA GeForce RTX 4090, 24564\n1, NVIDIA GeForce RTX 4090, 24564\n"
+    devices = own_devices(lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=listing))
+    assert (devices.found, devices.kind) == found
+
+
+def test_without_a_driver_it_is_the_cpu():
+    def no_driver(*_, **__):
+        raise FileNotFoundError("nvidia-smi")
+
+    assert own_devices(no_driver).kind == "cpu"

@@ -22,12 +22,12 @@ from trainer import environment
 from trainer.errors import TrainerError
 from trainer.train.distributed.agreement import AgreedClock, ticking
 from trainer.train.distributed.group import Ranks, process_group
-from trainer.train.distributed.layout import data_parallel
+from trainer.train.distributed.layout import compiles, data_parallel
 from trainer.train.distributed.links import check_links
 from trainer.train.distributed.sharding import FullySharded
 from trainer.train.distributed.shards import ShardedCheckpointWriter
 from trainer.train.distributed.validation import shared_outputs
-from trainer.train.distributed.voice import Voice
+from trainer.train.distributed.voice import Assignment, Voice
 from trainer.train.loop import Report, Run, train
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.layout import Layout
@@ -79,7 +79,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
-        layout: Layout = FullySharded(ranks) if assignment.sharded else data_parallel(ranks, settings.job, settings.machine)
+        layout = layout_for(ranks, assignment)
         clock = AgreedClock(ranks)
 
         def form(members: Sequence[Member]) -> Pack:
@@ -89,6 +89,14 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         files.flush()
     if ranks.is_first and roster.trained is not None:
         report(files.finish(*roster.trained))
+
+
+def layout_for(ranks: Ranks, assignment: Assignment) -> Layout:
+    """Return how the ranks share an assignment: by FSDP2 where the model does not fit a GPU as a whole, else by DDP."""
+    job, machine = assignment.settings.job, assignment.settings.machine
+    if assignment.sharded:
+        return FullySharded(ranks, compiles=compiles(job, on_gpu=ranks.device.type == "cuda"))
+    return data_parallel(ranks, job, machine)
 
 
 class _Roster:

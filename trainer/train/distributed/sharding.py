@@ -7,6 +7,7 @@ those of DDP: the same rows, the same sum over ranks. Blocks are the members of 
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -25,8 +26,9 @@ class FullySharded:
 
     divides = True
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, *, compiles: bool = False) -> None:
+        """With `compiles` each block of the model is compiled."""
+        self._ranks, self._compiles = ranks, compiles
         self._mesh: DeviceMesh = init_device_mesh(ranks.device.type, (ranks.count,))
 
     @property
@@ -50,7 +52,11 @@ class FullySharded:
                 why="its frozen, tied and unused weights are not known",
                 do="Take a GPU that it fits, or one of our models.",
             )
+        # Outputs are a view in some models; nothing of ours changes outputs in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for block in blocks_of(model):
+            if self._compiles:
+                block.compile()
             fully_shard(block, mesh=self._mesh)
         fully_shard(model, mesh=self._mesh)
 

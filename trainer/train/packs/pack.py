@@ -145,6 +145,9 @@ class SequentialPack:
         encoder = encoder_of(job.model)
         # Whether some weights may take fewer steps than others.
         self._is_uneven = job.model.is_any_module or (encoder is not None and encoder.encoder_training == UNFREEZE)
+        # The host waits for a GPU in no step, unless it has something to decide.
+        host_decides = self._dtype == torch.float16 or bool(self._averages) or job.model.is_any_module or layout.divides
+        self._skips_on_device = members[0].rows_TF.device.type == "cuda" and not host_decides
         slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
         self._networks = [
             layout.wrap(model, slices=slices, is_any_module=job.model.is_any_module) for model in self._models
@@ -163,9 +166,10 @@ class SequentialPack:
         """See `Pack.model`."""
         model = (self._averages or self._models)[member]
         if self._layout.divides:
-            whole_model = self._wholes.setdefault(member, new_model(self._members[member], self._job))
-            put_whole(whole_model, model)
-            return whole_model
+            if member not in self._wholes:
+                self._wholes[member] = new_model(self._members[member], self._job)
+            put_whole(self._wholes[member], model)
+            return self._wholes[member]
         return model.eval() if self._job.model.is_any_module else model
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
@@ -241,6 +245,11 @@ class SequentialPack:
                 if parameter.grad is not None:
                     parameter.grad.mul_(1 / self._scales[number])
         norm = whole(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm))
+        if self._skips_on_device:
+            is_finite = torch.isfinite(loss + norm)
+            optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]  # what GradScaler sets for fused optimizers
+            optimizer.step()
+            return loss.where(is_finite, torch.nan)
         if torch.isfinite(loss + norm):  # in one transfer, since the host waits for the GPU
             optimizer.step()
             self._count_good_step(number)

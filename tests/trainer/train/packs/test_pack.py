@@ -130,3 +130,20 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path
     histories = [item.training["history"] for item in (card, read_card(plain.file))]
     assert [item["train_loss"] for item in histories[0]] == [item["train_loss"] for item in histories[1]]
     assert card.metrics["validation"]["log_loss"] == pytest.approx(min(item["validation_loss"] for item in histories[0]))
+
+
+def test_a_step_that_the_device_skips_is_the_one_that_the_host_would_have_skipped():
+    """On a GPU the host waits for no step: a tensor tells fused AdamW that a gradient is not finite. It can on a CPU, too."""
+    job, member = _job(), _member("a", 0)
+    member.labels_TK[150:160] = torch.nan
+    clean = [starts[(starts < 130) | (starts > 165)] for starts in _batches()[:12]]
+    batches = [torch.tensor([140, 141]), *clean[:6], torch.tensor([142, 143, 144]), *clean[6:]]
+    packs = [SequentialPack([member], job), SequentialPack([member], job)]
+    packs[1]._skips_on_device = True
+    losses = [torch.stack([pack.step([True], [starts])[0] for starts in batches]) for pack in packs]
+    assert torch.isnan(losses[0]).nonzero()[:, 0].tolist() == torch.isnan(losses[1]).nonzero()[:, 0].tolist() == [0, 7]
+    assert torch.equal(losses[0].nan_to_num(), losses[1].nan_to_num())
+    here, there = packs[0].snapshot(0), packs[1].snapshot(0)
+    assert here.updates == there.updates == len(clean) and here.batches == there.batches == len(batches)
+    for part in ("weights", "exp_avg", "exp_avg_sq"):
+        assert all(torch.equal(tensor, getattr(there, part)[name]) for name, tensor in getattr(here, part).items())

@@ -1,0 +1,106 @@
+"""Run every example of examples/scripts in a rehearsal as its page says, kill it in the middle, and look at what it leaves.
+
+    .venv/bin/python benchmarks/script_examples.py      # about five minutes; packages come from the package index
+
+Prints a line for each: how often it was started, what it said when it went on, what pull brought, and whether the hashes hold.
+The tests run each at its smallest (tests/end_to_end/test_script_examples.py), and kill the one of plain torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PLAIN = ("--instance", "g6.xlarge", "--max-duration", "2h", "--set", "command=python train.py --epochs 60")
+EXAMPLES = {  # words of a launch, and what the log says once a checkpoint is there
+    "plain-torch": (("--script", "{}/train.py", "--data", "{}/points", *PLAIN), "epoch 3 "),
+    "lightning": (("--job", "{}/job.toml", "--set", "command=python train.py --epochs 60"), "epoch 3 "),
+    "huggingface": (("--job", "{}/job.toml", "--set", "command=python train.py --epochs 20"), "'epoch': '2'"),
+}
+
+
+def main() -> int:
+    """Run them one after the other; return 1 where one is not as it should be."""
+    good = True
+    with tempfile.TemporaryDirectory(prefix="mayfly-examples-") as folder:
+        home = Path(folder)
+        for name in EXAMPLES:
+            good = run(name, home) and good
+        mayfly(home, "rehearse", "--stop").wait()
+    return 0 if good else 1
+
+
+def mayfly(home: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command of Mayfly's."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer.cli.main", *words],
+        cwd=ROOT,
+        env={**os.environ, "MAYFLY_HOME": str(home / "mayfly")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(name: str, home: Path) -> bool:
+    """Run one example, kill its script once it has a checkpoint, and print what came of it."""
+    words, sign = EXAMPLES[name]
+    began = time.monotonic()
+    launched = mayfly(
+        home, "launch", "--rehearse", "--json", *(word.format(ROOT / "examples/scripts" / name) for word in words)
+    )
+    killed = kill_after(sign, home / "mayfly", launched)
+    out, err = launched.communicate()
+    if launched.returncode:
+        print(f"{name}: exit code {launched.returncode}: {err[-300:]}")
+        return False
+    receipt = json.loads(out)
+    pulled = home / name
+    mayfly(home, "pull", receipt["run_id"], "--rehearse", "--out", str(pulled)).communicate()
+    whole = [
+        hashlib.sha256((pulled / "out" / one["file"]).read_bytes()).hexdigest() == one["sha256"] for one in receipt["files"]
+    ]
+    log = (pulled / "log.txt").read_text()
+    resumed = re.findall(r"\| (resume[sd] .*)", log)
+    (end,) = receipt["scripts"]
+    print(
+        f"{name}: {receipt['state']} in {time.monotonic() - began:.0f} s, killed {killed}, started {end['starts']} times, "
+        f"{resumed}, {sum(whole)} of {len(whole)} files as in the receipt: {', '.join(one['file'] for one in receipt['files'])}"
+    )
+    return receipt["state"] == "done" and end["starts"] == 2 and bool(resumed) and all(whole) and bool(whole)
+
+
+def kill_after(sign: str, home: Path, launched: subprocess.Popen[str]) -> bool:
+    """Kill the script of the run that is going on, once its log has a sign; return whether that was done."""
+    known = set(home.glob("sandbox/*"))
+    while launched.poll() is None:
+        for sandbox in set(home.glob("sandbox/*")) - known:
+            log = sandbox / "opt/mayfly/work/node.log"
+            if log.exists() and sign in log.read_text():
+                for entry in Path("/proc").iterdir():
+                    if entry.name.isdigit() and works_in(entry, sandbox / "opt/mayfly/work/script/files"):
+                        os.kill(int(entry.name), signal.SIGKILL)
+                        return True
+        time.sleep(0.05)
+    return False
+
+
+def works_in(process: Path, folder: Path) -> bool:
+    """Return whether a process runs in a folder."""
+    try:
+        return (process / "cwd").readlink() == folder.resolve()
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""An autoencoder of points with PyTorch Lightning: the shape of its tutorial, changed by nothing but the folders.
+
+https://lightning.ai/docs/pytorch/stable/starter/introduction.html has digits in the place of the points.
+"""
+
+import argparse
+import csv
+import os
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
+from torch import nn, utils
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=5)
+options = parser.parse_args()
+
+data = Path(os.environ["MAYFLY_DATA"])
+out = Path(os.environ["MAYFLY_OUT"])
+checkpoints = Path(os.environ["MAYFLY_CHECKPOINTS"])
+
+
+class LitAutoEncoder(pl.LightningModule):
+    def __init__(self, features):
+        super().__init__()
+        self.save_hyperparameters()
+        self.encoder = nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Linear(16, 2))
+        self.decoder = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, features))
+
+    def training_step(self, batch, batch_idx):
+        (x,) = batch
+        loss = nn.functional.mse_loss(self.decoder(self.encoder(x)), x)
+        self.log("train_loss", loss, on_epoch=True)
+        return loss
+
+    def on_train_epoch_end(self):
+        print(f"epoch {self.current_epoch + 1}  loss {self.trainer.callback_metrics['train_loss']:.4f}", flush=True)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+with (data / "points.csv").open() as file:
+    rows = torch.tensor([[float(value) for value in row[:-1]] for row in csv.reader(file)])
+pl.seed_everything(0)
+train_loader = utils.data.DataLoader(utils.data.TensorDataset(rows), batch_size=64, shuffle=True)
+autoencoder = LitAutoEncoder(features=rows.shape[1])
+
+trainer = pl.Trainer(
+    max_epochs=options.epochs,
+    default_root_dir=checkpoints,
+    callbacks=[ModelCheckpoint(dirpath=checkpoints, save_last=True)],
+    logger=CSVLogger(out),
+    enable_progress_bar=False,
+)
+last = checkpoints / "last.ckpt"
+if last.exists():  # started again on the same machine
+    print("resumes from last.ckpt")
+trainer.fit(autoencoder, train_loader, ckpt_path=str(last) if last.exists() else None)
+trainer.save_checkpoint(out / "autoencoder.ckpt", weights_only=True)

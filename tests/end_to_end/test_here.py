@@ -1,0 +1,113 @@
+"""An agent on this machine: killed, and gone on with by the same command; stopped from elsewhere; ended by its deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.desk import Desk
+
+SCRIPT = """
+import os, time
+from pathlib import Path
+
+checkpoint = Path(os.environ["MAYFLY_CHECKPOINTS"]) / "last"
+first = not checkpoint.exists()
+checkpoint.write_text("1")
+(Path(os.environ["MAYFLY_OUT"]) / "made.txt").write_text("first" if first else "second")
+print("first" if first else "goes on", flush=True)
+if first:
+    print("waiting", os.getpid(), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def script(desk: Desk) -> str:
+    (desk.folder / "wait.py").write_text(SCRIPT)
+    return "wait.py"
+
+
+def at_work(desk: Desk) -> list[Path]:
+    """Return the logs of agents whose script waits."""
+    return [log for log in desk.home.glob("here/*/node.log") if "| waiting " in log.read_text()]
+
+
+def agents(desk: Desk) -> list[int]:
+    """Return the process ids of the agents that run in this desk's work folders."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words, where = (entry / "cmdline").read_bytes(), (entry / "cwd").readlink()
+        except OSError:
+            continue
+        if b"trainer.node.agent" in words and where.is_relative_to(desk.home / "here"):
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+def test_one_that_was_killed_is_closed_and_gone_on_with_by_the_same_command(desk, script, eventually):
+    words = ("agent", "--here", "--local", "store", "--script", script, "--json")
+    killed = desk.start(*words)
+    (log,) = eventually(lambda: at_work(desk))
+    waits = int(log.read_text().partition("| waiting ")[2].split()[0])
+    twice = desk.run(*words)
+    assert twice.returncode == 2 and "this job runs on this machine already" in twice.stdout
+    for process in (killed.pid, *agents(desk), waits):
+        os.kill(process, signal.SIGKILL)
+    killed.communicate()
+
+    again = desk.run(*words)
+    assert again.returncode == 0, again.stdout + again.stderr
+    receipt = json.loads(again.stdout)
+    assert receipt["scripts"][0]["last_lines"] == ["goes on"] and receipt["state"] == "done"
+    assert (receipt["instances"], receipt["dollars"]["spent_high"]) == ([], 0)
+    assert receipt["host"] and "No instance" in receipt["note"]
+    assert not [folder for folder in desk.home.glob("here/*") if folder.is_dir()]  # it is done: nothing to go on with
+    listed = json.loads(desk.run("receipts", "--local", "store", "--json").stdout)["receipts"]
+    assert [(one["state"], one["error"] and one["error"]["what"]) for one in listed] == [
+        ("interrupted", "its agent ended without a result"),
+        ("done", None),
+    ]
+    pulled = desk.run("pull", receipt["run_id"], "--local", "store", "--out", "pulled")
+    assert pulled.returncode == 0, pulled.stderr
+    assert (desk.folder / "pulled/out/made.txt").read_text() == "second"
+
+
+@pytest.mark.slow
+def test_one_in_a_rehearsal_is_stopped_from_elsewhere_and_keeps_what_it_made(desk, script, eventually):
+    run = desk.start("agent", "--here", "--rehearse", "--script", script, "--detach", "--json")
+    out, err = run.communicate(timeout=500)
+    assert run.returncode == 0, out + err
+    run_id = json.loads(out)["run_id"]
+    eventually(lambda: at_work(desk))
+    (shown,) = json.loads(desk.run("status", "--rehearse", "--json").stdout)["runs"]
+    assert (shown["state"], shown["instances"], shown["spent_usd"]) == ("running", [], 0)
+    stopped = desk.run("stop", run_id, "--rehearse", "--json")
+    receipt = json.loads(stopped.stdout)
+    assert (stopped.returncode, receipt["state"], receipt["exit_code"]) == (0, "stopped", 130)
+    assert [file["file"] for file in receipt["files"]] == ["made.txt"]
+    eventually(lambda: not agents(desk))
+
+
+@pytest.mark.slow
+def test_the_deadline_ends_the_run_and_sigterm_does(desk, script, eventually):
+    words = ("agent", "--here", "--local", "store", "--script", script, "--json")
+    late = desk.run(*words, "--max-duration", "5s")
+    assert late.returncode == 104, late.stdout + late.stderr
+    expired = json.loads(late.stdout)
+    assert (expired["state"], expired["deadline_cause"]) == ("expired", "max_duration")
+    waited = at_work(desk)
+    (desk.folder / script).write_text(f"{SCRIPT}# other work: nothing to go on with")
+    run = desk.start(*words)
+    eventually(lambda: set(at_work(desk)) - set(waited))
+    run.send_signal(signal.SIGTERM)
+    out, err = run.communicate(timeout=500)
+    receipt = json.loads(out)
+    assert (run.returncode, receipt["state"]) == (130, "stopped"), err
+    assert [file["file"] for file in receipt["files"]] == ["made.txt"] and "repeat the command" in err

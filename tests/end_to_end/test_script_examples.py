@@ -1,0 +1,56 @@
+"""Lightning and Hugging Face's Trainer by their job files, with wheels that set-up fetched in the place of a package index.
+
+Each at its smallest: their imports alone take seconds of a core. benchmarks/script_examples.py kills them in the middle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.desk import ROOT, Desk
+
+WHEELS = ROOT / ".venv" / "example-wheels"
+EXAMPLES = ROOT / "examples" / "scripts"
+MADE = {
+    "lightning": {"autoencoder.ckpt"},
+    "huggingface": {"model/model.safetensors", "model/config.json", "scores.json"},
+}
+
+
+def laid_out(desk: Desk, name: str) -> Path:
+    """Copy an example into the desk's folder, with the wheels that it names beside it; return its job file."""
+    folder = desk.folder / "scripts"
+    for part in (name, "plain-torch"):
+        shutil.copytree(EXAMPLES / part, folder / part)
+    named = (folder / name / "requirements.txt").read_text()
+    (folder / name / "wheels").mkdir()
+    for wheel in WHEELS.glob("*.whl"):
+        if f"\n{wheel.name.split('-')[0].replace('_', '-')}==" in f"\n{named}":
+            os.link(wheel, folder / name / "wheels" / wheel.name)
+    return folder / name / "job.toml"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not list(WHEELS.glob("transformers-*.whl")), reason="set-up could not fetch the examples' wheels (scripts/setup.py)"
+)
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_an_example_runs_and_pull_brings_what_its_receipt_lists(desk, name):
+    job = laid_out(desk, name)
+    smallest = ("--set", 'files=["train.py", "wheels"]', "--set", "command=python train.py --epochs 1")
+    run = desk.run("launch", "--rehearse", "--json", "--job", str(job), *smallest)
+    assert run.returncode == 0, run.stdout + run.stderr
+    receipt = json.loads(run.stdout)
+    made = {file["file"]: file["sha256"] for file in receipt["files"]}
+    assert receipt["state"] == "done" and made.keys() >= MADE[name]
+    assert receipt["python_packages"].endswith("requirements.txt")
+    pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
+    assert pulled.returncode == 0, pulled.stderr
+    for file, sha256 in made.items():
+        assert hashlib.sha256((desk.folder / "pulled/out" / file).read_bytes()).hexdigest() == sha256

@@ -1,0 +1,74 @@
+"""A folder does for the control plane and for a node what a bucket does, conditions and hashes included."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from trainer.access import Access, error_code
+from trainer.errors import ConfigError
+from trainer.runs.store import Conflict, open_objects
+from trainer.stack import read_stack
+from trainer.transfer import fetch_file, put_file
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    return Access(folder=tmp_path / "bucket")
+
+
+def test_records_change_by_compare_and_swap(access):
+    objects = open_objects(access, "")
+    first = objects.put(key="runs/r/run.json", body=b"1", create=True)
+    with pytest.raises(Conflict):
+        objects.put(key="runs/r/run.json", body=b"2", create=True)
+    second = objects.put(key="runs/r/run.json", body=b"22", if_match=first)
+    with pytest.raises(Conflict):
+        objects.put(key="runs/r/run.json", body=b"3", if_match=first)
+    stored = objects.get(key="runs/r/run.json", first_bytes=1)
+    assert stored and (stored.body, stored.etag) == (b"2", second)
+    head = objects.head(key="runs/r/run.json", version_id=stored.version_id)
+    assert head and (head.size, head.checksum) == (2, hashlib.sha256(b"22").hexdigest())
+    assert objects.get(key="runs/r/run.json", version_id=first) is None  # what was replaced is gone
+    assert objects.get(key="runs/none") is None
+
+
+def test_listings_are_by_prefix_and_by_folder(access):
+    objects = open_objects(access, "")
+    for key in ("runs/b/run.json", "runs/a/run.json", "runs/index.json", "raw/.files/ab", "raw/main/x.csv"):
+        objects.put(key=key, body=b"")
+    assert [item.key for item in objects.list(prefix="runs/")] == ["runs/a/run.json", "runs/b/run.json", "runs/index.json"]
+    assert [item.key for item in objects.list(prefix="runs/a")] == ["runs/a/run.json"]
+    assert objects.folders(prefix="runs/") == ("a", "b") and objects.folders(prefix="raw/") == (".files", "main")
+    assert objects.list(prefix="nothing/") == () and objects.get(key="raw/main/x.csv", first_bytes=9) is not None
+    assert [item.size for item in objects.versions(key="raw/main/x.csv")] == [0]
+
+
+def test_files_go_up_and_down_with_their_hash(access, tmp_path):
+    (tmp_path / "file").write_bytes(b"bytes")
+    sha256, s3 = hashlib.sha256(b"bytes").hexdigest(), access.client("s3")
+    version = put_file(tmp_path / "file", "raw/.files/x", sha256, s3, bucket="")
+    assert put_file(tmp_path / "file", "raw/.files/x", sha256, s3, bucket="") == version
+    assert fetch_file(tmp_path / "back", "raw/.files/x", version, sha256, s3, bucket="") == sha256
+    assert (tmp_path / "back").read_bytes() == b"bytes"
+    wrong = base64.b64encode(bytes(32)).decode()
+    with pytest.raises(ClientError, match="BadDigest"):
+        s3.put_object(Bucket="", Key="raw/y", Body=b"other", ChecksumSHA256=wrong)
+    assert not (tmp_path / "bucket/raw/y").exists() and not list((tmp_path / "bucket/raw").glob(".new-*"))
+
+
+@pytest.mark.parametrize("key", ["../out", "/etc/passwd", "runs/../../x", "runs/.hidden", "raw/.other/x"])
+def test_a_key_leads_nowhere_else(access, key):
+    with pytest.raises(ClientError) as error:
+        access.client("s3").put_object(Bucket="", Key=key, Body=b"x")
+    assert error_code(error.value) == "InvalidRequest"
+
+
+def test_there_is_no_other_service(access):
+    assert read_stack(access, stack="dev").bucket == str(access.folder)
+    with pytest.raises(ConfigError, match="with --local there is no ec2 to ask"):
+        access.client("ec2").describe_instances()

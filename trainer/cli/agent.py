@@ -1,0 +1,330 @@
+"""`mayfly agent --here`: run a job on this machine, whatever it is: a desk with a GPU, another cloud's, a container.
+
+The agent, its uplink, the record and the receipt are those of a node on EC2; there is no instance, no plan and no price. The
+deadline ends the training and leaves the machine alone. Reads downwards, like launch.py: job, inputs, record, agent, receipt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from trainer import environment
+from trainer.access import Access, aws_error, own_access
+from trainer.cli.bucket_source import fetch_candles, is_in_bucket
+from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
+from trainer.cli.connect import connected
+from trainer.cli.encoder import encoder_file
+from trainer.cli.launch import given_settings
+from trainer.cli.local import local_candles
+from trainer.cli.output import mayfly, say, say_json
+from trainer.cli.question import question
+from trainer.cli.script_launch import read_data
+from trainer.cli.script_packages import with_packages
+from trainer.cli.terminal import Console, show
+from trainer.control.cloud import AwsCloud
+from trainer.control.drive import pace
+from trainer.control.here import close_gone, follow_here
+from trainer.control.stop import StopSignal
+from trainer.data.paths import check_path
+from trainer.errors import ConfigError, UsageError
+from trainer.extras import needs
+from trainer.job import Job, job_from, with_keys, with_settings
+from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.here import ScriptInputs, here_manifest, here_record, register_here, work_sha256
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.planning import with_candles
+from trainer.launch.script_files import script_files, script_sha256, upload_data
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord, iso, utc_now
+from trainer.runs.record_json import USER_ID
+from trainer.runs.store import Objects, open_objects
+from trainer.stack import read_stack
+from trainer.stack_outputs import StackOutputs
+from trainer.train.encoder import check_inputs, pinned
+from trainer.train.encoder import portable as portable_encoder
+from trainer.train.own_check import checked, contents, portable
+
+DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
+LOCAL_USER = "LOCALUSER"  # in the place of an `aws:userid`, where a folder is all there is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job whose inputs lie in the bucket."""
+
+    job: Job
+    bundle: Bundle
+    inputs: ScriptInputs | ChosenCandles
+    places: Mapping[str, Path]  # sha256 -> a file of this machine
+    looks: tuple[str, ...] = ()  # commands that a receipt ends with, besides the log's
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the manifest's inputs."""
+        if isinstance(self.inputs, ScriptInputs):
+            return [dict(entry) for entry in self.inputs.data]
+        return [item.pinned() for item in self.inputs.inputs]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a job here and follow it to its end. Returns the run's exit code, 0 for one that goes on without this command."""
+    began = utc_now()
+    if not arguments.here:
+        do = "Add --here to run a job on this machine; on an instance the bootstrap starts the agent."
+        raise UsageError("mayfly agent is for machines that are not EC2's", do=do)
+    if sys.platform != "linux":
+        raise ConfigError(
+            "the agent needs Linux or a container", why=f"this is {sys.platform}", do="Run it under WSL or Docker."
+        )
+    console = Console(plain=arguments.json)
+    settings, named = _settings(arguments, console)
+    job = job_from(settings)
+    with ExitStack() as ends:
+        ends.callback(console.close)
+        access, outputs = _stack(arguments, ends)
+        objects, cloud = open_objects(access, outputs.bucket), AwsCloud(access, outputs)
+        user_id = user_id_of(access)
+        if job.is_script:
+            prepared = _script(job, access, outputs, console, ends, python=arguments.python)
+        else:
+            prepared = _training(job, settings, access, outputs, objects, console, ends)
+        work = _open_work(prepared, outputs, ends)
+        if before := work.last_run:
+            ended = close_gone(cloud, before)
+            console.line(f"{before} was not closed: {ended['state']}" if ended else f"{before} goes on elsewhere")
+        if work.goes_on:
+            console.line("going on from the checkpoints of the run before")
+        upload_bundle(prepared.bundle, objects)
+        record = _record(prepared, outputs, user_id, began, named=named, rehearsal=access.rehearsal)
+        manifest = here_manifest(record, prepared.job, prepared.bundle, prepared.inputs, objects)
+        asking = None if arguments.detach else question(console)
+        with StopSignal(asking).installed() as stop:
+            from trainer.cli.watch import Watch  # late, as in launch.py
+            from trainer.node.here import inputs_here
+
+            state = {"run_id": record.run_id, "user_id": record.user_id, "deadline": iso(record.deadline)}
+            files = inputs_here(prepared.entries, prepared.places, script=job.is_script)
+            work.lay_out(prepared.bundle.content, state, files)
+            register_here(record, manifest, objects)
+            agent = work.start(_variables(arguments, access, outputs))
+            _lend(access, agent.pid)
+            console.line(f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC at the latest")
+            watch = Watch(console, stop, here=True)
+            receipt = None
+            if not arguments.detach:
+                seconds = pace(access) if access.folder is None else 0.5
+                receipt = follow_here(cloud, record, agent, poll_seconds=seconds, stop=stop, on_event=watch.on_event)
+        console.close()
+        if receipt is None:
+            return _detached(arguments, record, console)
+        if receipt["state"] == "done":
+            work.remove()
+        else:
+            words = f" Its last words: {work.last_words()}" if not receipt["scripts"] and not receipt["models"] else ""
+            console.line(f"what it may go on from stays in {work.path}: repeat the command.{words}")
+        return _end(arguments, receipt, prepared, console)
+
+
+def user_id_of(access: Access) -> str:
+    """Return the caller's `aws:userid`, which their keys begin with. Raises ours where STS does not say."""
+    if access.folder is not None:
+        return LOCAL_USER
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        user_id = str(access.client("sts").get_caller_identity()["UserId"])
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, "AWS does not say who you are") from error
+    if not re.fullmatch(USER_ID, user_id):
+        raise ConfigError(
+            f"your AWS user id is {user_id[:80]!r}", why="no key can begin with it", do="Sign in as another user or role."
+        )
+    return user_id
+
+
+def _settings(arguments: argparse.Namespace, console: Console) -> tuple[dict[str, Any], bool]:
+    """Return the job's tables, without a budget, and whether they name a longest duration."""
+    settings = given_settings(arguments)
+    machine = settings.get("machine", {})
+    if machine.get("budget"):
+        console.line("note: a budget has no meaning here: nothing is bought. --max-duration ends the run")
+        settings = with_keys(settings, {"machine.budget": 0.0})
+    if "script" in settings and not machine.get("max_duration"):
+        settings = with_keys(settings, {"machine.max_duration": DEFAULT_DURATION})
+    return settings, bool(machine.get("max_duration"))
+
+
+def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, StackOutputs]:
+    """Return access to the stack, or to the folder that stands in its place."""
+    if arguments.local is not None:
+        (Path(arguments.local) if arguments.local else environment.local_folder()).mkdir(parents=True, exist_ok=True)
+    access = ends.enter_context(connected(rehearse=arguments.rehearse, local=arguments.local))
+    return access, read_stack(access, stack=arguments.stack)
+
+
+def _script(job: Job, access: Access, outputs: StackOutputs, console: Console, ends: ExitStack, *, python: str) -> Prepared:
+    if job.script.secrets:
+        why = "the stack's secrets are for the role of its instances"
+        do = "Leave script.secrets out; a script here may read a file of yours."
+        raise UsageError("a script on a machine of yours gets no secrets", why=why, do=do)
+    files: Mapping[str, bytes] = script_files(job.script)
+    if not python:  # another Python's packages are not looked at from here: it has them, or the requirements name them
+        job, files, packages = with_packages(job, files, (), outputs, rehearsal=True, console=console)
+        if packages:
+            console.line(f"packages: {', '.join(packages.names)}; {packages.keep()}")
+    data = read_data(job, console, ends)
+    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    uploaded = upload_data(data, access, bucket=outputs.bucket) if data else []
+    return Prepared(
+        job=job,
+        bundle=build_bundle(script_files=files),
+        inputs=ScriptInputs(files=hashes, data=uploaded, sha256=script_sha256(job.script, hashes, data)),
+        places={file.sha256: file.place for file in data},
+        looks=("pull",),
+    )
+
+
+def _training(
+    job: Job,
+    settings: dict[str, Any],
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+    console: Console,
+    ends: ExitStack,
+) -> Prepared:
+    needs("torch")
+    if job.data.path and not is_in_bucket(job.data.path):
+        check_path(job.data.path)
+    if job.own_files:
+        console.update("trying your own files ...")
+        job = checked(job)
+        settings = {**settings, **{table: job.to_dict()[table] for table in job.own_files}}
+    job = pinned(job)
+    if encoder_file(job):
+        settings = {**settings, "model": job.to_dict()["model"]}
+    if is_in_bucket(job.data.path):
+        console.update(f"fetching {job.data.path} ...")
+        fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
+        settings = with_keys(settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))})
+    elif here := local_candles(outputs, job, access.folder):
+        console.line(f"candles of {here}")
+        settings = with_keys(settings, {"data.path": str(here)})
+    job = with_settings(job, path=settings.get("data", {}).get("path", ""))
+    check = DataCheck(job) if job.data.path else None
+    if check:
+        ends.callback(check.close)
+    found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
+    for note in found.notes:
+        console.line(note)
+    if found.candles is None:
+        raise UsageError(
+            "there is nothing to train on", why=f"raw/{job.data.set}/ is empty", do="Name candles with --data PATH."
+        )
+    return _checked_training(found, access, outputs)
+
+
+def _checked_training(found: CheckedCandles, access: Access, outputs: StackOutputs) -> Prepared:
+    assert found.candles is not None
+    data_set = found.job.data.set
+    candles = found.candles
+    if found.files:
+        candles = upload_candles(candles, found.files, access, bucket=outputs.bucket, data_set=data_set)
+    job = with_candles(found.job, candles)
+    check_inputs(job)
+    if encoder := encoder_file(job):
+        upload_data([encoder], access, bucket=outputs.bucket)
+    job = portable_encoder(portable(job))
+    bundle = build_bundle(own_files=contents(found.job))
+    places = {file.sha256: file.path for file in found.files}
+    return Prepared(job=job, bundle=bundle, inputs=candles, places=places, looks=("logs --metrics", "pull"))
+
+
+def _open_work(prepared: Prepared, outputs: StackOutputs, ends: ExitStack) -> Any:
+    from trainer.node.here import open_work, prune  # late: Linux alone has its lock
+
+    root = environment.here_folder()
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    prune(root)
+    plan = prepared.inputs.plan if isinstance(prepared.inputs, ChosenCandles) else b""
+    work = open_work(root, work_sha256(prepared.job, prepared.bundle, outputs.bucket, prepared.entries, plan))
+    ends.callback(work.release)
+    return work
+
+
+def _record(
+    prepared: Prepared, outputs: StackOutputs, user_id: str, began: datetime, *, named: bool, rehearsal: bool
+) -> RunRecord:
+    return here_record(
+        prepared.job,
+        prepared.bundle,
+        outputs,
+        user_id=user_id,
+        host=socket.gethostname()[:100] or "this machine",
+        bars=prepared.inputs.bars if isinstance(prepared.inputs, ChosenCandles) else {},
+        now=utc_now(),
+        preflight_at=began,
+        named=named,
+        rehearsal=rehearsal,
+    )
+
+
+def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutputs) -> dict[str, str]:
+    """Return what the agent is told; credentials are its environment's, but in a rehearsal."""
+    told = {"MAYFLY_BUCKET": outputs.bucket, "AWS_REGION": outputs.region}
+    told["MAYFLY_DESK_PYTHON"] = arguments.python or sys.executable
+    if access.folder is not None:
+        return told | {"MAYFLY_FOLDER": str(access.folder)}
+    if access.access_key is None:
+        return told
+    own = {"AWS_ACCESS_KEY_ID": access.access_key, "AWS_SECRET_ACCESS_KEY": str(access.secret_key)}
+    return told | own | {"AWS_ENDPOINT_URL": str(access.endpoint_url)}
+
+
+def _lend(access: Access, pid: int) -> None:
+    """Keep a rehearsal's AWS up for as long as the agent lives, whatever becomes of this command."""
+    if access.rehearsal and access.access_key:
+        from trainer.rehearsal.client import default_root, lease_server
+
+        lease_server(default_root(), holder=pid)
+
+
+def _detached(arguments: argparse.Namespace, record: RunRecord, console: Console) -> int:
+    if arguments.json:
+        say_json({"run_id": record.run_id, "state": "running", "detached": True, "deadline": iso(record.deadline)})
+    else:
+        say(record.run_id)
+    console.line(f"it goes on by itself, and ends by {iso(record.deadline)}")
+    for verb in ("logs", "status", "stop"):
+        follow = " -f" if verb == "logs" else ""
+        console.prompt(f"  {mayfly()} {verb} {record.run_id}{follow}{_where(arguments)}\n")
+    return 0
+
+
+def _end(arguments: argparse.Namespace, receipt: Receipt, prepared: Prepared, console: Console) -> int:
+    from trainer.cli.receipt_view import receipt_view
+
+    say_json(receipt) if arguments.json else show(receipt_view(receipt))
+    made = prepared.looks if receipt["models"] or receipt["files"] else ()
+    console.line("look at it:")
+    for look in ("logs", *made):
+        verb, _, flag = look.partition(" ")
+        console.prompt(f"  {mayfly()} {verb} {receipt['run_id']}{f' {flag}' if flag else ''}{_where(arguments)}\n")
+    return int(receipt["exit_code"])
+
+
+def _where(arguments: argparse.Namespace) -> str:
+    if arguments.local is not None:
+        return f" --local {arguments.local}".rstrip()
+    return (" --rehearse" if arguments.rehearse else "") + (f" --stack {arguments.stack}" if arguments.stack != "dev" else "")

@@ -1,0 +1,94 @@
+"""Follow the agent of a run on a machine of its caller's own, and close the run when the agent has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from trainer.control.cloud import Cloud
+from trainer.control.drive import say_nothing, step
+from trainer.control.progress import RunProgress, Step, abandoned, progress_of
+from trainer.control.settle import settle_run
+from trainer.control.stop import StopSignal, Wish, request_stop
+from trainer.errors import EmbeddedAwsGone, TrainerError
+from trainer.runs.here import gone
+from trainer.runs.observation import Observation
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord
+from trainer.runs.store import Conflict, read_record, swap_record
+from trainer.runs.stored_receipt import read_receipt
+
+
+class Agent(Protocol):
+    """The agent's process."""
+
+    def poll(self) -> int | None: ...
+
+    def terminate(self) -> None: ...
+
+
+def follow_here(
+    cloud: Cloud,
+    record: RunRecord,
+    agent: Agent,
+    *,
+    poll_seconds: float,
+    stop: StopSignal,
+    on_event: Callable[[RunProgress], None] = say_nothing,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Receipt | None:
+    """Follow a run to its receipt; None where the user leaves it running. Raises Stopped where they don't wait for its end.
+
+    The agent is asked to stop by SIGTERM as well as through the bucket, which may be out of reach.
+    """
+    last = Step(record=record, observed=Observation(), actions=(), moved=False)
+    told = requested = False
+    while True:
+        stop.attend()
+        ended, error = agent.poll() is not None, None  # first: what an agent that has ended left is complete
+        if stop.wish in (Wish.END, Wish.ABANDON) and not told:
+            agent.terminate()
+            told = True
+        try:
+            if told and not requested:
+                request_stop(cloud, record.run_id, seen=True)
+                requested = True
+            last = step(cloud, record.run_id, seen=True)
+            if ended and not last.moved and last.record.state == "running" and last.observed.result is None:
+                mark_gone(cloud, record.run_id)
+        except EmbeddedAwsGone:
+            raise
+        except TrainerError as failure:
+            error = failure
+            last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)
+            if ended:
+                raise
+        on_event(progress_of(last, cloud.now(), error))
+        if last.record.state == "closed":
+            return read_receipt(cloud.objects, record.run_id)
+        if stop.wish is Wish.LEAVE:
+            return None
+        if stop.wish is Wish.ABANDON:
+            raise abandoned(last, cloud.now(), requested=requested)
+        if not last.moved:
+            sleep(poll_seconds)
+
+
+def close_gone(cloud: Cloud, run_id: str) -> Receipt | None:
+    """Close a run of this machine whose agent is known to be gone, by its result where it left one; return its receipt."""
+    settled = settle_run(cloud, run_id, seen=True)
+    if settled.receipt is None:
+        mark_gone(cloud, run_id)
+        settled = settle_run(cloud, run_id, seen=True)
+    return settled.receipt
+
+
+def mark_gone(cloud: Cloud, run_id: str) -> None:
+    """Store that a run's agent ended without a result, unless the run has ended in another way meanwhile."""
+    record, etag = read_record(cloud.objects, run_id, seen=True)
+    if record.state == "running":
+        try:
+            swap_record(cloud.objects, gone(record, cloud.now()), etag)
+        except Conflict:
+            return

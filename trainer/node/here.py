@@ -1,0 +1,159 @@
+"""The agent on a machine of its caller's own: its work folder, which outlives a run that did not end, and its process.
+
+    <MAYFLY_HOME>/here/<hash of the work>/   lock (held by the agent), here.json (its run), agent.out, code/,
+                                             data/ and inputs/ (checked by hash), models/ (with checkpoints/), script/
+
+The same work has the same folder: a run that begins there goes on from the checkpoints and finished models of the one before.
+Linux only, like the rest of a node.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from trainer import environment
+from trainer.errors import UsageError
+from trainer.runs.record import utc_now
+
+STATE, LOCK, OUTPUT = "here.json", "lock", "agent.out"
+# Of a run before: what it read, checked again by hash, and what it may go on from.
+_KEPT = {LOCK, STATE, "data", "inputs", "models", "script"}
+_KEPT_OF_A_SCRIPT = {"checkpoints", "out"}
+UNUSED_SECONDS = 30 * 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkFolder:
+    """The folder of some work, locked by this process, and by the agent once it is started."""
+
+    path: Path
+    lock: int  # descriptor
+
+    @property
+    def last_run(self) -> str:
+        """Return the id of the run that worked here last, '' where there was none."""
+        try:
+            return str(json.loads((self.path / STATE).read_text())["run_id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether a run before left something to go on from."""
+        places = (self.path / "models", self.path / "script" / "checkpoints")
+        return any(place.is_dir() and any(place.iterdir()) for place in places)
+
+    def lay_out(self, bundle: bytes, state: Mapping[str, str], files: Iterable[tuple[Path, str]]) -> None:
+        """Prepare the folder for a new run: its code, its identity, and copies of the desk's files, which are checked there."""
+        for place in self.path.iterdir():
+            if place.name not in _KEPT:
+                _remove(place)
+        script = self.path / "script"
+        for place in script.iterdir() if script.is_dir() else ():
+            if place.name not in _KEPT_OF_A_SCRIPT:
+                _remove(place)
+        with zipfile.ZipFile(BytesIO(bundle)) as archive:  # of our own making, a moment ago
+            archive.extractall(self.path / "code")
+        for source, name in files:
+            target = self.path / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                shutil.copyfile(source, target)
+        new = self.path / f"{STATE}.new"
+        new.write_text(json.dumps(dict(state)))
+        new.replace(self.path / STATE)
+
+    def start(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start the agent in a session of its own: a terminal that closes, and its Ctrl-C, don't end it."""
+        own = {
+            "MAYFLY_HERE": str(self.path / STATE),
+            "MAYFLY_WORK": str(self.path),
+            "MAYFLY_BOOTED_AT": str(utc_now().timestamp()),
+        }
+        with (self.path / OUTPUT).open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "trainer.node.agent"],
+                cwd=self.path,
+                env=environment.for_agent({**variables, **own}, code=self.path / "code"),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[self.lock],
+            )
+
+    def last_words(self) -> str:
+        """Return the last line that the agent printed."""
+        with suppress(OSError):
+            lines = (self.path / OUTPUT).read_text(errors="replace").strip().splitlines()
+            return lines[-1][:300] if lines else ""
+        return ""
+
+    def remove(self) -> None:
+        """Remove the folder: its work is done, and is where the run's bucket is."""
+        _remove(self.path)
+
+    def release(self) -> None:
+        """Let go of the lock; an agent that goes on holds it still."""
+        os.close(self.lock)
+
+
+def open_work(root: Path, sha256: str) -> WorkFolder:
+    """Open, and lock, the folder of some work. Raises UsageError where it is at work already."""
+    path = root / sha256[:16]
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = _locked(path)
+    if lock is None:
+        run_id = WorkFolder(path=path, lock=-1).last_run
+        do = f"mayfly logs {run_id} -f follows it, mayfly stop {run_id} ends it."
+        raise UsageError(f"this job runs on this machine already, as {run_id}", do=do)
+    return WorkFolder(path=path, lock=lock)
+
+
+def prune(root: Path) -> None:
+    """Remove the folders of work that nobody went on with for a month."""
+    for path in root.iterdir() if root.is_dir() else ():
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > UNUSED_SECONDS and (lock := _locked(path)) is not None:
+                _remove(path)
+                os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def inputs_here(entries: Iterable[Mapping[str, Any]], places: Mapping[str, Path], *, script: bool) -> list[tuple[Path, str]]:
+    """Return (file at the desk, place in the work folder) of the inputs that the desk has, by sha256."""
+    folder = "inputs" if script else "data"
+    return [
+        (places[entry["sha256"]], f"{folder}/{str(entry['key']).rpartition('/')[2]}")
+        for entry in entries
+        if entry["sha256"] in places
+    ]
