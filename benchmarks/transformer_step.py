@@ -1,16 +1,20 @@
 """Ten steps of the large transformer in fp32 on this CPU: seconds, operations a second, and peak memory beside the formula.
 
     python -m benchmarks.transformer_step              32 windows of 32 tokens, ten steps; then 8 windows, three (some minutes)
+    python -m benchmarks.transformer_step --steps 2    the same peaks, sooner
     python -m benchmarks.transformer_step --quick      the base preset, two steps each
 
-Each batch size has a process of its own. Its peak is the kernel's (VmHWM) above what the process held before the model was
-built, after a tiny model's step, with its allocator set as a worker's. The formula is `gpu_profiles.memory`'s, of weights,
-gradients, moments and the step; allowed are 10 %. Writes benchmarks/results/transformer_step.json.
+Each batch size has a process of its own. Its peak is the kernel's (VmHWM) above what the process held after a tiny model's
+step. Blocks from 64 KiB on go back to the kernel as soon as they are freed, so that it is what the step needs: with glibc's own
+thresholds, and with a worker's (train/cpu.py), which keep freed blocks, a process held a fifth more. The formula is
+`gpu_profiles.memory`'s, of weights, gradients, moments and the step; allowed are 10 %. Writes
+benchmarks/results/transformer_step.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import re
 import subprocess
@@ -24,11 +28,11 @@ import torch
 from benchmarks.rounds import machine, write
 from trainer.gpu_profiles.memory import GIB, footprint, num_weights
 from trainer.job import Job, job_of
-from trainer.train.cpu import keep_freed_memory
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import batches, make_members
 
 ALLOWED = 0.1
+_M_MMAP_THRESHOLD = -3  # malloc.h
 SHAPES = {"large": ((32, 10), (8, 3)), "base": ((32, 2), (8, 2))}  # batch and steps
 
 
@@ -36,6 +40,7 @@ def main() -> int:
     """Run each batch size in a process of its own, print a line for each; return 1 where the formula is off."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--steps", type=int, help="of each batch size (default: 10 and 3)")
     parse.add_argument("--out", type=Path)
     parse.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parse.parse_args()
@@ -46,7 +51,15 @@ def main() -> int:
     preset = "base" if options.quick else "large"
     rows = []
     for batch, steps in SHAPES[preset]:
-        command = [sys.executable, "-m", "benchmarks.transformer_step", "--child", preset, str(batch), str(steps)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.transformer_step",
+            "--child",
+            preset,
+            str(batch),
+            str(options.steps or steps),
+        ]
         row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
         rows.append(row)
         print(f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s a step, {row['gflops']} GFLOP/s")
@@ -62,7 +75,7 @@ def _job(preset: str, batch: int) -> Job:
 
 
 def _run(job: Job, steps: int) -> dict[str, Any]:
-    keep_freed_memory()
+    ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, 1 << 16)
     torch.set_num_threads(2)
     warm_up = _job("tiny", 2)  # libraries and threads load at the first step of any model
     form_pack(small := make_members(1, warm_up, torch.device("cpu")), warm_up).step([True], batches(small, warm_up, 0))

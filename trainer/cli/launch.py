@@ -41,10 +41,11 @@ from trainer.errors import ConfigError, Stopped, UsageError
 from trainer.extras import needs
 from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import build_bundle, upload_bundle
+from trainer.launch.candidates import UNPROVEN
 from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired
-from trainer.launch.plan import UNPROVEN, LaunchPlan
+from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import look
 from trainer.launch.script_files import script_files

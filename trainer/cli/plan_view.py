@@ -13,8 +13,9 @@ from trainer.cli.table import STRONG, Cell, FittedTable, Inline, TableColumn, li
 from trainer.cost.baking import Baking
 from trainer.cost.storage import StorageCost
 from trainer.job import Job
+from trainer.launch.candidates import PlanCandidate
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.plan import LaunchPlan, PlanCandidate
+from trainer.launch.plan import LaunchPlan
 from trainer.pieces import kind_of
 from trainer.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES

@@ -11,22 +11,17 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.cost.baking import Baking, baking
-from trainer.cost.instances import InstanceType
 from trainer.cost.planner import (
-    LONGEST_DEADLINE,
     Workload,
-    default_max_duration,
     dollars,
-    estimate,
-    profile_on,
     three_times_slow,
 )
 from trainer.cost.storage import StorageCost, storage_cost
 from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
+from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job
-from trainer.launch.gpu_table import OnGpus, gpu_table, on_gpus
-from trainer.launch.images import verdict_on
+from trainer.launch.candidates import PlanCandidate, weigh
+from trainer.launch.gpu_table import OnGpus, gpu_table
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -37,34 +32,6 @@ from trainer.runs.record import Rung
 from trainer.script import KIND as SCRIPT
 
 EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
-UNPROVEN = "its image is not known to support it"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanCandidate:
-    """One type on one market: its time and cost, or in `refused` why it is not asked."""
-
-    machine: InstanceType
-    market: str
-    zones: tuple[str, ...]
-    price_usd_per_hour: float
-    seconds_p50: float
-    seconds_p90: float
-    dollars_p50: float
-    dollars_p90: float
-    rate: Rate  # behind its times
-    note: str = ""
-    refused: str = ""
-
-    @property
-    def is_estimated(self) -> bool:
-        """Return whether its times and dollars say anything: not those of a user's own model that nobody has tried."""
-        return self.rate.basis != NOT_ESTIMATED
-
-    @property
-    def default_duration(self) -> timedelta:
-        """Return how long an attempt may last where the job does not say."""
-        return default_max_duration(self.seconds_p90, self.machine) if self.is_estimated else LONGEST_DEADLINE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +88,7 @@ class LaunchPlan:
             "rehearsal": self.rehearsal,
             "region": self.region,
             "pieces": [piece.description for piece in self.pieces],
-            "candidates": [_candidate_dict(candidate) for candidate in self.candidates],
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
             "rungs": [f"{rung.instance_type} {rung.market} {rung.availability_zone}" for rung in self.ladder],
             "max_duration_seconds": self.run_limit.duration.total_seconds(),
             "hard_stop": {
@@ -221,68 +188,6 @@ def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
         default_seconds=rung.default_seconds,
         estimate_seconds=rung.estimate_seconds,
     )
-
-
-def weigh(
-    job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool, rate: Rate | None = None
-) -> PlanCandidate:
-    """Return one row of the plan: time, price and cost, or why this type is not asked."""
-    zones = offers.zones.get(machine.name, ())
-    spot = {
-        zone: offers.spot_usd_per_hour[machine.name, zone] for zone in zones if (machine.name, zone) in offers.spot_usd_per_hour
-    }
-    on_demand = on_demand_price(machine)
-    price = min(spot.values()) if spot else on_demand
-    rate = rate or rate_of(profile_on(machine, rehearsal=rehearsal), job)
-    on_aws = not rehearsal and job.model.is_measured
-    together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
-    sharded = bool(together and together.laid and together.laid.sharded)
-    places = len(job.script.places(machine.num_workers)) if job.is_script else 0
-    time = estimate(work, machine, rehearsal=rehearsal, rate=rate, sharded=sharded, script_places=places)
-    refused = note = ""
-    if not zones:
-        sold = ", ".join(offers.elsewhere.get(machine.name, ()))
-        refused = f"offered in {sold} alone, where the stack has no subnet" if sold else "not offered in a zone of the stack"
-    elif job.is_script and not places:
-        refused = f"it has {machine.num_workers} of the {job.script.gpus:g} GPUs that a value takes"
-    elif not on_demand:
-        refused = "no list price known, so no deadline can be made"
-    elif rehearsal and not machine.launchable:
-        note = "retired by AWS in 2026: a rehearsal only"
-    elif job.machine.market == "spot" and not spot:
-        note = "no spot price known: the list price"
-    elif not rehearsal and not (verdict := verdict_on(machine, offers.image_line)).works:
-        refused = verdict.why
-    elif together and together.refused:
-        refused = together.refused
-    elif not rehearsal and verdict.unproven:
-        note = UNPROVEN
-    if together and together.note and not refused:
-        note = f"{note + '; ' if note else ''}{together.note}"
-    if job.is_script and job.script.over and not refused:
-        note = f"{note + '; ' if note else ''}{min(places, len(work.pieces))} at once"
-    used = _gpus_in_use(job, machine, len(work.pieces)) if job.is_script else len(work.pieces)
-    idle = 0 if work.together else machine.num_workers - used
-    if idle > 0 and not refused:
-        note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
-    return PlanCandidate(
-        machine=machine,
-        market=job.machine.market,
-        zones=zones,
-        price_usd_per_hour=price,
-        seconds_p50=time.seconds_p50,
-        seconds_p90=time.seconds_p90,
-        dollars_p50=dollars(time.seconds_p50, price),
-        dollars_p90=dollars(time.seconds_p90, price),
-        rate=rate,
-        note=note,
-        refused=refused,
-    )
-
-
-def _gpus_in_use(job: Job, machine: InstanceType, pieces: int) -> int:
-    """Return how many GPUs a script's values take together, at once."""
-    return len({gpu for place in job.script.places(machine.num_workers)[:pieces] for gpu in place})
 
 
 def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[PlanCandidate]:
@@ -385,22 +290,3 @@ def _pools(candidate: PlanCandidate, offers: Offers, job: Job) -> Pools:
         estimate_seconds=_estimate_seconds(candidate, job),
         p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
     )
-
-
-def _candidate_dict(candidate: PlanCandidate) -> dict[str, Any]:
-    known = candidate.is_estimated
-    return {
-        "instance_type": candidate.machine.name,
-        "market": candidate.market,
-        "zones": list(candidate.zones),
-        "gpus": candidate.machine.gpus,
-        "gpu_model": candidate.machine.gpu_model,
-        "price_usd_per_hour": candidate.price_usd_per_hour,
-        "price_date": candidate.machine.price_date,
-        "boot_allowance_seconds": candidate.machine.boot.allowance_seconds,
-        "seconds": {"p50": round(candidate.seconds_p50), "p90": round(candidate.seconds_p90)} if known else None,
-        "dollars": {"p50": round(candidate.dollars_p50, 4), "p90": round(candidate.dollars_p90, 4)} if known else None,
-        "rate": {"per_gpu_and_second": round(candidate.rate.per_second, 1), "basis": candidate.rate.basis},
-        "note": candidate.note,
-        "refused": candidate.refused,
-    }

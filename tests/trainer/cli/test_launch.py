@@ -139,9 +139,9 @@ def test_an_unknown_instance_type_names_the_nearest(capsys):
 
 def test_an_unknown_job_key_names_the_nearest(capsys, tmp_path):
     job = tmp_path / "job.toml"
-    job.write_text("[train]\nepoch = 3\n")
+    job.write_text("[train]\nlearning_rat = 3\n")
     assert launch("--rehearse", "--job", job) == 2
-    assert capsys.readouterr().err == "error: unknown job key 'train.epoch'. Did you mean train.epochs?\n"
+    assert capsys.readouterr().err == "error: unknown job key 'train.learning_rat'. Did you mean train.learning_rate?\n"
 
 
 def test_a_missing_folder_is_named(rehearsed, capsys):

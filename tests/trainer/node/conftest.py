@@ -216,12 +216,11 @@ class Machine:
 
     def _bundle(self) -> bytes:
         path = self.sandbox.parent / "bundle.zip"
+        training = {"__init__.py": "", "__main__.py": self.trainer, "smoke.py": self.smoke}
+        files = {**agent_files(), **{f"trainer/train/{name}": text.encode() for name, text in training.items()}}
         with zipfile.ZipFile(path, "w") as archive:
-            for name, content in agent_files().items():
+            for name, content in files.items():
                 archive.writestr(name, content)
-            archive.writestr("trainer/train/__init__.py", "")
-            archive.writestr("trainer/train/__main__.py", self.trainer)
-            archive.writestr("trainer/train/smoke.py", self.smoke)
         return path.read_bytes()
 
     def _view(self, tags: dict[str, str]) -> MetadataView:

@@ -67,13 +67,16 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_traces_are_sent_beside_the_metrics(machine: Any) -> None:
+def test_traces_and_results_are_sent_beside_the_metrics_and_the_trainer_knows_its_machine(machine: Any) -> None:
     trace = "(options.out / 'trace').mkdir(); (options.out / 'trace/worker-0.json.gz').write_bytes(b'steps')\n"
+    trace += "(options.out / 'training_results.json').write_bytes(options.machine.read_bytes())\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", trace + "time.sleep(script")
     machine.start()
     machine.wait_until_off()
     assert machine.result()["state"] == "done"
     assert machine.read(f"{NODE}trace/worker-0.json.gz") == b"steps"
+    told = json.loads(machine.read(f"{NODE}training_results.json"))
+    assert (told["instance_type"], told["gpu_count"]) == ("p3.8xlarge", 4) and told["paid_seconds"] > 0
 
 
 def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tunes_is_reported(machine: Any) -> None:
