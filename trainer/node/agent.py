@@ -244,9 +244,12 @@ def send_beside_the_models(node: Node, name: str) -> None:
 
 
 def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
-    """Write what the machine should be, and for how long it was paid, for `trainer.train --machine`; return the file."""
+    """Write what the machine should be, and for how long it was paid, for `trainer.train --machine`; return the file.
+
+    Of a machine of the caller's own nothing is known: it is what it is, and nobody pays for it here.
+    """
     identity = node.status.identity
-    machine = manifest["instance_types"][identity.instance_type]
+    machine = {} if node.here else manifest["instance_types"][identity.instance_type]
     told = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s", "usd_per_hour")}
     paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
     known = {key: value for key, value in told.items() if value is not None}

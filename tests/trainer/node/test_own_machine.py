@@ -1,0 +1,40 @@
+"""An agent on a machine of its caller's own: no instance type says what the machine should be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from trainer.node.agent import lay_out_machine
+from trainer.node.here import open_work
+from trainer.node.identity import own_identity
+from trainer.runs.record import utc_now
+from trainer.train.machine_file import read_machine
+
+
+def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devices(tmp_path: Path) -> None:
+    state = tmp_path / "here.json"
+    state.write_text(json.dumps({"run_id": "r", "user_id": "AIDAEXAMPLE", "deadline": "2026-11-22T20:00:00Z"}))
+    identity = own_identity(state)
+    assert identity.keys.folder == "attempts/AIDAEXAMPLE/r/1/0/"
+    status = SimpleNamespace(identity=identity, phases={"boot": utc_now()})
+    node = cast(Any, SimpleNamespace(here=True, status=status))
+    machine = read_machine(lay_out_machine(tmp_path / "machine.json", node, {"instance_types": {}}))
+    assert (machine.instance_type, machine.gpus, machine.usd_per_hour) == ("", 0, None)
+
+
+def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path) -> None:
+    work = open_work(tmp_path, "ab" * 32)
+    kept = ("models/checkpoints/x", "script/checkpoints/last", "script/out/made", "data/a.csv")
+    for name in (*kept, "script/venv/x", "events/events.jsonl", "node.log"):
+        (work.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (work.path / name).write_text("")
+    assert work.goes_on and not work.last_run
+    (tmp_path / "b.csv").write_text("b")
+    bundle = b"PK\x05\x06" + bytes(18)  # a zip without files
+    work.lay_out(bundle, {"run_id": "r2"}, [(tmp_path / "b.csv", "data/b.csv")])
+    left = {path.relative_to(work.path).as_posix() for path in work.path.rglob("*") if path.is_file()}
+    assert left == {*kept, "data/b.csv", "here.json", "lock"} and work.last_run == "r2"
+    work.release()
